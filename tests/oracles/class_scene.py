@@ -1,0 +1,90 @@
+"""One class of a batch as plain numbers, and its AP by doing everything from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepgrad.metric.protocol import Protocol
+from tests.oracles.average_precision import AP, average_precision
+from tests.oracles.boxes import Floats
+from tests.oracles.matching import IGNORED, TRUE, Objects, describe_objects, match
+from tests.oracles.nms import greedy, neighbour_sets
+
+Scores = list[list[float]]  # one list per image
+Kept = list[list[int]]
+
+
+@dataclass(frozen=True)
+class ImageOfClass:
+    """The windows of one image, who overlaps whom, and the objects of the class."""
+
+    neighbours: list[frozenset[int]]  # (N,)
+    objects: Objects
+
+
+@dataclass(frozen=True)
+class ClassScene:
+    """Everything about one class except the scores: those are what moves."""
+
+    images: list[ImageOfClass]
+    protocol: Protocol
+    threshold: float
+
+    @property
+    def P(self) -> int:
+        return sum(image.objects.countable for image in self.images)
+
+
+def describe_class(
+    boxes: Sequence[Floats],
+    targets: Sequence[dict[str, np.ndarray]],
+    label: int,
+    protocol: Protocol,
+    threshold: float,
+    nms_threshold: float | None,
+) -> ClassScene:
+    """The class `label` of a batch; `boxes` are (N, 4), or (N, K, 4) with one box per class."""
+    images = []
+    for windows, target in zip(boxes, targets, strict=True):
+        own = windows if windows.ndim == 2 else windows[:, label]
+        mine = np.flatnonzero(np.asarray(target["labels"]) == label)
+        none = np.zeros(len(target["labels"]), dtype=bool)
+        difficult, crowd = target.get("difficult", none)[mine], target.get("iscrowd", none)[mine]
+        objects = describe_objects(own, target["boxes"][mine], difficult.tolist(), crowd.tolist(), protocol)
+        images.append(ImageOfClass(neighbour_sets(own, nms_threshold), objects))
+    return ClassScene(images, protocol, threshold)
+
+
+def kept_windows(scene: ClassScene, scores: Scores) -> Kept:
+    """What NMS leaves in each image."""
+    return [greedy(s, image.neighbours)[0] for s, image in zip(scores, scene.images, strict=True)]
+
+
+def judged_detections(scene: ClassScene, scores: Scores, kept: Kept) -> list[tuple[int, int, str]]:
+    """(image, window, verdict) of all detections by decreasing score; ties: lower image, then lower window first."""
+    judged = []
+    for i, image in enumerate(scene.images):
+        order = sorted(kept[i], key=lambda b, own=scores[i]: (-own[b], b))[: scene.protocol.max_detections]
+        verdicts = match(order, image.objects, scene.protocol, scene.threshold)
+        judged += [(i, b, verdict) for b, verdict in zip(order, verdicts, strict=True)]
+    return sorted(judged, key=lambda d: (-scores[d[0]][d[1]], d[0], d[1]))
+
+
+def ranks_of_true_positives(verdicts: Sequence[str]) -> tuple[int, ...]:
+    """Their places, counted from 1, among the detections that count.
+
+    >>> ranks_of_true_positives([FALSE, IGNORED, TRUE, TRUE])
+    (2, 3)
+    """
+    counted = [v for v in verdicts if v != IGNORED]
+    return tuple(rank for rank, v in enumerate(counted, start=1) if v == TRUE)
+
+
+def class_ap(scene: ClassScene, scores: Scores, kept: Kept | None = None) -> AP:
+    """AP of the class: NMS (unless the kept windows are given), matching, ranking, all anew."""
+    kept = kept_windows(scene, scores) if kept is None else kept
+    verdicts = [verdict for _, _, verdict in judged_detections(scene, scores, kept)]
+    return average_precision(ranks_of_true_positives(verdicts), scene.P, scene.protocol)

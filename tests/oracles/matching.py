@@ -1,0 +1,86 @@
+"""Which detections are true positives: the rules of PASCAL VOC and of COCO, one detection at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepgrad.metric.protocol import Protocol
+from tests.oracles.boxes import Floats, coverage, iou
+
+TRUE, FALSE, IGNORED = "true positive", "false positive", "ignored"
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What matching needs to know of the objects of one class in one image."""
+
+    overlaps: tuple[tuple[float, ...], ...]  # (N, G): of each window with each object
+    ignored: tuple[bool, ...]  # (G,): does not count, and neither does what detects it
+    crowd: tuple[bool, ...]  # (G,): may be detected many times
+
+    @property
+    def countable(self) -> int:
+        return sum(not i for i in self.ignored)
+
+
+def describe_objects(
+    windows: Floats, boxes: Floats, difficult: Sequence[bool], crowd: Sequence[bool], protocol: Protocol
+) -> Objects:
+    """Overlaps and flags of the objects `boxes` as seen by `windows` under `protocol`."""
+    symmetric = iou(windows, boxes, protocol.pixel_offset)
+    overlaps = np.where(np.asarray(crowd, dtype=bool), coverage(windows, boxes, protocol.pixel_offset), symmetric)
+    ignored = [c or (d and protocol.difficult == "ignore") for d, c in zip(difficult, crowd, strict=True)]
+    return Objects(tuple(map(tuple, overlaps.tolist())), tuple(map(bool, ignored)), tuple(map(bool, crowd)))
+
+
+def best_object(overlaps: Sequence[float], threshold: float, equality: bool) -> int | None:
+    """VOC: the object with the largest overlap (the first of equals), if that reaches the threshold.
+
+    >>> best_object([0.2, 0.5, 0.5], 0.5, True), best_object([0.2, 0.5, 0.5], 0.5, False)
+    (1, None)
+    """
+    if not overlaps:
+        return None
+    o = max(range(len(overlaps)), key=lambda g: (overlaps[g], -g))
+    reached = overlaps[o] >= threshold if equality else overlaps[o] > threshold
+    return o if reached else None
+
+
+def best_free_object(overlaps: Sequence[float], objects: Objects, taken: set[int], threshold: float) -> int | None:
+    """COCO: the free object with the largest overlap (the last of equals), countable ones before ignored ones."""
+    reach = min(threshold, 1 - 1e-10)
+    usable = [g for g, v in enumerate(overlaps) if v >= reach and (g not in taken or objects.ignored[g])]
+    countable = [g for g in usable if not objects.ignored[g]]
+    return max(countable or usable, key=lambda g: (overlaps[g], g), default=None)
+
+
+def match(detections: Sequence[int], objects: Objects, protocol: Protocol, threshold: float) -> list[str]:
+    """The verdict on each detection (window indices in decreasing score).
+
+    >>> from stepgrad.metric.protocol import COCO, VOC12
+    >>> two = Objects(overlaps=((0.9, 0.6), (0.8, 0.7)), ignored=(False, False), crowd=(False, False))
+    >>> match([0, 1], two, VOC12, 0.5)      # both want object 0
+    ['true positive', 'false positive']
+    >>> match([0, 1], two, COCO, 0.5)       # the second takes what is left
+    ['true positive', 'true positive']
+    """
+    taken: set[int] = set()
+    verdicts = []
+    for b in detections:
+        if protocol.duplicates == "best":
+            o = best_object(objects.overlaps[b], threshold, protocol.equality)
+        else:
+            o = best_free_object(objects.overlaps[b], objects, taken, threshold)
+        if o is None:
+            verdicts.append(FALSE)
+        elif objects.ignored[o]:
+            verdicts.append(IGNORED)
+        elif o in taken:
+            verdicts.append(FALSE)
+        else:
+            verdicts.append(TRUE)
+            taken.add(o)
+    return verdicts
