@@ -1,0 +1,156 @@
+"""Speed and memory of MAPLoss against its targets, its peers and the physical floor, in one run.
+
+    python benchmarks/loss.py                 # about five minutes; writes results/loss.json and results/loss.md
+    python benchmarks/loss.py --rounds 3      # rougher
+    STEPGRAD_DATA=folder python benchmarks/loss.py      # also compares the made windows with real ones
+
+Peers come with `pip install stepgrad[bench]`; torchsort is built on installation and needs `--no-build-isolation`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torchvision.ops import nms
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # so that the file runs as a script
+
+import stepgrad  # noqa: E402
+from benchmarks.children import first_calls, import_seconds, run_child  # noqa: E402
+from benchmarks.claims import check_claims  # noqa: E402
+from benchmarks.floor import floor_cases  # noqa: E402
+from benchmarks.peers import Peer, detection_peers, ranking_peers  # noqa: E402
+from benchmarks.report import write_results  # noqa: E402
+from benchmarks.scenes import Crowding, Scene, clustered_scene, crowding, disjoint_scene, relevance  # noqa: E402
+from benchmarks.timing import interleaved, machine  # noqa: E402
+
+Step = Callable[[], object]
+Timings = dict[str, dict[str, float]]
+
+
+def loss_step(scene: Scene, mode: str = "exact", nms_threshold: float | None = 0.3) -> Step:
+    """One forward and backward of MAPLoss with its defaults."""
+    loss_fn = stepgrad.MAPLoss(scene.scores[0].shape[1], nms_threshold=nms_threshold, through_nms=mode)
+    leaves = [s.clone().requires_grad_() for s in scene.scores]
+    return lambda: torch.autograd.grad(loss_fn(leaves, scene.boxes, scene.targets), leaves)
+
+
+def torchvision_nms(scene: Scene) -> Step:
+    """NMS alone, image by image and class by class."""
+    columns = [s.T.contiguous() for s in scene.scores]
+    pairs = list(zip(scene.boxes, columns, strict=True))
+    return lambda: [nms(boxes, column, 0.3) for boxes, rows in pairs for column in rows]
+
+
+def time_detection(rounds: int) -> Timings:
+    scene = clustered_scene()
+    cases: dict[str, Step] = {"torchvision.ops.nms": torchvision_nms(scene)}
+    cases |= {f"MAPLoss {mode}": loss_step(scene, mode) for mode in ("exact", "paper", "none")}
+    cases |= floor_cases(scene, threads=torch.get_num_threads())
+    return _timed(cases, rounds)
+
+
+def time_scaling(rounds: int) -> Timings:
+    sizes = (4, 8, 32, 64)
+    return _timed({f"{n} images": loss_step(clustered_scene(images=n)) for n in sizes}, rounds)
+
+
+def time_ranking(rounds: int) -> tuple[Timings, list[Peer]]:
+    """One class without overlaps: the windows spread over images as in training, and all in one image."""
+    spread = disjoint_scene(100_000, 2_000, images=50)
+    scores, positive = torch.cat(spread.scores)[:, 0], relevance(spread)[:, 0]
+    peers = ranking_peers(scores, positive)
+    cases: dict[str, Step] = {
+        "MAPLoss, 50 images": loss_step(spread, nms_threshold=None),
+        "MAPLoss, 1 image": loss_step(disjoint_scene(100_000, 2_000, images=1), nms_threshold=None),
+        "numpy.argsort": lambda: np.argsort(scores.numpy(), kind="stable"),
+    }
+    if hasattr(stepgrad, "APLoss"):
+        leaf, ap_loss = scores.clone().requires_grad_(), stepgrad.APLoss()
+        cases["APLoss"] = lambda: torch.autograd.grad(ap_loss(leaf, positive.float()), leaf)
+    cases |= {p.name: p.run for p in peers if p.run is not None}
+    return _timed(cases, rounds), peers
+
+
+def time_million(rounds: int) -> Timings:
+    cases = {
+        "100,000 in 50 images": loss_step(disjoint_scene(100_000, 2_000, images=50), nms_threshold=None),
+        "1,000,000 in 500 images": loss_step(disjoint_scene(1_000_000, 10_000, images=500), nms_threshold=None),
+        "100,000 in 1 image": loss_step(disjoint_scene(100_000, 2_000, images=1), nms_threshold=None),
+        "1,000,000 in 1 image": loss_step(disjoint_scene(1_000_000, 10_000, images=1), nms_threshold=None),
+    }
+    return _timed(cases, rounds)
+
+
+def time_peers(rounds: int) -> tuple[Timings, list[Peer]]:
+    scene = clustered_scene()
+    peers = detection_peers(scene)
+    cases: dict[str, Step] = {"MAPLoss exact": loss_step(scene)}
+    cases |= {p.name: p.run for p in peers if p.run is not None}
+    return _timed(cases, rounds), peers
+
+
+def _timed(cases: dict[str, Step], rounds: int) -> Timings:
+    print(f"  {', '.join(cases)}", flush=True)
+    return {name: asdict(timing) for name, timing in interleaved(cases, rounds).items()}
+
+
+def window_statistics(data: Path | None) -> dict[str, Any]:
+    """The made windows next to real selective-search windows, if there are any."""
+    rows: dict[str, Crowding | str] = {}
+    for windows in (2000, 640):
+        scene = clustered_scene(images=16, windows=windows)
+        rows[f"made here, {windows} windows"] = crowding(scene.boxes, [t["boxes"] for t in scene.targets])
+    name = "VOC 2012 at 320 px, selective search (fast)"
+    if data is None or not (data / "VOC2012-320").is_dir():
+        rows[name] = "no data: set STEPGRAD_DATA"
+    else:
+        from experiments.voc_subset import read_split
+
+        images = read_split(data / "VOC2012-320", "train", 200)
+        rows[name] = crowding([i.windows for i in images], [i.boxes for i in images])
+    return {name: row if isinstance(row, str) else asdict(row) for name, row in rows.items()}
+
+
+def measure(rounds: int, data: Path | None) -> dict[str, Any]:
+    print("timing, every case in turn:", flush=True)
+    results: dict[str, Any] = {"machine": machine(), "detection": time_detection(rounds)}
+    results["scaling"] = time_scaling(max(3, rounds // 2))
+    results["ranking"], ranking = time_ranking(rounds)
+    results["million"] = time_million(max(3, rounds // 2))
+    results["peers"], detection = time_peers(max(3, rounds // 3))
+    results["peer notes"] = {
+        group: [{"name": p.name, "input": p.input, "note": p.note} for p in peers]
+        for group, peers in (("peers", detection), ("ranking", ranking))
+    }
+    print("fresh processes: memory, import, first call", flush=True)
+    results["memory"] = {f"{n} images": run_child("memory", "--images", str(n)) for n in (8, 32)}
+    results["import"] = import_seconds(max(3, rounds // 2))
+    results["first calls"] = first_calls()
+    results["windows"] = window_statistics(data)
+    results["claims"] = [asdict(claim) for claim in check_claims(results)]
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11, help="how often every case is timed")
+    parser.add_argument("--data", type=Path, default=os.environ.get("STEPGRAD_DATA"), help="folder with VOC2012-320")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    command = f"python benchmarks/loss.py --rounds {options.rounds}"
+    results = {"command": command, **measure(options.rounds, options.data)}
+    print(write_results(results, options.out))
+
+
+if __name__ == "__main__":
+    main()

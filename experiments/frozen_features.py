@@ -1,0 +1,127 @@
+"""Window features from a frozen ImageNet AlexNet: conv5, RoI max-pooling to 6 x 6, then principal components.
+
+They are computed once per split and kept in a cache folder, as float16, so that a head trains on them in seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.models import alexnet
+from torchvision.ops import roi_pool
+
+from experiments.voc_subset import WindowedImage
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+STRIDE = 16
+FIRST_CENTRE = 15  # input pixel at the centre of conv5's first cell: torchvision's AlexNet pads less than Caffe's
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """What the cached features depend on besides the images."""
+
+    zoom: float = 2.0  # the stored images are small; enlarged, a conv5 cell covers 8 of their pixels
+    pooled: int = 6
+    components: int = 512
+    sample_per_image: int = 20  # windows per training image that the principal components are fitted to
+    seed: int = 0
+
+
+class FrozenFeatures:
+    """Computes the features of images, fitting the principal components to the training images it is given."""
+
+    def __init__(self, weights: Path, settings: FeatureSettings) -> None:
+        self.settings = settings
+        trunk = alexnet(weights=None).features
+        trunk.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        self.trunk: nn.Module = trunk[:12].eval()  # up to conv5's ReLU, before the last pooling
+        self.mean = torch.zeros(0)
+        self.basis = torch.zeros(0)
+
+    @torch.inference_mode()
+    def pooled(self, image: WindowedImage) -> Tensor:
+        """(N, 9216): the max-pooled conv5 activations of every window."""
+        zoom, side = self.settings.zoom, self.settings.pooled
+        conv5 = self.trunk(_read_pixels(image.file, zoom))
+        rois = image.windows * zoom - FIRST_CENTRE
+        return roi_pool(conv5, [rois], output_size=side, spatial_scale=1 / STRIDE).flatten(1)
+
+    def fit(self, images: Sequence[WindowedImage], progress: Callable[[str], None] = print) -> None:
+        """Principal components of a random sample of the windows, scaled to a mean variance of one."""
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        sample = torch.cat([self._sample(image, generator) for image in _counted(images, "sampling", progress)])
+        torch.manual_seed(self.settings.seed)  # pca_lowrank takes no generator
+        _, spread, basis = torch.pca_lowrank(sample, q=self.settings.components, niter=3)
+        self.mean = sample.mean(0)
+        variance = spread.square().mean() / (len(sample) - 1)
+        self.basis = basis / variance.sqrt()
+
+    def _sample(self, image: WindowedImage, generator: torch.Generator) -> Tensor:
+        chosen = torch.randperm(len(image.windows), generator=generator)[: self.settings.sample_per_image]
+        return self.pooled(image)[chosen]
+
+    def project(self, images: Sequence[WindowedImage], progress: Callable[[str], None] = print) -> np.ndarray:
+        """(all windows, components) float16, images one after the other."""
+        parts = [
+            ((self.pooled(image) - self.mean) @ self.basis).half().numpy()
+            for image in _counted(images, "features", progress)
+        ]
+        return np.concatenate(parts)
+
+
+def cached_features(
+    splits: dict[str, list[WindowedImage]], weights: Path, cache: Path, settings: FeatureSettings
+) -> dict[str, list[Tensor]]:
+    """Per split, the (N, components) float16 features of each image; the first split fits the components."""
+    cache.mkdir(parents=True, exist_ok=True)
+    tag = json.dumps({"sizes": {k: len(v) for k, v in splits.items()}, **asdict(settings)}, sort_keys=True)
+    note = cache / "features.json"
+    if not note.is_file() or note.read_text() != tag:
+        _fill_cache(splits, weights, cache, settings)
+        _write_whole(note, tag.encode())
+    return {name: _split_by_image(np.load(cache / f"{name}.npy"), images) for name, images in splits.items()}
+
+
+def _fill_cache(splits: dict[str, list[WindowedImage]], weights: Path, cache: Path, settings: FeatureSettings) -> None:
+    extractor = FrozenFeatures(weights, settings)
+    extractor.fit(next(iter(splits.values())))
+    for name, images in splits.items():
+        np.save(cache / f"{name}.npy", extractor.project(images))
+
+
+def _split_by_image(rows: np.ndarray, images: Sequence[WindowedImage]) -> list[Tensor]:
+    return list(torch.from_numpy(rows).split([len(image.windows) for image in images]))
+
+
+def _read_pixels(file: Path, zoom: float) -> Tensor:
+    """(1, 3, H, W), normalised as ImageNet weights expect."""
+    with Image.open(file) as picture:
+        size = (round(picture.width * zoom), round(picture.height * zoom))
+        pixels = np.array(picture.convert("RGB").resize(size, Image.Resampling.BILINEAR))
+    scaled = torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255
+    return (scaled - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
+
+
+def _counted(images: Sequence[WindowedImage], what: str, progress: Callable[[str], None]) -> Iterator[WindowedImage]:
+    for i, image in enumerate(images):
+        if i % 100 == 0:
+            progress(f"{what}: image {i} of {len(images)}")
+        yield image
+
+
+def _write_whole(file: Path, content: bytes) -> None:
+    beside = file.with_suffix(".part")
+    with beside.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    beside.replace(file)
