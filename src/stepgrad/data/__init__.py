@@ -1,0 +1,50 @@
+"""Images, objects and windows: VOC and COCO files, the built-in `shapes`, proposals, and the doctor of them all."""
+
+from stepgrad.data.base import DetectionDataset, ImageId, Target, make_target
+from stepgrad.data.coco import COCODataset
+from stepgrad.data.load import load_dataset
+from stepgrad.data.problems import Problem
+from stepgrad.data.proposals import (
+    CachedProposals,
+    PackedProposals,
+    Proposals,
+    Recall,
+    SearchSettings,
+    generate_proposals,
+    import_mat,
+    import_npz,
+    import_proposals,
+    load_proposals,
+    recall,
+    selective_search,
+)
+from stepgrad.data.shapes import ShapesDataset
+from stepgrad.data.voc import VOC_CLASSES, VOCDataset
+from stepgrad.data.voc_xml import continuous_from_devkit, devkit_from_continuous
+
+__all__ = [
+    "VOC_CLASSES",
+    "COCODataset",
+    "CachedProposals",
+    "DetectionDataset",
+    "ImageId",
+    "PackedProposals",
+    "Problem",
+    "Proposals",
+    "Recall",
+    "SearchSettings",
+    "ShapesDataset",
+    "Target",
+    "VOCDataset",
+    "continuous_from_devkit",
+    "devkit_from_continuous",
+    "generate_proposals",
+    "import_mat",
+    "import_npz",
+    "import_proposals",
+    "load_dataset",
+    "load_proposals",
+    "make_target",
+    "recall",
+    "selective_search",
+]

@@ -1,0 +1,151 @@
+"""What every dataset of stepgrad gives: images and torchvision-style targets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+from torch import Tensor
+
+from stepgrad.data.images import image_to_tensor
+from stepgrad.errors import DataError, InputError, suggest
+
+ImageId = str | int
+
+
+class Target(TypedDict):
+    """The objects of one image; G of them, none is ordinary."""
+
+    boxes: Tensor
+    """(G, 4) float32, x1 y1 x2 y2, continuous: the left edge of the image is 0, the right edge its width."""
+    labels: Tensor
+    """(G,) int64 in [0, K), indices of `class_names`."""
+    difficult: Tensor
+    """(G,) bool: VOC's difficult objects, which neither count nor are held against a detector."""
+    iscrowd: Tensor
+    """(G,) int64: COCO's crowd regions (1), a different thing."""
+    area: Tensor
+    """(G,) float32: the file's `area` in COCO, the area of the box elsewhere."""
+    image_id: ImageId
+    """The id the dataset itself uses: VOC a string, COCO the integer of the file."""
+
+
+Transforms = Callable[[Tensor, Target], tuple[Any, Any]]
+
+
+def make_target(
+    boxes: ArrayLike,
+    labels: ArrayLike,
+    image_id: ImageId,
+    difficult: ArrayLike | None = None,
+    iscrowd: ArrayLike | None = None,
+    area: ArrayLike | None = None,
+) -> Target:
+    """A target of the right types from plain lists.
+
+    >>> make_target([[0, 0, 4, 2]], [1], "a")["area"]
+    tensor([8.])
+    """
+    xyxy = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
+    G = len(xyxy)
+    if area is None:
+        area = (xyxy[:, 2] - xyxy[:, 0]) * (xyxy[:, 3] - xyxy[:, 1])
+    return Target(
+        boxes=torch.from_numpy(xyxy.astype(np.float32)),
+        labels=_column(labels, G, np.int64),
+        difficult=_column(difficult, G, np.bool_),
+        iscrowd=_column(iscrowd, G, np.int64),
+        area=_column(area, G, np.float32),
+        image_id=image_id,
+    )
+
+
+def _column(values: ArrayLike | None, G: int, dtype: type) -> Tensor:
+    """(G,) tensor of `values`, zeros for None."""
+    column: NDArray[Any] = np.zeros(G, dtype=dtype) if values is None else np.array(values, dtype=dtype).reshape(-1)
+    if len(column) != G:
+        raise InputError(f"Expected one value for each of {G} boxes but got {len(column)}.")
+    return torch.from_numpy(column)
+
+
+class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
+    """Images with objects. `dataset[i]` is (image, target); `dataset.target(i)` reads no image."""
+
+    name: str
+    class_names: tuple[str, ...]
+    ids: Sequence[ImageId]
+    transforms: Transforms | None = None
+    """Called with (image, target) where given; returns the pair that `dataset[i]` gives."""
+
+    @abstractmethod
+    def target(self, index: int) -> Target:
+        """The objects of one image."""
+
+    @abstractmethod
+    def image(self, index: int) -> Image.Image:
+        """The picture in RGB."""
+
+    @abstractmethod
+    def fingerprint(self, index: int) -> str:
+        """Changes whenever the picture does; proposal caches are checked against it."""
+
+    def source(self, index: int) -> str:
+        """Where the picture comes from, for messages."""
+        return f"{self.name}, image {self.ids[index]}"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Image, a (3, H, W) uint8 tensor, and its target; after `transforms` if there are any."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        index %= len(self)
+        image, target = self.image(index), self.target(index)
+        self._check_inside(target, image.size, index)
+        pair = (image_to_tensor(image), target)
+        return self.transforms(*pair) if self.transforms else pair
+
+    def _check_inside(self, target: Target, size: tuple[int, int], index: int) -> None:
+        """An object wholly beyond the image's edges belongs to another image, or to this one at another size."""
+        outside = lies_outside(target["boxes"].numpy(), size)
+        if outside.any():
+            box = target["boxes"][int(outside.argmax())].tolist()
+            raise DataError(
+                f"{self.source(index)}: box {box} lies outside the {size[0]} x {size[1]} image; "
+                "see whether image and annotation belong together with `stepgrad doctor`"
+            )
+
+    def index_of(self, image_id: ImageId) -> int:
+        """The position of an image id.
+
+        Ids compare as text, so that detections read from a text file find COCO's integer ids.
+        """
+        if not hasattr(self, "_positions"):
+            self._positions = {str(known): i for i, known in enumerate(self.ids)}
+        try:
+            return self._positions[str(image_id)]
+        except KeyError:
+            hint = suggest(str(image_id), list(self._positions))
+            raise DataError(f"{self.name} has no image {image_id!r} among its {len(self)} images.{hint}") from None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {len(self)} images, {len(self.class_names)} classes)"
+
+
+def lies_outside(boxes: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which boxes share no area with an image of (width, height).
+
+    >>> lies_outside(np.array([[-1, 0, 5, 5], [10, 0, 12, 5]]), (10, 10))
+    array([False,  True])
+    """
+    width, height = size
+    outside: NDArray[np.bool_] = (
+        (boxes[:, 0] >= width) | (boxes[:, 1] >= height) | (boxes[:, 2] <= 0) | (boxes[:, 3] <= 0)
+    )
+    return outside

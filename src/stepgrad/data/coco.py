@@ -1,0 +1,113 @@
+"""COCO instance files: one json with images, categories and annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from stepgrad.data.base import DetectionDataset, ImageId, Target, Transforms, make_target
+from stepgrad.data.coco_json import CocoImage, read_coco
+from stepgrad.data.images import file_fingerprint, read_image
+from stepgrad.data.problems import raise_errors, raise_errors_except
+from stepgrad.data.voc import Degenerate
+from stepgrad.errors import DataError, one_of
+
+
+class COCODataset(DetectionDataset):
+    """Images and objects of a COCO json file.
+
+    Labels count the categories in the order of the file: `category_ids[label]` is the file's own number. Images are
+    in the order of their ids, which is how pycocotools breaks ties between equal scores.
+
+    Args:
+        path: the json file.
+        images: the folder of the images. Without it the usual places beside the file are searched.
+        need_images: False reads no images and does not look for them: enough to evaluate detections.
+        degenerate: "error" refuses boxes without width or height, "drop" leaves those objects out.
+        transforms: called with (image, target).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        images: str | Path | None = None,
+        need_images: bool = True,
+        degenerate: Degenerate = "error",
+        transforms: Transforms | None = None,
+    ) -> None:
+        one_of("degenerate", degenerate, ["error", "drop"])
+        self.path, self.name, self.transforms = Path(path), Path(path).stem, transforms
+        file = read_coco(self.path, raise_errors if degenerate == "error" else raise_errors_except("box-degenerate"))
+        assert file is not None, "loading raises where the doctor goes on"
+        if not file.images:
+            raise DataError(f"{self.path}: lists no images; choose another file")
+        self.images: list[CocoImage] = file.images
+        self.ids: Sequence[ImageId] = [image.id for image in file.images]
+        self.class_names = tuple(file.categories.values())
+        self.category_ids = tuple(file.categories)
+        self._label = {category: label for label, category in enumerate(file.categories)}
+        self.folder = find_image_folder(self.path, self.images, images) if need_images else None
+
+    def target(self, index: int) -> Target:
+        image = self.images[index]
+        xywh = np.array([annotation.xywh for annotation in image.annotations], dtype=np.float64).reshape(-1, 4)
+        return make_target(
+            boxes=xyxy_from_xywh(xywh),
+            labels=[self._label[annotation.category] for annotation in image.annotations],
+            image_id=image.id,
+            iscrowd=[annotation.crowd for annotation in image.annotations],
+            area=[annotation.area for annotation in image.annotations],
+        )
+
+    def image_path(self, index: int) -> Path:
+        """The file of one image."""
+        if self.folder is None:
+            raise DataError(f"{self.name} was loaded with need_images=False; load it with the images to read them")
+        return self.folder / self.images[index].file_name
+
+    def image(self, index: int) -> Image.Image:
+        return read_image(self.image_path(index))
+
+    def fingerprint(self, index: int) -> str:
+        return file_fingerprint(self.image_path(index))
+
+    def source(self, index: int) -> str:
+        return f"{self.path}, image {self.ids[index]}"
+
+
+def xyxy_from_xywh(boxes: np.ndarray) -> np.ndarray:
+    """Corners from corner and size.
+
+    >>> xyxy_from_xywh(np.array([[10.0, 20.0, 5.0, 6.0]]))
+    array([[10., 20., 15., 26.]])
+    """
+    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
+
+
+def candidate_folders(path: Path) -> list[Path]:
+    """Where the images of `path` may be: annotations/instances_val2017.json has them in val2017, images/val2017, ..."""
+    stem = path.stem.removeprefix("instances_")
+    roots = [path.parent.parent, path.parent] if path.parent.name == "annotations" else [path.parent]
+    tails = [stem, f"images/{stem}", f"{stem}/images", "images", "JPEGImages", "."]
+    return [root / tail for root in roots for tail in tails]
+
+
+def find_image_folder(path: Path, images: list[CocoImage], folder: str | Path | None = None) -> Path:
+    """The first folder that holds the first image; then all of them must be there."""
+    tried = [Path(folder)] if folder else candidate_folders(path)
+    here = next((place for place in tried if (place / images[0].file_name).is_file()), None)
+    if here is None:
+        raise DataError(
+            f"{path}: image {images[0].file_name!r} is in none of {', '.join(str(place) for place in tried)}; "
+            "name the folder (images=...), or pass need_images=False if only the objects are needed"
+        )
+    missing = [image.file_name for image in images if not (here / image.file_name).is_file()]
+    if missing:
+        raise DataError(
+            f"{here}: {len(missing)} of {len(images)} images are missing, first {missing[0]!r}; restore them, "
+            "or pass need_images=False if only the objects are needed"
+        )
+    return here

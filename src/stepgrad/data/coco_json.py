@@ -1,0 +1,181 @@
+"""Reading a COCO json file, with every problem named."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepgrad.data.base import ImageId
+from stepgrad.data.problems import Complaints, Report, raise_errors
+
+Entry = dict[str, Any]  # what json gives: any value may be of any type
+
+
+@dataclass(frozen=True)
+class CocoAnnotation:
+    """One object."""
+
+    id: ImageId | None
+    category: int
+    xywh: tuple[float, float, float, float]
+    area: float
+    crowd: int
+
+
+@dataclass(frozen=True)
+class CocoImage:
+    """One image with its objects, in the order of the file."""
+
+    id: ImageId
+    file_name: str
+    size: tuple[int, int] | None
+    annotations: list[CocoAnnotation] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CocoFile:
+    """A whole file."""
+
+    images: list[CocoImage]
+    categories: dict[int, str]
+    """Name by category id, in the order of the file."""
+
+
+def read_coco(path: Path, report: Report = raise_errors) -> CocoFile | None:
+    """Read a file, handing every problem to `report`; entries with an error are left out, None if nothing is left."""
+    complain = Complaints(path, report)
+    content = _read_json(path, complain)
+    if content is None:
+        return None
+    categories = _read_categories(content["categories"], complain)
+    images = _read_images(content["images"], complain)
+    _read_annotations(content["annotations"], images, categories, complain)
+    ordered = list(images.values())
+    if all(isinstance(image.id, int) for image in ordered):
+        ordered.sort(key=lambda image: image.id)
+    return CocoFile(ordered, categories)
+
+
+def _read_json(path: Path, complain: Complaints) -> Entry | None:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        return complain(f"cannot be read ({error.strerror})", "check the path", "json-damaged")
+    except ValueError as error:  # what json raises for bad syntax and for bad characters
+        return complain(f"is not JSON ({error})", "download or export the file again", "json-damaged")
+    except RecursionError:
+        return complain("is nested too deeply to be a COCO file", "export the file again", "json-damaged")
+    if isinstance(content, list):
+        fix = "pass the annotation file (detections go to `stepgrad evaluate --detections`)"
+        return complain("is a list, as files of detections are", fix, "json-not-coco")
+    keys = ("images", "categories", "annotations")
+    bad = [key for key in keys if not isinstance(content, dict) or not _list_of_entries(content.get(key))]
+    if bad:
+        return complain(
+            f"expected lists {', '.join(keys)} but {', '.join(bad)} is not one",
+            "export it as COCO json",
+            "json-not-coco",
+        )
+    return content
+
+
+def _list_of_entries(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def _get(entry: Entry, key: str) -> Any:
+    return entry.get(key)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, (int, str)) and not isinstance(value, bool)
+
+
+def _read_categories(entries: list[Entry], complain: Complaints) -> dict[int, str]:
+    categories: dict[int, str] = {}
+    for number, entry in enumerate(entries):
+        category, name = _get(entry, "id"), _get(entry, "name")
+        if not _is_id(category) or not isinstance(name, str):
+            complain(f"category {number} lacks an id or a name", "write both", "category")
+        elif category in categories or name in categories.values():
+            complain(f"category {category} ({name}) occurs twice", "give each category one id and name", "duplicate-id")
+        else:
+            categories[category] = name
+    if not categories:
+        complain("has no categories", "list at least one", "category")
+    return categories
+
+
+def _read_images(entries: list[Entry], complain: Complaints) -> dict[ImageId, CocoImage]:
+    images: dict[ImageId, CocoImage] = {}
+    for number, entry in enumerate(entries):
+        image_id = _get(entry, "id")
+        if not _is_id(image_id):
+            complain(f"image {number} has no id", "number the images", "image-id")
+        elif image_id in images:
+            complain(f"image id {image_id} occurs more than once", "give each image its own id", "duplicate-id")
+        else:
+            images[image_id] = CocoImage(image_id, str(entry.get("file_name", "")), _read_size(entry))
+    if not images:
+        complain("lists no images", "choose another file", "no-images")
+    return images
+
+
+def _read_size(entry: Entry) -> tuple[int, int] | None:
+    width, height = entry.get("width"), entry.get("height")
+    return (width, height) if isinstance(width, int) and isinstance(height, int) and width > 0 < height else None
+
+
+def _read_annotations(
+    entries: list[Entry], images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
+) -> None:
+    """Put each annotation into the list of its image."""
+    seen: set[ImageId] = set()
+    for number, entry in enumerate(entries):
+        own_id = _get(entry, "id")
+        where = f"annotation {own_id if _is_id(own_id) else f'number {number}'}"
+        if _is_id(own_id) and own_id in seen:
+            complain(f"annotation id {own_id} occurs more than once", "number the annotations anew", "duplicate-id")
+        if own_id == 0:
+            fix = "our numbers are right, but pycocotools counts it as missed: number from 1"
+            complain("annotation id 0", fix, "id-zero", "warning")
+        if entry.get("ignore") and not entry.get("iscrowd"):
+            fix = "pycocotools overwrites it and so counts the object; so do we"
+            complain(f"{where} sets `ignore`", fix, "ignore-field", "warning")
+        seen.add(own_id)
+        annotation = _read_annotation(entry, where, images, categories, complain)
+        if annotation is not None:
+            images[entry["image_id"]].annotations.append(annotation)
+
+
+def _read_annotation(
+    entry: Entry, where: str, images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
+) -> CocoAnnotation | None:
+    image_id, category, box = entry.get("image_id"), entry.get("category_id"), entry.get("bbox")
+    if not _is_id(image_id) or image_id not in images:
+        return complain(f"{where} is of unknown image {image_id!r}", "list that image or delete it", "unknown-image")
+    where = f"{where} (image {image_id})"
+    if not _is_id(category) or category not in categories:
+        known = ", ".join(f"{i} {name}" for i, name in categories.items())
+        return complain(f"{where} has unknown category {category!r}", f"expected one of {known}", "unknown-class")
+    if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
+        return complain(f"{where}: expected bbox [x, y, width, height] but got {box!r}", "write its box", "box-numbers")
+    if box[2] <= 0 or box[3] <= 0:
+        fix = 'delete the annotation, or load the file with degenerate="drop"'
+        return complain(f"{where}: width {box[2]:g}, height {box[3]:g}", fix, "box-degenerate")
+    area = _get(entry, "area")
+    x, y, width, height = (float(value) for value in box)
+    return CocoAnnotation(
+        id=entry.get("id"),
+        category=category,
+        xywh=(x, y, width, height),
+        area=float(area) if _is_number(area) else width * height,
+        crowd=int(bool(entry.get("iscrowd", 0))),
+    )

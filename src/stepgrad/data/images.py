@@ -1,0 +1,89 @@
+"""Reading pictures: always RGB, pixels as stored, and a named file in every complaint."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+
+from stepgrad.errors import DataError
+
+EXIF_ORIENTATION = 0x0112
+READABLE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
+"""Pillow modes of 8 bits a channel, which have one obvious conversion to RGB."""
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What the header of an image file says."""
+
+    size: tuple[int, int]
+    """Width and height of the stored pixels."""
+    format: str
+    """The format of the content, e.g. "JPEG", whatever the file is called."""
+    mode: str
+    orientation: int
+    """The EXIF orientation, 1 (upright) to 8."""
+
+
+def read_image(path: Path) -> Image.Image:
+    """The picture in RGB. Grey, palette and CMYK are converted; EXIF orientation is *not* applied.
+
+    VOC and COCO boxes refer to the pixels as stored; `stepgrad doctor` points out files whose boxes do not.
+    """
+    try:
+        with Image.open(path) as image:
+            if image.mode not in READABLE_MODES:
+                raise DataError(f"{path}: expected 8 bits a channel but got mode {image.mode}; convert it to 8-bit RGB")
+            return image.convert("RGB")
+    except DataError:
+        raise
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such image; restore it or take it off the image list") from None
+    except UnidentifiedImageError:
+        raise DataError(f"{path}: is not an image ({_first_bytes(path)}); restore the file") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: cannot be decoded ({error}); download or export the image again") from error
+
+
+def _first_bytes(path: Path) -> str:
+    size = path.stat().st_size
+    if size == 0:
+        return "the file is empty"
+    with open(path, "rb") as handle:
+        return f"{size} bytes, starting with {handle.read(8)!r}"
+
+
+def read_facts(path: Path) -> ImageFacts:
+    """The header of an image file, without decoding its pixels."""
+    try:
+        with Image.open(path) as image:
+            orientation = image.getexif().get(EXIF_ORIENTATION, 1)
+            return ImageFacts(
+                image.size, image.format or "", image.mode, orientation if orientation in range(1, 9) else 1
+            )
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        read_image(path)  # says what is wrong
+        raise
+
+
+def image_to_tensor(image: Image.Image) -> torch.Tensor:
+    """(3, H, W) uint8.
+
+    >>> image_to_tensor(Image.new("RGB", (5, 4))).shape
+    torch.Size([3, 4, 5])
+    """
+    return torch.from_numpy(np.array(image, dtype=np.uint8).transpose(2, 0, 1).copy())
+
+
+def file_fingerprint(path: Path) -> str:
+    """Length and SHA-256 of the bytes: equal fingerprints mean the same file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); restore the image") from error
+    return f"{len(data)}-{hashlib.sha256(data).hexdigest()}"

@@ -1,0 +1,120 @@
+"""One door to every dataset: a VOC folder, a COCO file, or the word `shapes`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stepgrad.data.base import DetectionDataset
+from stepgrad.data.coco import COCODataset
+from stepgrad.data.shapes import ShapesDataset, parse_shapes
+from stepgrad.data.voc import Degenerate, VOCDataset
+from stepgrad.errors import ConfigError, DataError, suggest
+
+Kind = Literal["voc", "coco", "shapes"]
+
+
+@dataclass(frozen=True)
+class Located:
+    """What a path turned out to be."""
+
+    kind: Kind
+    path: Path
+    split: str | None = None
+
+
+def load_dataset(
+    data: str | Path,
+    split: str | None = None,
+    *,
+    class_names: Sequence[str] | None = None,
+    images: str | Path | None = None,
+    need_images: bool = True,
+    degenerate: Degenerate = "error",
+) -> DetectionDataset:
+    """The dataset at `data`, recognised by what is there.
+
+    Args:
+        data: a VOC folder (or the VOCdevkit above it), a COCO json file, a folder with `annotations/*.json`, or
+            `shapes`, the built-in set: `shapes`, `shapes:val`, `shapes:train,length=100,seed=3`.
+        split: VOC: a list of ImageSets/Main; COCO folder: part of the file's name; shapes: train, val or test.
+        class_names: VOC only: the classes in the order of the labels.
+        images: COCO only: the folder of the images, where it is not beside the file.
+        need_images: False is enough to evaluate detections: no image is looked for.
+        degenerate: "error" refuses boxes without area, "drop" leaves them out.
+
+    >>> load_dataset("shapes", "val").class_names
+    ('disk', 'ring', 'square', 'triangle', 'cross', 'star')
+    """
+    located = locate(data, split)
+    if class_names is not None and located.kind != "voc":
+        raise ConfigError(f"class_names is for VOC folders; {data} brings its own.")
+    if images is not None and located.kind != "coco":
+        raise ConfigError(f"images is for COCO files; {data} has its images in a known place.")
+    if located.kind == "shapes":
+        return ShapesDataset(**parse_shapes(str(data), split))
+    if located.kind == "coco":
+        return COCODataset(located.path, images, need_images, degenerate)
+    return VOCDataset(located.path, located.split, class_names, need_images, degenerate)
+
+
+def locate(data: str | Path, split: str | None = None) -> Located:
+    """Find out what `data` is, or say what was looked for."""
+    if str(data) == "shapes" or str(data).startswith("shapes:"):
+        return Located("shapes", Path(str(data)), split)
+    path = Path(data).expanduser()
+    if path.is_file():
+        return _locate_file(path, split)
+    if not path.is_dir():
+        close = suggest(path.name, ["shapes", *(entry.name for entry in path.parent.glob("*"))])
+        raise DataError(f"{path}: no such file or folder.{close} {_LOOKED_FOR}")
+    voc = _voc_roots(path)
+    if voc:
+        return Located("voc", _only(path, voc, "VOC folders"), split)
+    files = sorted(path.glob("annotations/*.json")) or sorted(path.glob("*.json"))
+    files = [file for file in files if file.stem.startswith("instances")] or files  # not COCO's captions, keypoints
+    if files:
+        return Located("coco", _choose_json(path, files, split), split)
+    raise DataError(f"{path}: is neither a VOC nor a COCO folder. {_LOOKED_FOR}")
+
+
+_LOOKED_FOR = (
+    "Looked for: Annotations/*.xml, VOC*/Annotations or VOCdevkit/VOC*/Annotations (a VOC folder); a .json file or "
+    "annotations/*.json (COCO); or the word `shapes` (the built-in set)."
+)
+
+
+def _locate_file(path: Path, split: str | None) -> Located:
+    if path.suffix.lower() != ".json":
+        raise DataError(f"{path}: expected a folder or a .json file. {_LOOKED_FOR}")
+    if split is not None:
+        raise ConfigError(f"{path} is one COCO file, which has no split {split!r}; leave the split out.")
+    return Located("coco", path)
+
+
+def _voc_roots(path: Path) -> list[Path]:
+    for pattern in ("Annotations", "VOC*/Annotations", "VOCdevkit/VOC*/Annotations"):
+        found = sorted(folder.parent for folder in path.glob(pattern) if folder.is_dir())
+        if found:
+            return found
+    return []
+
+
+def _only(path: Path, found: list[Path], what: str) -> Path:
+    if len(found) > 1:
+        raise DataError(f"{path}: holds several {what}; pass one of {', '.join(str(entry) for entry in found)}")
+    return found[0]
+
+
+def _choose_json(path: Path, files: list[Path], split: str | None) -> Path:
+    """The file of the split: named so, or the only one whose name contains it (`val` in instances_val2017)."""
+    if split is None:
+        return _only(path, files, "COCO files")
+    exact = [file for file in files if file.stem in (split, f"instances_{split}")]
+    parts = [file for file in files if split in file.stem]
+    if not parts:
+        names = ", ".join(file.name for file in files)
+        raise DataError(f"{path}: no COCO file of split {split!r}; it has {names}")
+    return exact[0] if exact else _only(path, parts, f"files of split {split!r}")

@@ -1,0 +1,62 @@
+"""One thing that is wrong with a dataset: where, what, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from stepgrad.errors import DataError
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A defect of the data; an "error" breaks or spoils training, a "warning" has a defined result worth knowing.
+
+    >>> print(Problem("a.xml", "holds no objects", "remove it", "warning", "no-objects"))
+    a.xml: holds no objects; remove it
+    """
+
+    path: str
+    what: str
+    fix: str
+    severity: Severity = "error"
+    kind: str = "other"
+    """A short name shared by all problems of one sort, to group and filter them by."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}; {self.fix}"
+
+
+Report = Callable[[Problem], None]
+"""Readers hand each problem to one of these: loading raises at the first error, the doctor collects them all."""
+
+
+def raise_errors(problem: Problem) -> None:
+    """The report of a loader: an error stops it, a warning passes."""
+    if problem.severity == "error":
+        raise DataError(f"{problem} (`stepgrad doctor` lists every such problem)")
+
+
+def raise_errors_except(*kinds: str) -> Report:
+    """Like `raise_errors`, but problems of these kinds pass."""
+
+    def report(problem: Problem) -> None:
+        if problem.kind not in kinds:
+            raise_errors(problem)
+
+    return report
+
+
+class Complaints:
+    """Reports the problems of one file."""
+
+    def __init__(self, path: Path, report: Report) -> None:
+        self.path, self.report = str(path), report
+
+    def __call__(self, what: str, fix: str, kind: str, severity: Severity = "error") -> Any:
+        """Hand a problem on. Gives None, for readers to return in place of what they could not read."""
+        self.report(Problem(self.path, what, fix, severity, kind))

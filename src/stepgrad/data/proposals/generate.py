@@ -1,0 +1,192 @@
+"""Searching a whole dataset: in parallel, resumable, one file an image."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.data.base import DetectionDataset
+from stepgrad.data.files import WriteError
+from stepgrad.data.proposals.cache import Record, check_record, read_record, record_path, write_record
+from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search
+from stepgrad.data.proposals.windows import Proposals
+from stepgrad.errors import DataError
+
+Progress = Callable[[], None]
+"""Called once for each image that is done."""
+
+
+@dataclass
+class Outcome:
+    """What a run did."""
+
+    made: int = 0
+    found: int = 0
+    """Images whose windows were already there."""
+    failed: list[str] = field(default_factory=list)
+    """One message for each image that could not be searched."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a worker needs to know."""
+
+    dataset: DetectionDataset
+    folder: Path
+    settings: SearchSettings
+
+    def run(self, index: int) -> None:
+        """Search one image and write its file."""
+        windows = selective_search(self.dataset.image(index), self.settings)
+        self.write(index, windows, self.settings.to_json())
+
+    def write(self, index: int, windows: NDArray[np.generic], settings: str) -> None:
+        record = Record(windows, settings, self.dataset.fingerprint(index), self.dataset.name)
+        write_record(record_path(self.folder, self.dataset.ids[index]), record)
+
+
+def generate_proposals(
+    dataset: DetectionDataset,
+    folder: str | Path,
+    settings: SearchSettings | None = None,
+    workers: int = 1,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Search every image of `dataset` that has no windows in `folder` yet.
+
+    A file that is there is checked, not made again; one of another dataset or of other settings raises DataError
+    before anything is written. An image that cannot be read is reported in the outcome and the rest goes on. Ctrl-C, a
+    crash or a full disk loses nothing that was done: call again to go on.
+    """
+    job = Job(dataset, Path(folder), settings or SearchSettings())
+    check_installed()
+    todo = list(range(len(dataset))) if overwrite else _not_cached(job)
+    outcome = Outcome(found=len(dataset) - len(todo))
+    tick = progress or (lambda: None)
+    for _ in range(outcome.found):
+        tick()
+    results = _run_here(job, todo) if workers <= 1 else _run_in_processes(job, todo, min(workers, max(len(todo), 1)))
+    with closing(results):  # stops the workers, whatever happens here
+        for error in results:
+            if error is not None:
+                outcome.failed.append(str(error))
+            else:
+                outcome.made += 1
+            tick()
+    return outcome
+
+
+def _not_cached(job: Job) -> list[int]:
+    """The images without a file; those with one must fit."""
+    todo = []
+    for index, image_id in enumerate(job.dataset.ids):
+        path = record_path(job.folder, image_id)
+        if path.exists():
+            check_record(read_record(path), path, job.dataset, index, job.settings.to_json())
+        else:
+            todo.append(index)
+    return todo
+
+
+def _run_here(job: Job, todo: list[int]) -> Generator[DataError | None, None, None]:
+    for index in todo:
+        yield _attempt(job, index)
+
+
+def _attempt(job: Job, index: int) -> DataError | None:
+    """Run, and give back what is wrong with this image; what concerns all of them is raised."""
+    try:
+        job.run(index)
+    except WriteError:
+        raise
+    except DataError as error:
+        return error
+    return None
+
+
+_worker_job: Job | None = None
+
+
+def _start_worker(job: Job) -> None:
+    """Ctrl-C goes to the parent alone, which stops its workers in good order."""
+    global _worker_job
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _worker_job = job
+
+
+def _work(index: int) -> DataError | None:
+    assert _worker_job is not None, "workers are started with their job"
+    return _attempt(_worker_job, index)
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Processes started in here never see Ctrl-C, not even while they start; only the main thread may arrange that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _run_in_processes(job: Job, todo: list[int], workers: int) -> Generator[DataError | None, None, None]:
+    """Keep every worker busy with a few images in hand; stop at once when the caller does."""
+    context = get_context("spawn")  # a forked copy of a process with threads may hang
+    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(job,))
+    indices = iter(todo)
+    try:
+        with _ignoring_interrupts():
+            pending: set[Future[DataError | None]] = {pool.submit(_work, i) for i in islice(indices, 2 * workers)}
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            pending |= {pool.submit(_work, i) for i in islice(indices, len(done))}
+            for future in done:
+                yield future.result()
+    except BrokenProcessPool as error:
+        raise DataError(
+            f"{job.folder}: a search process died, perhaps for lack of memory; nothing done is lost: run the command "
+            "again, with fewer --workers"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def import_proposals(
+    proposals: Proposals,
+    dataset: DetectionDataset,
+    folder: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Write windows made elsewhere into a cache folder, so that from now on they are checked against their images."""
+    proposals.check(dataset)
+    job = Job(dataset, Path(folder), SearchSettings())
+    settings = json.dumps({"method": "imported", "source": Path(proposals.source).name})
+    outcome = Outcome()
+    for index, image_id in enumerate(dataset.ids):
+        path = record_path(job.folder, image_id)
+        if path.exists() and not overwrite:
+            check_record(read_record(path), path, dataset, index, settings)
+            outcome.found += 1
+        else:
+            job.write(index, proposals.windows(str(image_id)), settings)
+            outcome.made += 1
+        if progress:
+            progress()
+    return outcome

@@ -1,0 +1,95 @@
+"""Windows made elsewhere: packed `.npz` files and Girshick's `.mat` files."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepgrad.data.proposals.windows import PackedProposals
+from stepgrad.data.voc_xml import continuous_from_devkit
+from stepgrad.errors import DataError, MissingDependencyError
+
+
+def import_npz(path: str | Path) -> PackedProposals:
+    """A packed file: `ids` (strings), `offsets` (one more than ids), `boxes` (x1 y1 x2 y2, continuous)."""
+    path = Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [key for key in ("ids", "offsets", "boxes") if key not in file]
+            if missing:
+                raise DataError(f"{path}: expected arrays ids, offsets and boxes but {', '.join(missing)} is missing")
+            ids, offsets, boxes = file["ids"], file["offsets"], file["boxes"]
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; make windows with `stepgrad propose`") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: is not a readable .npz file ({error}); download or make it again") from error
+    if boxes.ndim != 2 or boxes.shape[1] != 4 or ids.ndim != 1 or offsets.ndim != 1:
+        raise DataError(
+            f"{path}: expected ids (n,), offsets (n + 1,), boxes (N, 4) but got {ids.shape}, {offsets.shape}, {boxes.shape}"
+        )
+    check_windows(boxes, str(path))
+    return PackedProposals(ids.tolist(), offsets, boxes, str(path))
+
+
+def import_mat(path: str | Path) -> PackedProposals:
+    """One of the selective_search_data files of R-CNN and Fast R-CNN.
+
+    Cells `images` (names) and `boxes` (N, 4), columns y1 x1 y2 x2 in 1-based inclusive pixels.
+    """
+    path = Path(path)
+    content = _load_mat(path)
+    if "boxes" not in content or "images" not in content:
+        raise DataError(f"{path}: expected cells `images` and `boxes` but it has {sorted(content)}")
+    ids = [_text(cell) for cell in np.asarray(content["images"], dtype=object).ravel()]
+    cells = [_columns(cell, path) for cell in np.asarray(content["boxes"]).ravel()]
+    if len(ids) != len(cells):
+        raise DataError(f"{path}: {len(ids)} images but windows of {len(cells)}; download the file again")
+    rows = np.concatenate([np.zeros((0, 4)), *cells])
+    boxes = continuous_from_devkit(rows[:, [1, 0, 3, 2]]).astype(np.float32)
+    check_windows(boxes, str(path))
+    return PackedProposals(ids, np.cumsum([0, *(len(cell) for cell in cells)]), boxes, str(path))
+
+
+def _load_mat(path: Path) -> dict[str, Any]:
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise MissingDependencyError('Reading .mat files needs SciPy: pip install "stepgrad[detector]"') from error
+    try:
+        content: dict[str, Any] = loadmat(path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; make windows with `stepgrad propose`") from None
+    except NotImplementedError:
+        raise DataError(f"{path}: is of MATLAB 7.3; save it with -v7, or as .npz with ids, offsets, boxes") from None
+    except Exception as error:  # SciPy raises whatever its parser stumbles over
+        raise DataError(f"{path}: is not a readable .mat file ({error}); download it again") from error
+    return {key: value for key, value in content.items() if not key.startswith("__")}
+
+
+def _text(cell: Any) -> str:
+    """The string inside a MATLAB cell."""
+    return str(np.asarray(cell).ravel()[0]) if np.asarray(cell).size else ""
+
+
+def _columns(cell: Any, path: Path) -> np.ndarray:
+    """(N, 4) the windows of one image."""
+    windows = np.asarray(cell)
+    if windows.size and (windows.ndim != 2 or windows.shape[1] != 4 or windows.dtype.kind not in "iuf"):
+        raise DataError(f"{path}: expected cells of (N, 4) numbers in `boxes` but got {windows.shape} {windows.dtype}")
+    return windows.astype(np.float64).reshape(-1, 4)
+
+
+def check_windows(boxes: np.ndarray, source: str) -> None:
+    """Refuse windows that are not finite or are reversed."""
+    good = np.isfinite(boxes).all(axis=1) & (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    if not good.all():
+        first = int(np.argmin(good))
+        raise DataError(
+            f"{source}: {int((~good).sum())} windows are not finite or have no area, first number {first}, "
+            f"{boxes[first].tolist()}; expected x1 y1 x2 y2 with x1 < x2, y1 < y2: check the column order"
+        )

@@ -1,0 +1,216 @@
+"""VOC devkit folders: Annotations/*.xml, ImageSets/Main/*.txt, JPEGImages/*."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from stepgrad.data.base import DetectionDataset, Target, Transforms, make_target
+from stepgrad.data.images import file_fingerprint, read_image
+from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
+from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
+from stepgrad.errors import DataError, one_of, suggest
+
+VOC_CLASSES = tuple(
+    [
+        "aeroplane",
+        "bicycle",
+        "bird",
+        "boat",
+        "bottle",
+        "bus",
+        "car",
+        "cat",
+        "chair",
+        "cow",
+        "diningtable",
+        "dog",
+        "horse",
+        "motorbike",
+        "person",
+        "pottedplant",
+        "sheep",
+        "sofa",
+        "train",
+        "tvmonitor",
+    ]
+)
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+"""Looked for in this order, in capitals too."""
+CLASS_FILE = "classes.txt"
+
+Degenerate = Literal["error", "drop"]
+
+
+class VOCDataset(DetectionDataset):
+    """Images and objects of a VOC devkit folder.
+
+    Args:
+        root: the folder with `Annotations`, `ImageSets/Main` and `JPEGImages`.
+        split: a list of `ImageSets/Main`, such as "train"; None takes every annotation of the folder.
+        class_names: the classes, in the order of the labels. Without it: the lines of `classes.txt` in the folder if
+            there is one, else VOC's twenty if they cover the folder, else every name in the folder, sorted.
+        need_images: False reads no images and does not look for them: enough to evaluate detections.
+        degenerate: "error" refuses reversed boxes, "drop" leaves those objects out.
+        transforms: called with (image, target).
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str | None = None,
+        class_names: Sequence[str] | None = None,
+        need_images: bool = True,
+        degenerate: Degenerate = "error",
+        transforms: Transforms | None = None,
+    ) -> None:
+        one_of("degenerate", degenerate, ["error", "drop"])
+        self.root, self.split, self.transforms = Path(root), split, transforms
+        self.name = f"{self.root.resolve().name}{f' {split}' if split else ''}"
+        report = raise_errors if degenerate == "error" else raise_errors_except("box-degenerate")
+        self.ids: list[str] = image_ids(self.root, split, report)
+        self._images = self._find_images() if need_images else {}
+        self.annotations = [_read(self.root, image_id, report) for image_id in self.ids]
+        self.class_names = tuple(class_names) if class_names else infer_classes(self.root, self.annotations)
+        self._label = {name: label for label, name in enumerate(self.class_names)}
+        for annotation in self.annotations:
+            check_names(annotation, self.class_names, report)
+
+    def _find_images(self) -> dict[str, str]:
+        found = index_images(self.root)
+        missing = [image_id for image_id in self.ids if image_id not in found]
+        if missing:
+            raise DataError(
+                f"{self.root / 'JPEGImages'}: {len(missing)} of {len(self.ids)} images are missing, first "
+                f"{missing[0]!r}; restore them, or pass need_images=False if only the objects are needed"
+            )
+        return found
+
+    def target(self, index: int) -> Target:
+        annotation = self.annotations[index]
+        labels = [self._label[name] for name in annotation.names]
+        return make_target(annotation.boxes, labels, self.ids[index], difficult=annotation.difficult)
+
+    def devkit_boxes(self, index: int) -> NDArray[np.float64]:
+        """(G, 4) the numbers of the XML file as they stand: 1-based pixels, both corners inside the box."""
+        return self.annotations[index].devkit_boxes
+
+    def image_path(self, index: int) -> Path:
+        """The file of one image."""
+        if self.ids[index] not in self._images:
+            raise DataError(f"{self.name} was loaded with need_images=False; load it with the images to read them")
+        return self.root / "JPEGImages" / self._images[self.ids[index]]
+
+    def image(self, index: int) -> Image.Image:
+        return read_image(self.image_path(index))
+
+    def fingerprint(self, index: int) -> str:
+        return file_fingerprint(self.image_path(index))
+
+    def source(self, index: int) -> str:
+        return str(self.annotations[index].path)
+
+
+def _read(root: Path, image_id: str, report: Report) -> VOCAnnotation:
+    annotation = read_annotation(root / "Annotations" / f"{image_id}.xml", report)
+    assert annotation is not None, "loading raises where the doctor goes on"
+    return annotation
+
+
+def list_splits(root: Path) -> list[str]:
+    """The image sets of a folder, without the per-class ones such as `dog_train`.
+
+    A list is taken for a per-class one when the part after its last underscore is a list too.
+    """
+    names = sorted(path.stem for path in (root / "ImageSets" / "Main").glob("*.txt"))
+    return [name for name in names if "_" not in name or name.rsplit("_", 1)[1] not in names]
+
+
+def image_ids(root: Path, split: str | None, report: Report = raise_errors) -> list[str]:
+    """The image ids of a split in the order of its list, or of all annotations, sorted."""
+    if split is None:
+        source, ids = root / "Annotations", sorted(path.stem for path in (root / "Annotations").glob("*.xml"))
+    else:
+        source = root / "ImageSets" / "Main" / f"{split}.txt"
+        ids = read_image_set(source, root, split)
+    if not ids:
+        report(Problem(str(source), "lists no images", "choose another split or fill the list", "error", "no-images"))
+    seen: set[str] = set()
+    for image_id in ids:
+        if image_id in seen:
+            what = f"lists image {image_id!r} more than once"
+            report(Problem(str(source), what, "delete the repeated line", "error", "duplicate-id"))
+        seen.add(image_id)
+    return list(dict.fromkeys(ids))
+
+
+def read_image_set(path: Path, root: Path, split: str) -> list[str]:
+    """The ids of an image set; a second column (-1, 0 or 1 in per-class lists) is passed over."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        splits = list_splits(root)
+        have = f"it has {', '.join(splits)}.{suggest(split, splits)}" if splits else "it has none."
+        raise DataError(f"{path}: no such image set; {have}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected one image id a line") from error
+    lines = [line.strip() for line in text.splitlines()]
+    return [re.sub(r"\s+(-1|0|1)$", "", line) for line in lines if line]
+
+
+def index_images(root: Path) -> dict[str, str]:
+    """File name by image id, of everything in JPEGImages that has the name of an image."""
+    folder = root / "JPEGImages"
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; put the images there, or pass need_images=False to do without")
+    ranks = {suffix: rank for rank, suffix in enumerate(IMAGE_SUFFIXES)}
+    names = [path.name for path in folder.iterdir() if path.suffix.lower() in ranks]
+    names.sort(key=lambda name: (-ranks[Path(name).suffix.lower()], name))  # the preferred suffix comes last and wins
+    return {Path(name).stem: name for name in names}
+
+
+def infer_classes(root: Path, annotations: Iterable[VOCAnnotation]) -> tuple[str, ...]:
+    """The classes of a folder, the same for all its splits."""
+    listed = read_class_file(root)
+    if listed:
+        return listed
+    loaded = {annotation.path: annotation for annotation in annotations}
+    paths = (root / "Annotations").glob("*.xml")
+    everything = (loaded.get(path) or read_annotation(path, _ignore) for path in paths)
+    names = names_in(annotation for annotation in everything if annotation)
+    return VOC_CLASSES if names <= set(VOC_CLASSES) else tuple(sorted(names))
+
+
+def read_class_file(root: Path) -> tuple[str, ...] | None:
+    """The lines of `classes.txt`, where somebody wrote one."""
+    path = root / CLASS_FILE
+    if not path.is_file():
+        return None
+    names = tuple(line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip())
+    if len(set(names)) != len(names) or not names:
+        raise DataError(f"{path}: expected one class name a line, each once; it is empty or repeats one")
+    return names
+
+
+def names_in(annotations: Iterable[VOCAnnotation]) -> set[str]:
+    """The class names that occur."""
+    return {name for annotation in annotations for name in annotation.names}
+
+
+def _ignore(problem: Problem) -> None:
+    """Another split's problems do not concern this one."""
+
+
+def check_names(annotation: VOCAnnotation, class_names: Sequence[str], report: Report) -> None:
+    """Report the objects whose class is not among `class_names`."""
+    for number, name in enumerate(annotation.names):
+        if name not in class_names:
+            what = f"object {number}: unknown class {name!r}.{suggest(name, list(class_names))}"
+            fix = f"expected one of {', '.join(class_names)}: rename it, or list all classes in {CLASS_FILE}"
+            report(Problem(str(annotation.path), what, fix, "error", "unknown-class"))

@@ -1,0 +1,151 @@
+"""One VOC annotation file: 1-based inclusive pixels in, continuous boxes out, no entity expansion."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stepgrad.data.problems import Complaints, Report, raise_errors
+
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
+
+
+@dataclass(frozen=True)
+class VOCAnnotation:
+    """What one XML file says, G objects."""
+
+    path: Path
+    size: tuple[int, int] | None
+    """Width and height as the file gives them; None where it gives none."""
+    names: tuple[str, ...]
+    devkit_boxes: NDArray[np.float64]
+    """(G, 4) the very numbers of the file: xmin ymin xmax ymax, first pixel = 1, both corners inside the box."""
+    difficult: NDArray[np.bool_]
+
+    @property
+    def boxes(self) -> NDArray[np.float64]:
+        """(G, 4) continuous boxes."""
+        return continuous_from_devkit(self.devkit_boxes)
+
+
+def continuous_from_devkit(boxes: ArrayLike) -> NDArray[np.float64]:
+    """Continuous x1 y1 x2 y2 from VOC's 1-based inclusive pixels: (xmin - 1, ymin - 1, xmax, ymax).
+
+    >>> continuous_from_devkit([[1, 1, 10, 20]])    # the first ten columns, twenty rows
+    array([[ 0.,  0., 10., 20.]])
+    """
+    return np.asarray(boxes, dtype=np.float64).reshape(-1, 4) - np.array([1.0, 1.0, 0.0, 0.0])
+
+
+def devkit_from_continuous(boxes: ArrayLike) -> NDArray[np.float64]:
+    """The inverse of `continuous_from_devkit`, exact for whole-pixel boxes.
+
+    >>> devkit_from_continuous([[0, 0, 10, 20]])
+    array([[ 1.,  1., 10., 20.]])
+    """
+    return np.asarray(boxes, dtype=np.float64).reshape(-1, 4) + np.array([1.0, 1.0, 0.0, 0.0])
+
+
+class _Refused(Exception):
+    """The file declares a document type or an entity."""
+
+
+def parse_xml(data: bytes) -> Element:
+    """The element tree of `data`; a document type or entity declaration is refused before it can expand."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise _Refused
+
+    builder, parser = TreeBuilder(), expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.data
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
+    parser.Parse(data, True)
+    return builder.close()
+
+
+def read_annotation(path: Path, report: Report = raise_errors) -> VOCAnnotation | None:
+    """Read one file, handing every problem to `report`: objects with an error are left out, None if it is unreadable."""
+    complain = Complaints(path, report)
+    try:
+        root = parse_xml(path.read_bytes())
+    except FileNotFoundError:
+        return complain("no such annotation", "restore it or take the image off the image list", "no-annotation")
+    except OSError as error:
+        return complain(f"cannot be read ({error.strerror})", "check its permissions", "no-annotation")
+    except _Refused:
+        fix = "delete the <!DOCTYPE ...> part: VOC files need none, and entities can be made to fill the memory"
+        return complain("declares a document type or an entity, which is refused", fix, "xml-entities")
+    except expat.ExpatError as error:
+        return complain(f"is not well-formed XML ({error})", "export the annotation again", "xml-damaged")
+    if root.tag != "annotation":
+        fix = "check that this is a VOC annotation"
+        return complain(f"expected <annotation> at the top but got <{root.tag}>", fix, "xml-damaged")
+    objects = [_read_object(element, i, path, report) for i, element in enumerate(root.findall("object"))]
+    good = [found for found in objects if found is not None]
+    if not objects:
+        complain("holds no objects", "fine for a background image; otherwise annotate it", "no-objects", "warning")
+    return VOCAnnotation(
+        path=path,
+        size=_read_size(root),
+        names=tuple(name for name, _, _ in good),
+        devkit_boxes=np.array([box for _, box, _ in good], dtype=np.float64).reshape(-1, 4),
+        difficult=np.array([difficult for _, _, difficult in good], dtype=np.bool_),
+    )
+
+
+def _text(element: Element, tag: str) -> str | None:
+    text = element.findtext(tag)
+    return None if text is None else text.strip()
+
+
+def _read_size(root: Element) -> tuple[int, int] | None:
+    """Some tools write no size, or zeros; then the image itself has to say."""
+    try:
+        width, height = (int(float(_text(root, f"size/{side}") or 0)) for side in ("width", "height"))
+    except (ValueError, OverflowError):
+        return None
+    return (width, height) if width > 0 and height > 0 else None
+
+
+def _read_object(element: Element, number: int, path: Path, report: Report) -> tuple[str, list[float], bool] | None:
+    name = _text(element, "name")
+    where = f"object {number}" + (f" ({name})" if name else "")
+    complain = Complaints(path, report)
+    if not name:
+        return complain(f"{where} has no <name>", "name its class or delete it", "no-name")
+    flag = _text(element, "difficult") or "0"
+    if flag not in ("0", "1"):
+        complain(f"{where}: expected <difficult> 0 or 1 but got {flag!r}", "write 0 or 1", "difficult")
+    box = _read_box(element, where, path, report)
+    return None if box is None else (name, box, flag == "1")
+
+
+def _read_box(element: Element, where: str, path: Path, report: Report) -> list[float] | None:
+    complain = Complaints(path, report)
+    texts = [_text(element, f"bndbox/{corner}") for corner in CORNERS]
+    try:
+        box = [float(text) for text in texts if text is not None]
+    except ValueError:
+        box = []
+    if len(box) != 4 or not all(math.isfinite(value) for value in box):
+        got = ", ".join(f"{corner} {text}" for corner, text in zip(CORNERS, texts, strict=True))
+        return complain(f"{where}: expected four numbers in <bndbox> but got {got}", "write its box", "box-numbers")
+    xmin, ymin, xmax, ymax = box
+    if xmax < xmin or ymax < ymin:
+        got = f"xmax {xmax:g} < xmin {xmin:g}" if xmax < xmin else f"ymax {ymax:g} < ymin {ymin:g}"
+        return complain(f"{where}: {got}", "swap the corners or delete the object", "box-degenerate")
+    if xmax == xmin or ymax == ymin:
+        what = f"{where}: the box is one pixel {'wide' if xmax == xmin else 'high'}"
+        complain(what, "kept as one pixel; delete the object if that was a slip", "box-one-pixel", "warning")
+    return box

@@ -1,0 +1,259 @@
+"""Nearest steps and pseudogradients of mAP after NMS in every score of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stepgrad.errors import ConfigError, one_of
+from stepgrad.gradient.estimators import check_min_step, mee, radius_difference, sde
+from stepgrad.gradient.nms_steps import THROUGH_EXACT, THROUGH_NONE, Found, nearest_steps, sums_at_radius
+from stepgrad.gradient.paper_steps import missed_object_pushes, paper_steps
+from stepgrad.gradient.scene import Scene, build_scene
+from stepgrad.metric._jit import explain_wait, run_threads
+from stepgrad.metric.arrange import Arrangement, ClassView, arrange
+from stepgrad.metric.batch import Target, make_batch
+from stepgrad.metric.matching import Rule
+from stepgrad.metric.mean_ap import (
+    MAPResult,
+    check_nms_threshold,
+    class_ap,
+    class_average_precision,
+    resolve_protocol,
+    result_of,
+)
+from stepgrad.metric.protocol import Protocol
+
+ESTIMATORS = ["mee", "sde", "radius"]
+THROUGH_NMS = ["exact", "paper", "none"]
+_THROUGH = {"exact": THROUGH_EXACT, "none": THROUGH_NONE}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Per class AP and, per score, the nearest steps of that class's AP.
+
+    Lists hold one (N, K) float64 tensor per image. up_at = +inf and down_at = -inf where there is no step; the value
+    beyond is then the present one.
+    """
+
+    value: Tensor  # (K,)
+    up_at: list[Tensor]
+    up_value: list[Tensor]
+    down_at: list[Tensor]
+    down_value: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a pseudogradient is taken."""
+
+    estimator: str = "mee"
+    radius: float = 1.0
+    through_nms: str = "exact"
+    min_step: float = 0.0
+
+    def __post_init__(self) -> None:
+        one_of("estimator", self.estimator, ESTIMATORS)
+        one_of("through_nms", self.through_nms, THROUGH_NMS)
+        check_min_step(self.min_step)
+        if self.estimator == "radius" and self.through_nms == "paper":
+            raise ConfigError(
+                "Expected through_nms 'exact' or 'none' for estimator 'radius' but got 'paper': the paper's "
+                "approximation shares nearest steps, and the radius estimator uses none."
+            )
+        if not (np.isfinite(self.radius) and self.radius > 0.0):
+            raise ConfigError(f"Expected radius to be a finite number > 0 but got {self.radius!r}.")
+
+
+@dataclass(frozen=True)
+class ClassGradient:
+    """AP of a class and its pseudogradient in the class's scores, by window; None where nothing can change it."""
+
+    ap: float
+    P: int
+    kept: int
+    gradient: NDArray[np.float64] | None
+
+
+def _scene(view: ClassView, rule: Rule, max_detections: int) -> Scene:
+    return build_scene(
+        view.scores,
+        view.order,
+        view.position,
+        view.slots.window_of,
+        view.slots.image_of_word,
+        view.rows,
+        view.kept,
+        view.pairs,
+        view.objects,
+        rule,
+        view.cumulative,
+        max_detections,
+        view.images,
+    )
+
+
+def _found(scene: Scene, through_nms: str) -> Found:
+    return paper_steps(scene) if through_nms == "paper" else nearest_steps(scene, _THROUGH[through_nms])
+
+
+def _threshold_gradient(view: ClassView, rule: Rule, max_detections: int, method: Method) -> NDArray[np.float64]:
+    """The pseudogradient of AP at one match threshold, by slot."""
+    scene = _scene(view, rule, max_detections)
+    if method.estimator == "radius":
+        raised, lowered = sums_at_radius(scene, method.radius, _THROUGH[method.through_nms])
+        return radius_difference(raised, lowered, method.radius) / view.norm
+    steps = _found(scene, method.through_nms)
+    estimate = sde if method.estimator == "sde" else mee
+    value = np.full(1, class_average_precision(view, rule, max_detections))
+    gradient = estimate(
+        view.scores,
+        value,
+        steps.up_at,
+        steps.up_sum / view.norm,
+        steps.down_at,
+        steps.down_sum / view.norm,
+        method.min_step,
+    )
+    if method.through_nms == "paper":
+        gradient += missed_object_pushes(scene, method.min_step) / view.norm
+    return gradient
+
+
+def class_gradient(arrangement: Arrangement, c: int, method: Method) -> ClassGradient:
+    """AP of class c and its pseudogradient: the mean of those at the protocol's thresholds."""
+    view = arrangement.view(c)
+    if view.P == 0:
+        return ClassGradient(0.0, 0, view.kept_count, None)
+    rules = arrangement.rules()
+    total = _threshold_gradient(view, rules[0], arrangement.max_detections, method)
+    for rule in rules[1:]:
+        total += _threshold_gradient(view, rule, arrangement.max_detections, method)
+    if len(rules) > 1:
+        total /= len(rules)
+    return ClassGradient(class_ap(arrangement, view), view.P, view.kept_count, total[view.slots.slot_of])
+
+
+def balanced(gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scale the pushes up and the pushes down to the smaller of their totals, so that they sum to zero.
+
+    >>> balanced(np.array([1.0, -3.0, -1.0])).tolist()
+    [1.0, -0.75, -0.25]
+    """
+    up = float(gradient[gradient > 0.0].sum())
+    down = -float(gradient[gradient < 0.0].sum())
+    smaller = min(up, down)
+    if smaller <= 0.0:
+        return np.zeros_like(gradient)
+    return gradient * np.where(gradient > 0.0, smaller / up, smaller / down)
+
+
+def all_gradients(arrangement: Arrangement, method: Method) -> list[ClassGradient]:
+    """`class_gradient` of every class, on threads."""
+    return run_threads(
+        lambda c: class_gradient(arrangement, c, method), range(arrangement.batch.num_classes), arrangement.threads
+    )
+
+
+def classes_result(classes: Sequence[ClassGradient], absent_classes: str) -> tuple[MAPResult, int]:
+    """mAP and the number of classes it is a mean of."""
+    present = np.array([g.P > 0 for g in classes], dtype=np.bool_)
+    ap = np.array([g.ap for g in classes], dtype=np.float64)
+    counted = len(classes) if absent_classes == "zero" else int(present.sum())
+    return result_of(ap, present, absent_classes), counted
+
+
+def map_pseudogradient(
+    scores: Sequence[Tensor],
+    boxes: Sequence[Tensor],
+    targets: Sequence[Target],
+    *,
+    protocol: str | Protocol = "voc12",
+    nms_threshold: float | None = 0.3,
+    match_threshold: float | Sequence[float] | None = None,
+    estimator: str = "mee",
+    radius: float = 1.0,
+    through_nms: str = "exact",
+    min_step: float = 0.0,
+    balance: str = "none",
+    absent_classes: str | None = None,
+) -> list[Tensor]:
+    """The raw pseudogradient dmAP / dscores (no log, clip or L4), one (N, K) float64 tensor per image.
+
+    Arguments as for `mean_average_precision` and `MAPLoss`.
+
+    >>> window = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
+    >>> target = {"boxes": window[1:], "labels": torch.tensor([0])}
+    >>> map_pseudogradient([torch.tensor([[1.0], [0.0]])], [window], [target])[0].flatten().tolist()
+    [-0.25, 0.25]
+    """
+    check_nms_threshold(nms_threshold)
+    one_of("balance", balance, ["none", "class"])
+    method = Method(estimator, radius, through_nms, min_step)
+    resolved = resolve_protocol(protocol, match_threshold, absent_classes)
+    with explain_wait():
+        arrangement = arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)
+        classes = all_gradients(arrangement, method)
+    _, counted = classes_result(classes, resolved.absent_classes)
+    full = np.zeros(arrangement.batch.scores.shape)
+    for c, found in enumerate(classes):
+        if found.gradient is not None:
+            full[:, c] = (balanced(found.gradient) if balance == "class" else found.gradient) / counted
+    return _per_image(full, scores)
+
+
+def _per_image(full: NDArray[np.float64], like: Sequence[Tensor]) -> list[Tensor]:
+    if not len(like):
+        return []
+    return list(torch.from_numpy(full).to(like[0].device).split([len(s) for s in like]))
+
+
+def map_steps(
+    scores: Sequence[Tensor],
+    boxes: Sequence[Tensor],
+    targets: Sequence[Target],
+    *,
+    protocol: str | Protocol = "voc12",
+    nms_threshold: float | None = 0.3,
+    match_threshold: float | None = None,
+    through_nms: str = "exact",
+) -> Steps:
+    """The nearest steps of each class's AP in each of its scores, at one match threshold.
+
+    >>> window = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
+    >>> target = {"boxes": window[1:], "labels": torch.tensor([0])}
+    >>> steps = map_steps([torch.tensor([[0.75], [0.5]])], [window], [target])
+    >>> steps.value.tolist(), steps.up_at[0].tolist(), steps.up_value[0].tolist(), steps.down_at[0].tolist()
+    ([0.5], [[inf], [0.75]], [[0.5], [1.0]], [[0.5], [-inf]])
+    """
+    check_nms_threshold(nms_threshold)
+    one_of("through_nms", through_nms, THROUGH_NMS)
+    resolved = resolve_protocol(protocol, match_threshold, None)
+    if len(resolved.match_thresholds) != 1:
+        raise ConfigError(
+            f"Expected one match threshold but protocol {resolved.name!r} averages over {len(resolved.match_thresholds)}; "
+            "pass match_threshold=, one at a time."
+        )
+    with explain_wait():
+        arrangement = arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)
+        rule = arrangement.rules()[0]
+
+        def of_class(c: int) -> tuple[float, list[NDArray[np.float64]]]:
+            view = arrangement.view(c)
+            ap = class_average_precision(view, rule, arrangement.max_detections)
+            if view.P == 0:
+                blank = np.full(len(view.order), 0.0)
+                return ap, [blank + np.inf, blank, blank - np.inf, blank]
+            found = _found(_scene(view, rule, arrangement.max_detections), through_nms)
+            at = view.slots.slot_of
+            return ap, [found.up_at[at], found.up_sum[at] / view.norm, found.down_at[at], found.down_sum[at] / view.norm]
+
+        classes = run_threads(of_class, range(arrangement.batch.num_classes), arrangement.threads)
+    stacked = [np.stack([found[i] for _, found in classes], axis=1) for i in range(4)] if classes else [np.zeros((0, 0))] * 4
+    return Steps(torch.tensor([ap for ap, _ in classes], dtype=torch.float64), *(_per_image(a, scores) for a in stacked))

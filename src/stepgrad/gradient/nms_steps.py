@@ -1,0 +1,267 @@
+"""Nearest steps of AP after NMS in every window's score, exactly (ALGORITHM Sec. 4).
+
+For window b, f(x) = AP as a function of its score alone. NMS has two outcomes: W- (b missing) below theta, W+ (b kept)
+above. A kept b lives in W+ and falls out at theta, the best window that only b suppresses; a suppressed b lives in W- and
+enters at theta, its suppressor's score. Inside W+, b moves through a fixed list; its role changes where it passes *rivals*,
+kept windows of its image that reach an object. Between rivals AP is monotone in b's place, so a bisection finds the step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.gradient.cascade import highest_freed, on_top, only_lift_out, without
+from stepgrad.gradient.rank_steps import NONE, GapSteps, envelope_of, false_positive_steps, true_positive_steps
+from stepgrad.gradient.scene import (
+    Scene,
+    edit_for_place,
+    list_rivals,
+    list_sum,
+    sum_with,
+    unrivalled,
+)
+from stepgrad.metric._jit import kernel
+from stepgrad.metric.average_precision import edited_sum
+from stepgrad.metric.exact_sum import differ
+from stepgrad.metric.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+
+THROUGH_NONE, THROUGH_EXACT, THROUGH_PAPER = 0, 1, 2
+
+
+class Found(NamedTuple):
+    """Nearest steps by slot: score of the step (+-inf: none) and the sum just beyond it."""
+
+    up_at: NDArray[np.float64]
+    up_sum: NDArray[np.float64]
+    down_at: NDArray[np.float64]
+    down_sum: NDArray[np.float64]
+
+
+@kernel
+def _place(scene: Scene, gap: int) -> int:
+    """How many rivals rank above position `gap`."""
+    place = 0
+    while place < scene.rival_count[0] and scene.position[scene.rivals[place]] < gap:
+        place += 1
+    return place
+
+
+@kernel
+def _first_change(scene: Scene, role: int, near: int, far: int, hi: float, lo: float) -> tuple[int, float]:
+    """The gap nearest to `near` on the way to `far` at which the sum is no longer (hi, lo), and the sum there.
+
+    Gaps are starts of tie groups (or the end of the list); the sum is monotone between `near` and `far`.
+    """
+    far_hi, far_lo = sum_with(scene, role, far)
+    if far_hi == hi and far_lo == lo:
+        return NONE, hi
+    same, changed, value = near, far, far_hi
+    while True:
+        low, high = min(same, changed), max(same, changed)
+        middle = scene.ties.start[(low + high) // 2]
+        if middle == low:
+            middle = scene.ties.end[middle] + 1
+            if middle >= high:
+                return changed, value
+        mid_hi, mid_lo = sum_with(scene, role, middle)
+        if mid_hi == hi and mid_lo == lo:
+            same = middle
+        else:
+            changed, value = middle, mid_hi
+
+
+@kernel
+def _rise(scene: Scene, slot: int, gap: int, hi: float, lo: float) -> tuple[int, float]:
+    """The position first passed, at or above `gap`, beyond which the sum differs from (hi, lo); NONE if there is none."""
+    place = _place(scene, gap)
+    while True:
+        role = edit_for_place(scene, slot, place)
+        now_hi, now_lo = sum_with(scene, role, gap)
+        if differ(now_hi, now_lo, hi, lo):
+            return gap, now_hi
+        top = scene.ties.end[scene.position[scene.rivals[place - 1]]] + 1 if place > 0 else 0
+        if role != IGNORED and top < gap:
+            passed, value = _first_change(scene, role, gap, top, now_hi, now_lo)
+            if passed != NONE:
+                return passed, value
+        if place == 0:
+            return NONE, hi
+        gap = scene.ties.start[scene.position[scene.rivals[place - 1]]]
+        place = _place(scene, gap)
+
+
+@kernel
+def _sink(scene: Scene, slot: int, barrier: int, hi: float, lo: float) -> tuple[int, float]:
+    """Likewise downwards, for a kept window, as long as it stays above position `barrier`."""
+    gap = scene.ties.end[scene.position[slot]] + 1
+    while gap <= barrier:
+        place = _place(scene, gap)
+        role = edit_for_place(scene, slot, place)
+        now_hi, now_lo = sum_with(scene, role, gap)
+        if differ(now_hi, now_lo, hi, lo):
+            return gap - 1, now_hi
+        bottom = barrier
+        if place < scene.rival_count[0]:
+            bottom = min(barrier, scene.ties.start[scene.position[scene.rivals[place]]])
+        if role != IGNORED and gap < bottom:
+            passed, value = _first_change(scene, role, gap, bottom, now_hi, now_lo)
+            if passed != NONE:
+                return passed - 1, value
+        if place == scene.rival_count[0]:
+            break
+        gap = scene.ties.end[scene.position[scene.rivals[place]]] + 1
+    return NONE, hi
+
+
+@kernel
+def _list_steps(
+    scene: Scene, slot: int, barrier: int, fp: GapSteps, tp: GapSteps, hi: float, lo: float
+) -> tuple[int, float, int, float]:
+    """A kept window's nearest steps while NMS stays as it is: positions passed and sums beyond."""
+    role, u = scene.roles[slot], int(scene.ranked.tp_above[scene.position[slot]])
+    if role == IGNORED and unrivalled(scene, slot):
+        return NONE, hi, NONE, hi
+    if unrivalled(scene, slot):
+        steps, i = (tp, u + 1) if role == TRUE_POSITIVE else (fp, u)
+        down = steps.down[i] if steps.down[i] < barrier else NONE
+        return steps.up[i], steps.up_sum[i], down, steps.down_sum[i]
+    only_lift_out(slot, scene.cascade)
+    list_rivals(scene, slot)
+    up, up_sum = _rise(scene, slot, scene.ties.start[scene.position[slot]], hi, lo)
+    down, down_sum = _sink(scene, slot, barrier, hi, lo)
+    return up, up_sum, down, down_sum
+
+
+@kernel
+def _score_at(scene: Scene, position: int, missing: float) -> float:
+    return missing if position == NONE else scene.scores[scene.order[position]]
+
+
+@kernel
+def _kept_steps(scene: Scene, slot: int, fp: GapSteps, tp: GapSteps, hi: float, lo: float, exact: bool, out: Found) -> None:
+    image = scene.image_of_word[slot >> 6]
+    theta = highest_freed(slot, scene.kept, scene.rows, scene.position) if exact else NONE
+    barrier = scene.ties.start[theta] if theta != NONE else len(scene.order)
+    up, up_sum, down, down_sum = _list_steps(scene, slot, barrier, fp, tp, hi, lo)
+    out.up_at[slot], out.up_sum[slot] = _score_at(scene, up, np.inf), up_sum if up != NONE else hi
+    out.down_at[slot], out.down_sum[slot] = _score_at(scene, down, -np.inf), down_sum if down != NONE else hi
+    if down != NONE or theta == NONE or (theta > scene.limit[image] and scene.position[slot] > scene.limit[image]):
+        return
+    without(slot, scene.cascade, scene.kept, scene.rows, scene.order, scene.position, scene.limit[image])
+    list_rivals(scene, slot)
+    edit_for_place(scene, slot, NONE)
+    now_hi, now_lo = edited_sum(scene.ranked, scene.lift, scene.edits)
+    if differ(now_hi, now_lo, hi, lo):
+        out.down_at[slot], out.down_sum[slot] = scene.scores[scene.order[theta]], now_hi
+
+
+@kernel
+def replaces(scene: Scene, slot: int) -> bool:
+    """Whether the replay only put this window in its suppressor's place, with the same claim on objects."""
+    counts = scene.cascade.counts
+    best = scene.found.best
+    other = scene.kept.suppressor[slot]
+    if counts[0] != 1 or counts[1] != 0 or best[slot] != best[other]:
+        return False
+    return scene.rule.rule != BEST_FREE or best[slot] < 0 or not scene.found.several[scene.image_of_word[slot >> 6]]
+
+
+@kernel
+def _suppressed_steps(scene: Scene, slot: int, hi: float, lo: float, out: Found) -> None:
+    above = scene.kept.suppressor[slot]
+    limit = scene.limit[scene.image_of_word[slot >> 6]]
+    out.down_at[slot], out.down_sum[slot] = -np.inf, hi
+    same = scene.position[above] > limit
+    if not same:
+        on_top(slot, scene.cascade, scene.kept, scene.rows, scene.order, scene.position, limit)
+        same = replaces(scene, slot)
+    if same:
+        out.up_at[slot], out.up_sum[slot] = out.up_at[above], out.up_sum[above]
+        return
+    list_rivals(scene, slot)
+    up, up_sum = _rise(scene, slot, scene.ties.start[scene.position[above]], hi, lo)
+    out.up_at[slot], out.up_sum[slot] = _score_at(scene, up, np.inf), up_sum
+
+
+@kernel
+def nearest_steps(scene: Scene, through: int) -> Found:
+    """Nearest steps of every window; with THROUGH_NONE the kept set is held fixed and suppressed windows have none."""
+    slots = len(scene.position)
+    hi, lo = list_sum(scene)
+    env = envelope_of(scene.ranked)
+    fp = false_positive_steps(scene.ranked, scene.lift, scene.edits, env, scene.ties)
+    tp = true_positive_steps(scene.ranked, scene.lift, scene.edits, env, scene.ties)
+    out = Found(np.full(slots, np.inf), np.full(slots, hi), np.full(slots, -np.inf), np.full(slots, hi))
+    for slot in scene.order:  # a suppressor ranks above its victims, so its steps are known before theirs
+        if scene.roles[slot] != ABSENT:
+            if scene.position[slot] <= scene.cap[scene.image_of_word[slot >> 6]]:
+                _kept_steps(scene, slot, fp, tp, hi, lo, through == THROUGH_EXACT, out)
+        elif through == THROUGH_EXACT:
+            _suppressed_steps(scene, slot, hi, lo, out)
+    return out
+
+
+@kernel
+def _gap_for(scene: Scene, slot: int, score: float) -> int:
+    """The gap window `slot` would take with that score: after all higher ones and the equal ones of lower index."""
+    low, high = 0, len(scene.order)
+    while low < high:
+        middle = (low + high) // 2
+        other = scene.order[middle]
+        ahead = scene.scores[other] > score or (
+            scene.scores[other] == score and scene.window_of[other] < scene.window_of[slot]
+        )
+        if ahead:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def _sum_at(scene: Scene, slot: int, gap: int, hi: float) -> float:
+    """The sum with the window at `gap` of the replayed scene."""
+    tp_above = scene.ranked.tp_above
+    if scene.cascade.counts[0] == 1 and scene.cascade.counts[1] == 0 and scene.found.best[slot] < 0:
+        left = scene.cascade.removed[0]
+        if scene.roles[left] == FALSE_POSITIVE and scene.found.best[left] < 0 and tp_above[gap] == tp_above[scene.position[left]]:
+            return hi
+    list_rivals(scene, slot)
+    role = edit_for_place(scene, slot, _place(scene, gap))
+    now, _ = sum_with(scene, role, gap)
+    return now
+
+
+@kernel
+def sums_at_radius(scene: Scene, radius: float, through: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The sums with each window's score alone raised, and lowered, by `radius`."""
+    slots = len(scene.position)
+    hi, _ = list_sum(scene)
+    raised, lowered = np.full(slots, hi), np.full(slots, hi)
+    for slot in scene.order:
+        limit = scene.limit[scene.image_of_word[slot >> 6]]
+        kept = scene.roles[slot] != ABSENT
+        if (kept and scene.position[slot] > scene.cap[scene.image_of_word[slot >> 6]]) or not (kept or through == THROUGH_EXACT):
+            continue
+        up, down = _gap_for(scene, slot, scene.scores[slot] + radius), _gap_for(scene, slot, scene.scores[slot] - radius)
+        if not kept:
+            above = scene.kept.suppressor[slot]
+            if up <= min(scene.position[above], limit):
+                on_top(slot, scene.cascade, scene.kept, scene.rows, scene.order, scene.position, limit)
+                raised[slot] = _sum_at(scene, slot, up, hi)
+            continue
+        only_lift_out(slot, scene.cascade)
+        if up <= limit:
+            raised[slot] = _sum_at(scene, slot, up, hi)
+        theta = highest_freed(slot, scene.kept, scene.rows, scene.position) if through == THROUGH_EXACT else NONE
+        if theta == NONE or down <= theta:
+            lowered[slot] = _sum_at(scene, slot, down, hi)
+        elif scene.position[slot] <= limit or theta <= limit:
+            without(slot, scene.cascade, scene.kept, scene.rows, scene.order, scene.position, limit)
+            list_rivals(scene, slot)
+            edit_for_place(scene, slot, NONE)
+            lowered[slot], _ = edited_sum(scene.ranked, scene.lift, scene.edits)
+    return raised, lowered

@@ -1,0 +1,280 @@
+"""One class of a batch, ready for the step search: its order, NMS, roles and ranked list, and what an edit is worth."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.gradient.cascade import Cascade, new_cascade
+from stepgrad.gradient.rank_steps import Ties, tie_groups
+from stepgrad.metric._jit import kernel
+from stepgrad.metric.average_precision import (
+    Edits,
+    Lift,
+    Ranked,
+    edited_sum,
+    new_edits,
+    new_lift,
+    put_edit,
+    rank_list,
+    take_edit,
+)
+from stepgrad.metric.matching import (
+    ABSENT,
+    BEST_FREE,
+    FALSE_POSITIVE,
+    TRUE_POSITIVE,
+    Candidates,
+    Objects,
+    Pairs,
+    Rule,
+    candidates_of,
+    match_all,
+    role_of,
+)
+from stepgrad.metric.nms import Kept
+from stepgrad.metric.overlaps import Rows
+
+
+class Scene(NamedTuple):
+    """Everything about one class at one match threshold. Arrays over windows are indexed by slot."""
+
+    scores: NDArray[np.float64]
+    order: NDArray[np.int32]  # (N,) slots by decreasing score
+    position: NDArray[np.int32]  # slot -> place in the order
+    window_of: NDArray[np.int32]
+    image_of_word: NDArray[np.int32]
+    ties: Ties
+    rows: Rows
+    kept: Kept
+    pairs: Pairs
+    objects: Objects
+    found: Candidates
+    rule: Rule
+    roles: NDArray[np.int8]
+    ranked: Ranked
+    lift: Lift
+    edits: Edits
+    cascade: Cascade
+    limit: NDArray[np.int32]  # (images,) changes of an image at positions beyond this cannot matter
+    cap: NDArray[np.int32]  # (images,) detections beyond this position exceed max_detections
+    contenders: NDArray[np.int32]  # kept windows that reach an object, image after image, by decreasing score
+    contenders_ptr: NDArray[np.int32]  # (images + 1,)
+    claims: NDArray[np.int32]  # (objects,) kept windows whose best object this is
+    rivals: NDArray[np.int32]  # scratch: contenders of the replayed scene
+    rival_count: NDArray[np.int64]  # (1,)
+    taken: NDArray[np.int32]  # scratch: objects taken, by stamp
+    stamp: NDArray[np.int32]  # (1,)
+
+
+@kernel
+def _last_relevant(
+    scene_order: NDArray[np.int32], image_of_word: NDArray[np.int32], found: Candidates, ranked: Ranked, images: int
+) -> NDArray[np.int32]:
+    """AP depends on true positives' ranks only: nothing matters below the last one and the last window that could be one."""
+    limit = np.full(images, ranked.tp_position[ranked.T], dtype=np.int32)
+    for p in range(len(scene_order)):
+        slot = scene_order[p]
+        if found.best[slot] >= 0:
+            image = image_of_word[slot >> 6]
+            limit[image] = max(limit[image], p)
+    return limit
+
+
+@kernel
+def _caps(order: NDArray[np.int32], image_of_word: NDArray[np.int32], roles: NDArray[np.int8], images: int, most: int) -> NDArray[np.int32]:
+    cap = np.full(images, len(order), dtype=np.int32)
+    seen = np.zeros(images, dtype=np.int64)
+    for p in range(len(order)):
+        if roles[order[p]] != ABSENT:
+            image = image_of_word[order[p] >> 6]
+            seen[image] += 1
+            if seen[image] == most:
+                cap[image] = p
+    return cap
+
+
+@kernel
+def _contenders(
+    order: NDArray[np.int32], image_of_word: NDArray[np.int32], roles: NDArray[np.int8], found: Candidates, images: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    ptr = np.zeros(images + 1, dtype=np.int32)
+    for slot in order:
+        if roles[slot] != ABSENT and found.best[slot] >= 0:
+            ptr[image_of_word[slot >> 6] + 1] += 1
+    for image in range(images):
+        ptr[image + 1] += ptr[image]
+    listed = np.empty(ptr[images], dtype=np.int32)
+    filled = ptr[:images].copy()
+    for slot in order:
+        if roles[slot] != ABSENT and found.best[slot] >= 0:
+            image = image_of_word[slot >> 6]
+            listed[filled[image]] = slot
+            filled[image] += 1
+    return listed, ptr
+
+
+@kernel
+def build_scene(
+    scores: NDArray[np.float64],
+    order: NDArray[np.int32],
+    position: NDArray[np.int32],
+    window_of: NDArray[np.int32],
+    image_of_word: NDArray[np.int32],
+    rows: Rows,
+    kept: Kept,
+    pairs: Pairs,
+    objects: Objects,
+    rule: Rule,
+    cumulative: NDArray[np.int64],
+    max_detections: int,
+    images: int,
+) -> Scene:
+    """Match, rank and index one class."""
+    words = len(image_of_word)
+    found = candidates_of(pairs, objects, rule, 64 * words, images)
+    roles = match_all(order, kept.kept, image_of_word, pairs, objects, found, rule, max_detections)
+    ranked = rank_list(order, roles, cumulative)
+    contenders, contenders_ptr = _contenders(order, image_of_word, roles, found, images)
+    claims = np.zeros(len(objects.image), dtype=np.int32)
+    for slot in contenders:
+        claims[found.best[slot]] += 1
+    return Scene(
+        scores,
+        order,
+        position,
+        window_of,
+        image_of_word,
+        tie_groups(scores, order),
+        rows,
+        kept,
+        pairs,
+        objects,
+        found,
+        rule,
+        roles,
+        ranked,
+        new_lift(ranked.T),
+        new_edits(len(order) + 8),
+        new_cascade(words),
+        _last_relevant(order, image_of_word, found, ranked, images),
+        _caps(order, image_of_word, roles, images, max_detections),
+        contenders,
+        contenders_ptr,
+        claims,
+        np.empty(len(order) + 1, dtype=np.int32),
+        np.zeros(1, dtype=np.int64),
+        np.zeros(len(objects.image), dtype=np.int32),
+        np.zeros(1, dtype=np.int32),
+    )
+
+
+@kernel
+def list_sum(scene: Scene) -> tuple[float, float]:
+    """The sum of the list as it stands."""
+    scene.edits.count[0] = 0
+    return edited_sum(scene.ranked, scene.lift, scene.edits)
+
+
+@kernel
+def unrivalled(scene: Scene, slot: int) -> bool:
+    """Whether no other kept window can take this one's object or be displaced by it."""
+    best = scene.found.best[slot]
+    if best < 0:
+        return True
+    if scene.rule.rule == BEST_FREE and scene.found.several[scene.image_of_word[slot >> 6]]:
+        return False
+    return scene.objects.ignored[best] or scene.claims[best] == 1
+
+
+@kernel
+def replay_touches_objects(scene: Scene, slot: int) -> bool:
+    """Whether the replayed windows, or the moved one, reach any object."""
+    if scene.found.best[slot] >= 0:
+        return True
+    cascade = scene.cascade
+    for i in range(cascade.counts[0]):
+        if scene.found.best[cascade.removed[i]] >= 0:
+            return True
+    for i in range(cascade.counts[1]):
+        if scene.found.best[cascade.added[i]] >= 0:
+            return True
+    return False
+
+
+@kernel
+def list_rivals(scene: Scene, slot: int) -> None:
+    """The kept windows of the replayed scene that reach an object, by decreasing score, without the moved one."""
+    scene.rival_count[0] = 0
+    if not replay_touches_objects(scene, slot):
+        return  # no role can change
+    count = 0
+    image = scene.image_of_word[slot >> 6]
+    for i in range(scene.contenders_ptr[image], scene.contenders_ptr[image + 1]):
+        other = scene.contenders[i]
+        if not scene.cascade.gone[other >> 6] & (np.uint64(1) << np.uint64(other & 63)):
+            scene.rivals[count] = other
+            count += 1
+    for i in range(scene.cascade.counts[1]):
+        other = scene.cascade.added[i]
+        if scene.found.best[other] >= 0:
+            at = count
+            while at > 0 and scene.position[scene.rivals[at - 1]] > scene.position[other]:
+                scene.rivals[at] = scene.rivals[at - 1]
+                at -= 1
+            scene.rivals[at] = other
+            count += 1
+    scene.rival_count[0] = count
+
+
+@kernel
+def _claim(scene: Scene, slot: int) -> int:
+    return role_of(slot, scene.pairs, scene.objects, scene.found, scene.rule, scene.taken, scene.stamp[0])
+
+
+@kernel
+def _put_role(scene: Scene, slot: int, role: int) -> None:
+    """Edit the list where window `slot` stands: from its present role to the new one."""
+    if scene.position[slot] > scene.cap[scene.image_of_word[slot >> 6]]:
+        return
+    old = scene.roles[slot]
+    put_edit(
+        scene.edits,
+        2 * scene.position[slot] + 1,
+        int(role == TRUE_POSITIVE) - int(old == TRUE_POSITIVE),
+        int(role == FALSE_POSITIVE) - int(old == FALSE_POSITIVE),
+    )
+
+
+@kernel
+def edit_for_place(scene: Scene, slot: int, place: int) -> int:
+    """Edits of the replayed scene when window `slot` ranks after `place` rivals; returns the window's own role.
+
+    place = -1: the window is not there at all (slot is ignored).
+    """
+    scene.edits.count[0] = 0
+    cascade = scene.cascade
+    for i in range(cascade.counts[0]):
+        _put_role(scene, cascade.removed[i], ABSENT)
+    for i in range(cascade.counts[1]):
+        if scene.found.best[cascade.added[i]] < 0:
+            _put_role(scene, cascade.added[i], FALSE_POSITIVE)
+    scene.stamp[0] += 1
+    own = FALSE_POSITIVE
+    for i in range(scene.rival_count[0] + 1):
+        if i == place:
+            own = _claim(scene, slot)
+        if i < scene.rival_count[0]:
+            _put_role(scene, scene.rivals[i], _claim(scene, scene.rivals[i]))
+    return own
+
+
+@kernel
+def sum_with(scene: Scene, role: int, gap: int) -> tuple[float, float]:
+    """The sum when the moved window stands in `role` just above position `gap`, on top of the edits made."""
+    put_edit(scene.edits, 2 * gap, int(role == TRUE_POSITIVE), int(role == FALSE_POSITIVE))
+    hi, lo = edited_sum(scene.ranked, scene.lift, scene.edits)
+    take_edit(scene.edits, 2 * gap)
+    return hi, lo

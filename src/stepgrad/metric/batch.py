@@ -1,0 +1,190 @@
+"""From lists of tensors per image to flat arrays, with every input checked at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stepgrad.errors import InputError, NonFiniteError
+
+Target = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Windows and objects of a batch. N windows, K classes, G objects."""
+
+    offsets: NDArray[np.int64]  # (images + 1,) first window of each image
+    scores: NDArray[np.floating]  # (N, K) float32 or float64, whichever holds the input exactly
+    boxes: NDArray[np.float64]  # (N, 4), or (N, K, 4) if each class has its own
+    object_boxes: NDArray[np.float64]  # (G, 4)
+    object_labels: NDArray[np.int64]
+    object_images: NDArray[np.int32]
+    difficult: NDArray[np.bool_]
+    crowd: NDArray[np.bool_]
+
+    @property
+    def images(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def num_classes(self) -> int:
+        return self.scores.shape[1]
+
+    @property
+    def boxes_by_class(self) -> bool:
+        return self.boxes.ndim == 3
+
+
+def make_batch(
+    scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target], num_classes: int | None = None
+) -> Batch:
+    """Check and flatten. `num_classes` None takes the columns of the scores."""
+    for name, given in (("scores", scores), ("boxes", boxes), ("targets", targets)):
+        if isinstance(given, (Tensor, Mapping)) or not isinstance(given, Sequence):
+            raise InputError(f"Expected {name} to be a list with one entry per image but got {type(given).__name__}.")
+    if not len(scores) == len(boxes) == len(targets):
+        raise InputError(
+            "Expected scores, boxes and targets to have one entry per image but got lists of "
+            f"{len(scores)}, {len(boxes)} and {len(targets)} entries."
+        )
+    K = num_classes if num_classes is not None else (_columns(scores[0]) if len(scores) else 0)
+    by_class = any(isinstance(b, Tensor) and b.ndim == 3 for b in boxes)
+    for i, (s, b) in enumerate(zip(scores, boxes, strict=True)):
+        _check_window_shapes(s, b, K, by_class, i)
+    offsets = np.cumsum([0] + [len(s) for s in scores], dtype=np.int64)
+    flat_scores = _flat(scores, (0, K), keep_double=True)
+    flat_boxes = _flat(boxes, (0, K, 4) if by_class else (0, 4)).astype(np.float64)
+    _check_windows(flat_scores, flat_boxes, offsets)
+    return Batch(offsets, flat_scores, flat_boxes, *_objects(targets, K))
+
+
+def _columns(scores: Tensor) -> int:
+    if not isinstance(scores, Tensor) or scores.ndim != 2:
+        raise InputError(f"Expected scores[0] to be a tensor of shape (N, K) but got {_describe(scores)}.")
+    return scores.shape[1]
+
+
+def _describe(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _check_window_shapes(scores: Tensor, boxes: Tensor, K: int, by_class: bool, image: int) -> None:
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] != K:
+        raise InputError(f"image {image}: expected scores of shape (N, {K}) but got {_describe(scores)}.")
+    if not scores.is_floating_point():
+        raise InputError(f"image {image}: expected scores of a floating-point dtype but got {scores.dtype}.")
+    wanted = (len(scores), K, 4) if by_class else (len(scores), 4)
+    if not isinstance(boxes, Tensor) or tuple(boxes.shape) != wanted:
+        raise InputError(
+            f"image {image}: expected boxes of shape {wanted} for scores of shape {tuple(scores.shape)} "
+            f"but got {_describe(boxes)}."
+        )
+    if boxes.dtype == torch.bool or boxes.is_complex():
+        raise InputError(f"image {image}: expected boxes of a real dtype but got {boxes.dtype}.")
+
+
+def _flat(tensors: Sequence[Tensor], empty: tuple[int, ...], keep_double: bool = False) -> NDArray[np.floating]:
+    """All images' rows as one array on the CPU: one transfer, not one per image."""
+    if not tensors:
+        return np.zeros(empty, dtype=np.float32)
+    joined = torch.cat([t.detach() for t in tensors])
+    exact = torch.float64 if not keep_double or joined.dtype == torch.float64 else torch.float32
+    return joined.to("cpu", exact).contiguous().numpy()
+
+
+def _where(offsets: NDArray[np.int64], window: int) -> tuple[int, int]:
+    image = int(np.searchsorted(offsets, window, side="right")) - 1
+    return image, int(window - offsets[image])
+
+
+def _check_windows(scores: NDArray[np.floating], boxes: NDArray[np.float64], offsets: NDArray[np.int64]) -> None:
+    if not np.isfinite(scores).all():
+        window, column = np.argwhere(~np.isfinite(scores))[0]
+        image, index = _where(offsets, window)
+        raise NonFiniteError(
+            f"image {image}: expected finite scores but scores[{index}, {column}] is {scores[window, column]}; "
+            "look for a diverged model or a log of zero."
+        )
+    if not np.isfinite(boxes).all():
+        first = np.argwhere(~np.isfinite(boxes))[0]
+        image, index = _where(offsets, first[0])
+        raise NonFiniteError(f"image {image}: expected finite boxes but boxes[{index}] is {boxes[first[0]].tolist()}.")
+    flat = (boxes[..., 2] <= boxes[..., 0]) | (boxes[..., 3] <= boxes[..., 1])
+    if flat.any():
+        first = np.argwhere(flat)[0]
+        image, index = _where(offsets, first[0])
+        raise InputError(
+            f"image {image}: expected boxes as (x1, y1, x2, y2) with x2 > x1 and y2 > y1 "
+            f"but boxes[{index}] is {boxes[tuple(first)].tolist()}; drop empty boxes before the loss."
+        )
+
+
+def _objects(
+    targets: Sequence[Target], K: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]]:
+    boxes, labels, images, difficult, crowd = [np.zeros((0, 4))], [np.zeros(0, dtype=np.int64)], [], [], []
+    for i, target in enumerate(targets):
+        b, y = _object_arrays(target, i, K)
+        boxes.append(b)
+        labels.append(y)
+        images.append(np.full(len(b), i, dtype=np.int32))
+        difficult.append(_flags(target, "difficult", len(b), i))
+        crowd.append(_flags(target, "iscrowd", len(b), i))
+    none = np.zeros(0, dtype=np.bool_)
+    return (
+        np.concatenate(boxes),
+        np.concatenate(labels),
+        np.concatenate([np.zeros(0, dtype=np.int32), *images]),
+        np.concatenate([none, *difficult]),
+        np.concatenate([none, *crowd]),
+    )
+
+
+def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    if not isinstance(target, Mapping) or "boxes" not in target or "labels" not in target:
+        keys = sorted(target) if isinstance(target, Mapping) else type(target).__name__
+        raise InputError(f"image {image}: expected targets to be a dict with 'boxes' and 'labels' but got {keys}.")
+    boxes = torch.as_tensor(target["boxes"]).detach().to("cpu", torch.float64).numpy()
+    given = torch.as_tensor(target["labels"]).detach()
+    if boxes.size == 0 and given.numel() == 0:
+        return np.zeros((0, 4)), np.zeros(0, dtype=np.int64)
+    if boxes.ndim != 2 or boxes.shape[1] != 4 or given.ndim != 1 or len(given) != len(boxes):
+        raise InputError(
+            f"image {image}: expected targets with boxes (G, 4) and labels (G,) "
+            f"but got {tuple(boxes.shape)} and {tuple(given.shape)}."
+        )
+    if given.is_floating_point() or given.dtype == torch.bool:
+        raise InputError(f"image {image}: expected integer labels but got {given.dtype}.")
+    labels = given.to("cpu", torch.int64).numpy()
+    if not np.isfinite(boxes).all():
+        index = int(np.argwhere(~np.isfinite(boxes))[0][0])
+        raise NonFiniteError(f"image {image}: expected finite target boxes but object {index} is {boxes[index].tolist()}.")
+    empty = (boxes[:, 2] <= boxes[:, 0]) | (boxes[:, 3] <= boxes[:, 1])
+    if empty.any():
+        index = int(np.argmax(empty))
+        raise InputError(
+            f"image {image}: expected target boxes with x2 > x1 and y2 > y1 but object {index} is {boxes[index].tolist()}."
+        )
+    outside = (labels < 0) | (labels >= K)
+    if outside.any():
+        index = int(np.argmax(outside))
+        raise InputError(
+            f"image {image}: expected labels in [0, {K}), the columns of scores, but object {index} has label "
+            f"{labels[index]}; labels that count background as 0 need 1 subtracted."
+        )
+    return boxes, labels
+
+
+def _flags(target: Target, key: str, count: int, image: int) -> NDArray[np.bool_]:
+    if key not in target:
+        return np.zeros(count, dtype=np.bool_)
+    flags = torch.as_tensor(target[key]).detach().cpu().numpy().astype(np.bool_).reshape(-1)
+    if len(flags) != count:
+        raise InputError(f"image {image}: expected {count} values in targets[{key!r}], one per object, but got {len(flags)}.")
+    return flags

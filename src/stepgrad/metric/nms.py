@@ -1,0 +1,46 @@
+"""Greedy non-maximum suppression that remembers who suppressed whom (Henderson & Ferrari 2016, Sec. 2.1)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.metric._jit import kernel, lowest_bit
+from stepgrad.metric.overlaps import Rows
+
+
+class Kept(NamedTuple):
+    """What NMS decided for one class; sets are bit words over slots."""
+
+    suppressor: NDArray[np.int32]  # (slots,) the highest kept neighbour, -1 for kept windows and padding
+    kept: NDArray[np.uint64]  # (W,)
+    once: NDArray[np.uint64]  # (W,) windows with at least one higher kept neighbour
+    twice: NDArray[np.uint64]  # (W,) with at least two
+
+
+@kernel
+def greedy_nms(order: NDArray[np.int32], rows: Rows, words: int) -> Kept:
+    """Walk `order` (slots by decreasing score): keep a window unless a kept, higher one overlaps it."""
+    suppressor = np.full(64 * words, -1, dtype=np.int32)
+    kept = np.zeros(words, dtype=np.uint64)
+    once = np.zeros(words, dtype=np.uint64)
+    twice = np.zeros(words, dtype=np.uint64)
+    lower = np.full(words, np.uint64(0xFFFFFFFFFFFFFFFF))  # not walked yet
+    for slot in order:
+        word, bit = slot >> 6, np.uint64(1) << np.uint64(slot & 63)
+        lower[word] &= ~bit
+        if once[word] & bit:
+            continue
+        kept[word] |= bit
+        for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+            at = rows.words[entry]
+            hit = rows.bits[entry] & lower[at]
+            fresh = hit & ~once[at]
+            twice[at] |= hit & once[at]
+            once[at] |= hit
+            while fresh:
+                suppressor[64 * at + lowest_bit(fresh)] = slot
+                fresh &= fresh - np.uint64(1)
+    return Kept(suppressor, kept, once, twice)
