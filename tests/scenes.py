@@ -1,4 +1,4 @@
-"""Random batches for the tests: small and crowded, so that ties, duplicates, cascades and exact thresholds are common."""
+"""Random batches for the tests: small and crowded, so that ties, duplicates, cascades and exact IoUs are common."""
 
 from __future__ import annotations
 

@@ -27,13 +27,16 @@ class Options(NamedTuple):
     estimator: str = "mee"
     radius: float = 1.0
     min_step: float = 0.0
-    absent_classes: str = "zero"
+    absent_classes: str | None = None  # the protocol's own
     balance: str = "none"
 
     def thresholds(self) -> tuple[float, ...]:
         if self.match_threshold is not None:
             return (self.match_threshold,)
         return get_protocol(self.protocol).match_thresholds
+
+    def skips_absent_classes(self) -> bool:
+        return (self.absent_classes or get_protocol(self.protocol).absent_classes) == "skip"
 
     def call(self, *names: str) -> dict[str, object]:
         """The named options, or the three that every function takes."""
@@ -50,7 +53,7 @@ def scene_of(batch: Batch, label: int, options: Options, threshold: float) -> Cl
 
 
 def batch_ap(batch: Batch, options: Options) -> list[float]:
-    """AP of each class; the mean over thresholds where there are several."""
+    """AP of each class; the mean over thresholds where there are several, and 0 for a class without objects."""
     means = []
     for c in range(batch.K):
         values = [class_ap(scene_of(batch, c, options, t), batch.column(c)).rounded for t in options.thresholds()]
@@ -61,9 +64,15 @@ def batch_ap(batch: Batch, options: Options) -> list[float]:
 def counted_classes(batch: Batch, options: Options) -> list[int]:
     """The classes that enter the mean: all of them, or those with countable objects."""
     everything = range(batch.K)
-    if options.absent_classes == "zero":
+    if not options.skips_absent_classes():
         return list(everything)
     return [c for c in everything if scene_of(batch, c, options, options.thresholds()[0]).P > 0]
+
+
+def shown_ap(batch: Batch, options: Options) -> list[float]:
+    """AP of each class as it is reported: nan for a class that is left out of the mean."""
+    counted = counted_classes(batch, options)
+    return [value if c in counted else math.nan for c, value in enumerate(batch_ap(batch, options))]
 
 
 def batch_map(batch: Batch, options: Options) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -39,7 +40,7 @@ def mee(f: StepFunction, min_step: float = 0.0) -> Fraction | None:
 def envelope_slope(f: StepFunction, pick: Callable[[Fraction, Fraction], Fraction], x: Fraction) -> Fraction:
     """Slope at x of the broken line through every (step, pick(value below, value above))."""
     corners = [(Fraction(y), pick(below.exact, above.exact)) for y, below, above in f.steps()]
-    for (x0, f0), (x1, f1) in zip(corners, corners[1:], strict=False):
+    for (x0, f0), (x1, f1) in itertools.pairwise(corners):
         if x0 < x < x1:
             return (f1 - f0) / (x1 - x0)
     raise AssertionError("x does not lie between two steps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def sample_points(breakpoints: Sequence[float]) -> list[float]:
     if not breakpoints:
         return [0.0]
     low, high = breakpoints[0], breakpoints[-1]
-    inner = [a + (b - a) / 2 for a, b in zip(breakpoints, breakpoints[1:], strict=False)]
+    inner = [a + (b - a) / 2 for a, b in itertools.pairwise(breakpoints)]
     points = [low - max(1.0, abs(low)), *inner, high + max(2.0, abs(high))]
     for y, p, q in zip(breakpoints, points, points[1:], strict=False):
         assert p < y < q, "breakpoints too close for a point between them"
