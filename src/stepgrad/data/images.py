@@ -62,10 +62,8 @@ def read_facts(path: Path) -> ImageFacts:
     """The header of an image file, without decoding its pixels."""
     try:
         with Image.open(path) as image:
-            orientation = image.getexif().get(EXIF_ORIENTATION, 1)
-            return ImageFacts(
-                image.size, image.format or "", image.mode, orientation if orientation in range(1, 9) else 1
-            )
+            tag = image.getexif().get(EXIF_ORIENTATION, 1)
+            return ImageFacts(image.size, image.format or "", image.mode, tag if tag in range(1, 9) else 1)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         read_image(path)  # says what is wrong
         raise

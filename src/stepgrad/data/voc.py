@@ -17,30 +17,12 @@ from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_e
 from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
 from stepgrad.errors import DataError, one_of, suggest
 
-VOC_CLASSES = tuple(
-    [
-        "aeroplane",
-        "bicycle",
-        "bird",
-        "boat",
-        "bottle",
-        "bus",
-        "car",
-        "cat",
-        "chair",
-        "cow",
-        "diningtable",
-        "dog",
-        "horse",
-        "motorbike",
-        "person",
-        "pottedplant",
-        "sheep",
-        "sofa",
-        "train",
-        "tvmonitor",
-    ]
+# fmt: off
+VOC_CLASSES = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
+    "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )
+# fmt: on
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 """Looked for in this order, in capitals too."""
 CLASS_FILE = "classes.txt"

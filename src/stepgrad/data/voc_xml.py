@@ -75,7 +75,7 @@ def parse_xml(data: bytes) -> Element:
 
 
 def read_annotation(path: Path, report: Report = raise_errors) -> VOCAnnotation | None:
-    """Read one file, handing every problem to `report`: objects with an error are left out, None if it is unreadable."""
+    """Read one file and hand every problem to `report`. Bad objects are left out; None if nothing can be read."""
     complain = Complaints(path, report)
     try:
         root = parse_xml(path.read_bytes())

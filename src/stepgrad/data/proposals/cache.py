@@ -59,9 +59,7 @@ def read_record(path: Path) -> Record:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise DataError(
-            f"{path}: is no proposal cache file or is damaged ({error}); delete it and make it again"
-        ) from error
+        raise DataError(f"{path}: is damaged or no proposal cache file ({error}); delete it and go on") from error
 
 
 class CachedProposals(Proposals):
@@ -105,9 +103,8 @@ def check_record(
     """Raise DataError if a record was made of another picture, or with other settings than asked for."""
     way_out = "pass another folder (--out), or --overwrite to make the windows again"
     if record.fingerprint != dataset.fingerprint(index):
-        what = "the image has changed since" if record.dataset == dataset.name else "its image of that id is another"
-        raise DataError(
-            f"{path}: was made for {record.dataset!r}, not for {dataset.name!r} as it is now: {what}; {way_out}"
-        )
+        same_name = record.dataset == dataset.name
+        what = "has changed since" if same_name else f"is another in {dataset.name!r}"
+        raise DataError(f"{path}: was made for {record.dataset!r}; the image of that id {what}; {way_out}")
     if settings is not None and record.settings != settings:
         raise DataError(f"{path}: was made with {record.settings}, not with {settings}; {way_out}")

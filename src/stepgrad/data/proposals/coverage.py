@@ -78,6 +78,4 @@ def recall(proposals: Proposals, dataset: DetectionDataset, thresholds: Sequence
         for row, threshold in zip(covered, T, strict=True):
             row += np.bincount(labels[best >= threshold], minlength=K)
         counts.append(len(windows))
-    return Recall(
-        tuple(map(float, thresholds)), dataset.class_names, objects, covered, np.array(counts, dtype=np.int64)
-    )
+    return Recall(tuple(T.tolist()), dataset.class_names, objects, covered, np.array(counts, dtype=np.int64))

@@ -29,9 +29,8 @@ def import_npz(path: str | Path) -> PackedProposals:
             raise
         raise DataError(f"{path}: is not a readable .npz file ({error}); download or make it again") from error
     if boxes.ndim != 2 or boxes.shape[1] != 4 or ids.ndim != 1 or offsets.ndim != 1:
-        raise DataError(
-            f"{path}: expected ids (n,), offsets (n + 1,), boxes (N, 4) but got {ids.shape}, {offsets.shape}, {boxes.shape}"
-        )
+        shapes = f"{ids.shape}, {offsets.shape}, {boxes.shape}"
+        raise DataError(f"{path}: expected ids (n,), offsets (n + 1,), boxes (N, 4) but got {shapes}; make it again")
     check_windows(boxes, str(path))
     return PackedProposals(ids.tolist(), offsets, boxes, str(path))
 

@@ -24,7 +24,7 @@ class SearchSettings:
     """
 
     mode: Mode = "fast"
-    """"fast" takes some hundreds of windows of a small photograph, "quality" three times as many, at four times the time."""
+    """"fast" finds some hundreds of windows in a small photograph; "quality" thrice as many in thrice the time."""
     min_side: int = 12
     """Windows narrower or lower than this many pixels are left out."""
 

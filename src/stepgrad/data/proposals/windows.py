@@ -43,8 +43,8 @@ class Proposals(Mapping[ImageId, Tensor], ABC):
         missing = self.missing(dataset)
         if missing:
             raise DataError(
-                f"{self.source}: has no windows for {len(missing)} of the {len(dataset)} images of {dataset.name}, first "
-                f"{missing[0]!r}; make them with `stepgrad propose`, or pass the windows of this dataset"
+                f"{self.source}: has no windows for {len(missing)} of the {len(dataset)} images of {dataset.name}, "
+                f"first {missing[0]!r}; make them with `stepgrad propose`, or pass the windows of this dataset"
             )
 
 

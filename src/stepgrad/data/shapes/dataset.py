@@ -51,13 +51,11 @@ class ShapesDataset(DetectionDataset):
         length = SPLITS[split] if length is None else length
         for name, value, least in (("length", length, 1), ("seed", seed, 0), ("size", size, 64)):
             if not isinstance(value, int) or value < least:
-                raise ConfigError(
-                    f"Expected {name} of shapes to be a whole number of at least {least} but got {value!r}."
-                )
+                raise ConfigError(f"Expected {name} of shapes to be a whole number >= {least} but got {value!r}.")
         self.split, self.seed, self.size, self.transforms = split, seed, size, transforms
         self.name = f"shapes {split}"
         self.class_names = tuple(CLASSES)
-        self.ids = range(length)
+        self.ids: range = range(length)
 
     def scene(self, index: int) -> Scene:
         """Everything about one picture."""

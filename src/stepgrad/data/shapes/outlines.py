@@ -1,6 +1,6 @@
 """The outlines: six classes and their unlabelled look-alikes, as inside tests of a point.
 
-Every outline fits the square [-1, 1] x [-1, 1]; only +, -, * and comparisons are used, so masks are the same everywhere.
+Every outline fits the square [-1, 1] x [-1, 1]. Only +, -, * and comparisons are used: the same masks everywhere.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ Coordinates = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Outline = Callable[[Coordinates, Coordinates], Mask]
 
-# Unit vectors at 90, 162, 234, 306 and 18 degrees, rounded: literals are the same on every machine.
-FIVE_DIRECTIONS = (
+Directions = tuple[tuple[float, float], ...]
+
+# Unit vectors a fifth and a third of a turn apart, rounded: literals are the same on every machine.
+FIVE: Directions = (
     (0.0, 1.0),
     (-0.951057, 0.309017),
     (-0.587785, -0.809017),
     (0.587785, -0.809017),
     (0.951057, 0.309017),
 )
-THREE_DIRECTIONS = ((0.0, 1.0), (-0.866025, -0.5), (0.866025, -0.5))
+THREE: Directions = ((0.0, 1.0), (-0.866025, -0.5), (0.866025, -0.5))
 
 
-def _half_planes(
-    u: Coordinates, v: Coordinates, directions: tuple[tuple[float, float], ...], distance: float
-) -> NDArray[np.int64]:
+def _half_planes(u: Coordinates, v: Coordinates, directions: Directions, distance: float) -> NDArray[np.int32]:
     """For each point, how many of the half-planes {p . d <= distance} hold it."""
-    return sum(((x * u + y * v) <= distance).astype(np.int64) for x, y in directions)  # type: ignore[return-value]
+    count = np.zeros(u.shape, dtype=np.int32)
+    for x, y in directions:
+        count += x * u + y * v <= distance
+    return count
 
 
 def disk(u: Coordinates, v: Coordinates) -> Mask:
@@ -46,7 +49,7 @@ def square(u: Coordinates, v: Coordinates) -> Mask:
 
 
 def triangle(u: Coordinates, v: Coordinates) -> Mask:
-    return _half_planes(u, v, THREE_DIRECTIONS, 0.5) == 3
+    return _half_planes(u, v, THREE, 0.5) == 3
 
 
 def cross(u: Coordinates, v: Coordinates) -> Mask:
@@ -55,7 +58,7 @@ def cross(u: Coordinates, v: Coordinates) -> Mask:
 
 
 def star(u: Coordinates, v: Coordinates) -> Mask:
-    return _half_planes(u, v, FIVE_DIRECTIONS, 0.309017) >= 4
+    return _half_planes(u, v, FIVE, 0.309017) >= 4
 
 
 def ellipse(u: Coordinates, v: Coordinates) -> Mask:
@@ -91,7 +94,7 @@ def four_pointed_star(u: Coordinates, v: Coordinates) -> Mask:
 
 def pentagon(u: Coordinates, v: Coordinates) -> Mask:
     """Nearly a disk, too."""
-    return _half_planes(u, v, FIVE_DIRECTIONS, 0.809017) == 5
+    return _half_planes(u, v, FIVE, 0.809017) == 5
 
 
 def bar(u: Coordinates, v: Coordinates) -> Mask:
