@@ -6,7 +6,6 @@ They are computed once per split and kept in a cache folder, as float16, so that
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torchvision.models import alexnet
 from torchvision.ops import roi_pool
 
+from experiments.results import write_whole
 from experiments.voc_subset import WindowedImage
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -87,7 +87,7 @@ def cached_features(
     note = cache / "features.json"
     if not note.is_file() or note.read_text() != tag:
         _fill_cache(splits, weights, cache, settings)
-        _write_whole(note, tag.encode())
+        write_whole(note, tag)
     return {name: _split_by_image(np.load(cache / f"{name}.npy"), images) for name, images in splits.items()}
 
 
@@ -116,12 +116,3 @@ def _counted(images: Sequence[WindowedImage], what: str, progress: Callable[[str
         if i % 100 == 0:
             progress(f"{what}: image {i} of {len(images)}")
         yield image
-
-
-def _write_whole(file: Path, content: bytes) -> None:
-    beside = file.with_suffix(".part")
-    with beside.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(file)

@@ -1,0 +1,58 @@
+"""The table of the balance trial, from its JSON."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from experiments.results import load_runs, write_whole
+
+INTRODUCTION = """# Balance: which form lets training for mAP work?
+
+A 512-unit head on frozen ImageNet AlexNet features of VOC 2012 windows (700 training and 700 val images, selective
+search, 512 principal components), Adam, 150 steps of 32 images x 300 windows, area AP after NMS at 0.3, no clip, no L4.
+"scratch" trains raw outputs from random weights; "nll" goes on from 600 steps of cross-entropy, on log-probabilities.
+The estimator "nll" is the control: cross-entropy on as many images (600 steps of 8). Each arm took its learning rate
+from the same grid of two by mAP on held-out training images; val was evaluated once, at the end. Means over seeds, with
+the standard deviation.
+
+`python -m experiments.balance choose --data FOLDER --cache DIR`, then `final`.
+"""
+
+
+def render(file: Path, page: Path) -> str:
+    """Write the page and return it."""
+    held = {(r["arm"], r["rate"]): r["heldout"] for r in load_runs(file, "choose")}
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in load_runs(file, "final"):
+        groups.setdefault(row["arm"], []).append(row)
+    header = ["start", "estimator", "balance", "through NMS", "rate", "held-out mAP", "train mAP", "val mAP", "seeds"]
+    lines = [_line(header), _line(["---"] * len(header)), *[_row(rows, held) for rows in groups.values()]]
+    text = INTRODUCTION + "\n" + "\n".join(lines) + "\n"
+    write_whole(page, text)
+    return text
+
+
+def _row(rows: list[dict[str, Any]], held: dict[tuple[str, float], float]) -> str:
+    first = rows[0]
+    chosen = held.get((first["arm"], first["rate"]))
+    return _line(
+        [
+            *(str(first[key]) for key in ("start", "estimator", "balance", "through_nms")),
+            f"{first['rate']:g}",
+            "-" if chosen is None else f"{chosen:.1f}",
+            _mean([r["train"] for r in rows]),
+            _mean([r["val"] for r in rows]),
+            str(len(rows)),
+        ]
+    )
+
+
+def _mean(values: list[float]) -> str:
+    spread = f" ({statistics.stdev(values):.1f})" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,34 @@
+"""Runs of an experiment in one JSON file, added one at a time; the file on disk is always whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def load_runs(file: Path, phase: str) -> list[dict[str, Any]]:
+    """The runs of one phase so far."""
+    return list(_load(file).get(phase, []))
+
+
+def save_runs(file: Path, phase: str, row: dict[str, Any]) -> None:
+    """Add one run."""
+    content = _load(file)
+    content.setdefault(phase, []).append(row)
+    write_whole(file, json.dumps(content, indent=1) + "\n")
+
+
+def _load(file: Path) -> dict[str, list[dict[str, Any]]]:
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def write_whole(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(file.suffix + ".part")
+    with beside.open("w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    beside.replace(file)
