@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 
+from stepgrad.data.problems import Problem, raise_errors
 from stepgrad.errors import DataError
 
 EXIF_ORIENTATION = 0x0112
@@ -35,19 +36,27 @@ def read_image(path: Path) -> Image.Image:
 
     VOC and COCO boxes refer to the pixels as stored; `stepgrad doctor` points out files whose boxes do not.
     """
+    image = decode(path)
+    if isinstance(image, Problem):
+        raise_errors(image)
+        raise AssertionError("an image that cannot be read is an error")
+    return image
+
+
+def decode(path: Path) -> Image.Image | Problem:
+    """The picture in RGB, or what is wrong with the file."""
     try:
         with Image.open(path) as image:
-            if image.mode not in READABLE_MODES:
-                raise DataError(f"{path}: expected 8 bits a channel but got mode {image.mode}; convert it to 8-bit RGB")
-            return image.convert("RGB")
-    except DataError:
-        raise
+            if image.mode in READABLE_MODES:
+                return image.convert("RGB")
+            what, fix = f"expected 8 bits a channel but got mode {image.mode}", "convert it to 8-bit RGB"
     except FileNotFoundError:
-        raise DataError(f"{path}: no such image; restore it or take it off the image list") from None
+        what, fix = "no such image", "restore it or take it off the image list"
     except UnidentifiedImageError:
-        raise DataError(f"{path}: is not an image ({_first_bytes(path)}); restore the file") from None
+        what, fix = f"is not an image ({_first_bytes(path)})", "download or export it again"
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: cannot be decoded ({error}); download or export the image again") from error
+        what, fix = f"cannot be decoded ({error})", "download or export it again"
+    return Problem(str(path), what, fix, "error", "image-unreadable")
 
 
 def _first_bytes(path: Path) -> str:
@@ -59,14 +68,10 @@ def _first_bytes(path: Path) -> str:
 
 
 def read_facts(path: Path) -> ImageFacts:
-    """The header of an image file, without decoding its pixels."""
-    try:
-        with Image.open(path) as image:
-            tag = image.getexif().get(EXIF_ORIENTATION, 1)
-            return ImageFacts(image.size, image.format or "", image.mode, tag if tag in range(1, 9) else 1)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        read_image(path)  # says what is wrong
-        raise
+    """The header of an image file that can be read, without its pixels."""
+    with Image.open(path) as image:
+        tag = image.getexif().get(EXIF_ORIENTATION, 1)
+        return ImageFacts(image.size, image.format or "", image.mode, tag if tag in range(1, 9) else 1)
 
 
 def image_to_tensor(image: Image.Image) -> torch.Tensor:

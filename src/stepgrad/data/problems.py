@@ -54,7 +54,7 @@ def raise_errors_except(*kinds: str) -> Report:
 class Complaints:
     """Reports the problems of one file."""
 
-    def __init__(self, path: Path, report: Report) -> None:
+    def __init__(self, path: str | Path, report: Report) -> None:
         self.path, self.report = str(path), report
 
     def __call__(self, what: str, fix: str, kind: str, severity: Severity = "error") -> Any:

@@ -19,6 +19,7 @@ from stepgrad.data.proposals.windows import Proposals
 from stepgrad.errors import DataError
 
 SUFFIX = ".npz"
+WAY_OUT = "pass another folder (--out), or --overwrite to make the windows again"
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,21 @@ class CachedProposals(Proposals):
         super().check(dataset, verify)
         if verify:
             for index, image_id in enumerate(dataset.ids):
-                check_record(self.record(image_id), record_path(self.folder, image_id), dataset, index)
+                check_record(record_path(self.folder, image_id), dataset, index)
 
 
-def check_record(
-    record: Record, path: Path, dataset: DetectionDataset, index: int, settings: str | None = None
-) -> None:
-    """Raise DataError if a record was made of another picture, or with other settings than asked for."""
-    way_out = "pass another folder (--out), or --overwrite to make the windows again"
-    if record.fingerprint != dataset.fingerprint(index):
-        same_name = record.dataset == dataset.name
-        what = "has changed since" if same_name else f"is another in {dataset.name!r}"
-        raise DataError(f"{path}: was made for {record.dataset!r}; the image of that id {what}; {way_out}")
+def misfit(record: Record, fingerprint: str, dataset: str, settings: str | None = None) -> str | None:
+    """Why a record does not belong to an image, or None: another picture, or other settings than asked for."""
+    if record.fingerprint != fingerprint:
+        what = "has changed since" if record.dataset == dataset else f"is another in {dataset!r}"
+        return f"was made for {record.dataset!r}; the image of that id {what}"
     if settings is not None and record.settings != settings:
-        raise DataError(f"{path}: was made with {record.settings}, not with {settings}; {way_out}")
+        return f"was made with {record.settings}, not with {settings}"
+    return None
+
+
+def check_record(path: Path, dataset: DetectionDataset, index: int, settings: str | None = None) -> None:
+    """Raise DataError if a file does not belong to an image of the dataset."""
+    what = misfit(read_record(path), dataset.fingerprint(index), dataset.name, settings)
+    if what:
+        raise DataError(f"{path}: {what}; {WAY_OUT}")

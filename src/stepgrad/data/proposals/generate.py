@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.files import WriteError
-from stepgrad.data.proposals.cache import Record, check_record, read_record, record_path, write_record
+from stepgrad.data.proposals.cache import Record, check_record, record_path, write_record
 from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.errors import DataError
@@ -95,7 +95,7 @@ def _not_cached(job: Job) -> list[int]:
     for index, image_id in enumerate(job.dataset.ids):
         path = record_path(job.folder, image_id)
         if path.exists():
-            check_record(read_record(path), path, job.dataset, index, job.settings.to_json())
+            check_record(path, job.dataset, index, job.settings.to_json())
         else:
             todo.append(index)
     return todo
@@ -182,7 +182,7 @@ def import_proposals(
     for index, image_id in enumerate(dataset.ids):
         path = record_path(job.folder, image_id)
         if path.exists() and not overwrite:
-            check_record(read_record(path), path, dataset, index, settings)
+            check_record(path, dataset, index, settings)
             outcome.found += 1
         else:
             job.write(index, proposals.windows(str(image_id)), settings)

@@ -1,0 +1,133 @@
+"""`stepgrad doctor`: what is wrong with a dataset, and what it holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from stepgrad.data.doctor import ClassSummary, Diagnosis, Summary, examine
+from stepgrad.data.files import write_whole
+from stepgrad.data.problems import Problem
+
+STYLES = {"error": "bold red", "warning": "yellow"}
+
+
+def doctor(
+    data: str,
+    split: str | None = None,
+    class_names: list[str] | None = None,
+    images: str | None = None,
+    need_images: bool = True,
+    proposals: str | None = None,
+    pixels: bool = True,
+    limit: int = 20,
+    report: str | None = None,
+) -> int:
+    """List every problem of a dataset with its path and a fix, and count what the dataset holds.
+
+    Args:
+        data: A VOC folder, a COCO json file or folder, or `shapes`.
+        split: Examine only this split; by default all annotations and all lists.
+        class_names: VOC folders: the classes there should be; objects of others are errors.
+        images: COCO files: the folder of the images, if it is not in a usual place.
+        need_images: Whether to examine the images too, or the annotations alone.
+        proposals: Windows to check against the images: a cache folder, an .npz or a .mat file.
+        pixels: Whether to decode every image; false reads only headers, which misses truncated files.
+        limit: Show at most this many problems of a kind; 0 shows all.
+        report: Write everything found to this JSON file as well.
+
+    Returns:
+        1 if anything would break or spoil training, else 0.
+    """
+    console = Console(highlight=False)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("examining images", total=None)
+        diagnosis = examine(
+            data,
+            split,
+            class_names=class_names,
+            images=images,
+            need_images=need_images,
+            proposals=proposals,
+            pixels=pixels,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    console.print(_table(diagnosis.summary))
+    _print_problems(console, diagnosis, limit)
+    _print_verdict(console, diagnosis)
+    if report:
+        write_whole(Path(report), _to_json(diagnosis))
+    return 1 if diagnosis.errors else 0
+
+
+def _print_problems(console: Console, diagnosis: Diagnosis, limit: int) -> None:
+    """Errors first, problems of a kind together, one line each and the fix below."""
+    ordered = sorted(diagnosis.problems, key=lambda problem: (problem.severity != "error", problem.kind))
+    for kind, group in groupby(ordered, key=lambda problem: problem.kind):
+        problems = list(group)
+        shown = problems if limit <= 0 else problems[:limit]
+        for problem in shown:
+            _print_problem(console, problem)
+        if len(problems) > len(shown):
+            rest = f"... and {len(problems) - len(shown)} more of this kind ({kind}); --limit 0 shows all"
+            console.print(rest, style="dim", soft_wrap=True)
+
+
+def _print_problem(console: Console, problem: Problem) -> None:
+    style = STYLES[problem.severity]
+    first = f"[{style}]{problem.severity}[/] {escape(problem.path)}: {escape(problem.what)}"
+    console.print(first, soft_wrap=True)  # a path broken over two lines cannot be copied
+    console.print(f"    {escape(problem.fix)}", style="dim", soft_wrap=True)
+
+
+def _table(summary: Summary) -> Table:
+    table = Table(title=_title(summary), title_justify="left")
+    table.add_column("class")
+    set_aside = "crowd" if summary.total.crowd else "difficult"  # VOC has the one, COCO the other
+    for heading in ("images", "objects", set_aside, "smallest", "median", "largest"):
+        table.add_column(heading, justify="right")
+    for row in summary.classes:
+        table.add_row(*_cells(row))
+    table.add_section()
+    table.add_row(*_cells(summary.total), style="bold")
+    table.caption = "smallest, median, largest: square root of the box area, in pixels"
+    return table
+
+
+def _cells(row: ClassSummary) -> list[str]:
+    counts = (row.images, row.objects, row.difficult + row.crowd)
+    sides = [f"{side:.0f}" for side in row.sides] if row.sides else ["-"] * 3
+    return [escape(row.name), *(str(count) for count in counts), *sides]
+
+
+def _title(summary: Summary) -> str:
+    parts = [f"{summary.kind} {summary.name}: {summary.images} images"]
+    if summary.smallest and summary.largest:
+        low, high = (f"{width} x {height}" for width, height in (summary.smallest, summary.largest))
+        parts.append(f"{low} pixels" if low == high else f"{low} to {high} pixels")
+    if summary.without_objects:
+        parts.append(f"{summary.without_objects} without objects")
+    if set(summary.modes) - {"RGB"}:
+        parts.append(", ".join(f"{count} {mode}" for mode, count in summary.modes.items()))
+    return escape(", ".join(parts))
+
+
+def _print_verdict(console: Console, diagnosis: Diagnosis) -> None:
+    errors, warnings = diagnosis.errors, len(diagnosis.problems) - diagnosis.errors
+    counts = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+    good = "ready to train"
+    bad = "training would break or learn from wrong data; mend the errors first"
+    style = "bold red" if errors else "bold green"
+    console.print(f"{counts}: {bad if errors else good}", style=style, soft_wrap=True)
+
+
+def _to_json(diagnosis: Diagnosis) -> bytes:
+    content = {"summary": asdict(diagnosis.summary), "problems": [asdict(problem) for problem in diagnosis.problems]}
+    return json.dumps(content, indent=1).encode()

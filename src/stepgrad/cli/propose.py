@@ -1,0 +1,128 @@
+"""`stepgrad propose`: windows for every image of a dataset, on disk, and how many objects they cover."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from stepgrad.data import (
+    CachedProposals,
+    DetectionDataset,
+    Recall,
+    SearchSettings,
+    generate_proposals,
+    import_proposals,
+    load_dataset,
+    load_proposals,
+    recall,
+)
+from stepgrad.data.proposals.generate import Outcome
+from stepgrad.data.proposals.search import Mode
+
+INTERRUPTED = 130
+"""What shells give for a command stopped by Ctrl-C."""
+
+
+def propose(
+    data: str,
+    split: str | None = None,
+    out: str | None = None,
+    mode: Mode = "fast",
+    min_side: int = 12,
+    workers: int | None = None,
+    overwrite: bool = False,
+    source: str | None = None,
+    images: str | None = None,
+) -> int:
+    """Search every image of a dataset for windows, keep them on disk, and print how many objects they cover.
+
+    Windows that are there already are kept, so a stopped run goes on where it was. Windows of another dataset or of
+    other settings are never overwritten unasked.
+
+    Args:
+        data: A VOC folder, a COCO json file or folder, or `shapes`.
+        split: The split to search; by default every annotated image.
+        out: The folder of the windows; by default `proposals/NAME-MODE`.
+        mode: Selective search's `fast`, or `quality` with thrice the windows and time.
+        min_side: Leave out windows narrower or lower than this many pixels.
+        workers: Processes to search with; by default one a core.
+        overwrite: Make all windows again.
+        source: Take the windows from this .npz or .mat file instead of searching, or `built-in` for those of shapes.
+        images: COCO files: the folder of the images, if it is not in a usual place.
+
+    Returns:
+        0; 1 if some images could not be searched; 130 after Ctrl-C.
+    """
+    console = Console(highlight=False)
+    dataset = load_dataset(data, split, images=images)
+    folder = Path(out) if out else _default_folder(dataset, Path(source).stem if source else mode)
+    console.print(f"{len(dataset)} images of {dataset.name}, windows in {escape(str(folder))}", soft_wrap=True)
+    try:
+        with _progress() as bar:
+            task = bar.add_task("searching" if source is None else "importing", total=len(dataset))
+            tick = lambda: bar.advance(task)  # noqa: E731
+            if source is not None:
+                windows = load_proposals(source, dataset)
+                outcome = import_proposals(windows, dataset, folder, overwrite, tick)
+            else:
+                workers = workers or os.cpu_count() or 1
+                outcome = generate_proposals(dataset, folder, SearchSettings(mode, min_side), workers, overwrite, tick)
+    except KeyboardInterrupt:
+        _print_interrupted(console, folder, len(dataset))
+        return INTERRUPTED
+    _print_outcome(console, outcome)
+    if outcome.failed:
+        return 1
+    console.print(_table(recall(CachedProposals(folder), dataset)))
+    return 0
+
+
+def _default_folder(dataset: DetectionDataset, suffix: str) -> Path:
+    """`proposals/VOC2012-fast`; splits share it."""
+    name = dataset.name.split(" ")[0] if " " in dataset.name else dataset.name
+    return Path("proposals") / re.sub(r"[^\w.-]+", "-", f"{name}-{suffix}")
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _print_interrupted(console: Console, folder: Path, total: int) -> None:
+    done = len(list(folder.glob("[!.]*.npz")))
+    text = f"stopped; {escape(str(folder))} has {done} of {total} images: run the same command again to go on"
+    console.print(f"[yellow]{text}[/]", soft_wrap=True)
+
+
+def _print_outcome(console: Console, outcome: Outcome) -> None:
+    for message in outcome.failed:
+        console.print(f"[bold red]error[/] {escape(message)}", soft_wrap=True)
+    console.print(f"{outcome.made} made, {outcome.found} there already, {len(outcome.failed)} failed")
+    if outcome.failed:
+        console.print("[bold red]some images have no windows; mend them and run the same command again[/]")
+
+
+def _table(measured: Recall) -> Table:
+    counts = measured.windows
+    title = f"{counts.mean():.0f} windows per image ({counts.min()} to {counts.max()})"
+    table = Table(title=title, title_justify="left", caption="difficult and crowd objects do not count")
+    table.add_column("class")
+    table.add_column("objects", justify="right")
+    for threshold in measured.thresholds:
+        table.add_column(f"recall at IoU {threshold:g}", justify="right")
+    for label, name in enumerate(measured.class_names):
+        table.add_row(escape(name), *_shares(int(measured.objects[label]), measured.covered[:, label].tolist()))
+    table.add_section()
+    total = _shares(int(measured.objects.sum()), measured.covered.sum(axis=1).tolist())
+    table.add_row("all", *total, style="bold")
+    return table
+
+
+def _shares(objects: int, covered: list[int]) -> list[str]:
+    return [str(objects), *(f"{count / objects:.1%}" if objects else "-" for count in covered)]

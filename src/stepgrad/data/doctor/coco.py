@@ -1,0 +1,54 @@
+"""The doctor's rounds of a COCO file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from stepgrad.data.coco import candidate_folders, xyxy_from_xywh
+from stepgrad.data.coco_json import CocoFile, CocoImage, read_coco
+from stepgrad.data.doctor.entry import Entry, Records
+from stepgrad.data.problems import Problem, Report
+
+
+def examine_coco(path: Path, images: str | Path | None, need_images: bool, report: Report) -> Records:
+    """Read what can be read and report what cannot."""
+    file = read_coco(path, report) or CocoFile([], {})
+    folder = _find_folder(path, file.images, images, report) if need_images and file.images else None
+    entries = [_entry(image, path, folder, file.categories, report) for image in file.images]
+    return Records("COCO file", path.stem, entries, tuple(file.categories.values()))
+
+
+def _find_folder(path: Path, images: list[CocoImage], folder: str | Path | None, report: Report) -> Path | None:
+    """The place that holds most of the images."""
+    tried = [Path(folder)] if folder else candidate_folders(path)
+    held = [sum((place / image.file_name).is_file() for image in images if image.file_name) for place in tried]
+    if max(held) == 0:
+        places = ", ".join(os.path.relpath(place, path.parent) for place in tried)
+        fix = "name their folder (--images), or examine the annotations alone (--need_images false)"
+        report(
+            Problem(str(path), f"its images are in none of {places} (from its folder)", fix, "error", "image-missing")
+        )
+        return None
+    return tried[held.index(max(held))]
+
+
+def _entry(image: CocoImage, path: Path, folder: Path | None, categories: dict[int, str], report: Report) -> Entry:
+    picture = folder / image.file_name if folder else None
+    if picture and not picture.is_file():
+        fix = "restore the image, or take it out of the file"
+        report(Problem(str(picture), f"no such image ({path.name}, image {image.id})", fix, "error", "image-missing"))
+        picture = None
+    xywh = np.array([annotation.xywh for annotation in image.annotations], dtype=np.float64).reshape(-1, 4)
+    return Entry(
+        image_id=image.id,
+        source=f"{path}, image {image.id}",
+        image=picture,
+        size=image.size,
+        names=tuple(categories[annotation.category] for annotation in image.annotations),
+        boxes=xyxy_from_xywh(xywh),
+        difficult=np.zeros(len(xywh), dtype=np.bool_),
+        crowd=np.array([annotation.crowd for annotation in image.annotations], dtype=np.bool_),
+    )

@@ -1,0 +1,93 @@
+"""What a dataset holds, in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepgrad.data.base import ImageId
+from stepgrad.data.doctor.entry import Entry, Records
+from stepgrad.data.images import ImageFacts
+from stepgrad.data.problems import Problem, Report
+
+
+@dataclass(frozen=True)
+class ClassSummary:
+    """One class; sides are square roots of box areas, in pixels, smallest, median and largest."""
+
+    name: str
+    images: int
+    objects: int
+    difficult: int
+    crowd: int
+    sides: tuple[float, float, float] | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A whole dataset."""
+
+    kind: str
+    name: str
+    images: int
+    without_objects: int
+    classes: tuple[ClassSummary, ...]
+    total: ClassSummary
+    smallest: tuple[int, int] | None
+    """Least width and least height of the images whose size is known."""
+    largest: tuple[int, int] | None
+    modes: dict[str, int]
+    """Number of images by Pillow mode, of those that were opened."""
+
+
+def summarise(records: Records, facts: dict[ImageId, ImageFacts]) -> Summary:
+    """Count."""
+    entries = records.entries
+    known = [facts[e.image_id].size if e.image_id in facts else e.size for e in entries]
+    sizes = np.array([size for size in known if size], dtype=np.int64).reshape(-1, 2)
+    return Summary(
+        kind=records.kind,
+        name=records.name,
+        images=len(entries),
+        without_objects=sum(not entry.names for entry in entries),
+        classes=tuple(_count(name, entries, name) for name in records.class_names),
+        total=_count("all", entries, None),
+        smallest=_pair(sizes.min(axis=0)) if len(sizes) else None,
+        largest=_pair(sizes.max(axis=0)) if len(sizes) else None,
+        modes=dict(Counter(fact.mode for fact in facts.values()).most_common()),
+    )
+
+
+def _pair(values: np.ndarray) -> tuple[int, int]:
+    return int(values[0]), int(values[1])
+
+
+def _count(title: str, entries: list[Entry], name: str | None) -> ClassSummary:
+    """Counts of one class, or of all."""
+    chosen = [np.array([name is None or own == name for own in entry.names], dtype=np.bool_) for entry in entries]
+    pairs = list(zip(entries, chosen, strict=True))
+    areas = [(entry.boxes[mask, 2:] - entry.boxes[mask, :2]).prod(axis=1) for entry, mask in pairs]
+    sides = np.sqrt(np.concatenate([np.zeros(0), *areas]))
+    return ClassSummary(
+        name=title,
+        images=sum(bool(mask.any()) for mask in chosen),
+        objects=len(sides),
+        difficult=sum(int(entry.difficult[mask].sum()) for entry, mask in pairs),
+        crowd=sum(int(entry.crowd[mask].sum()) for entry, mask in pairs),
+        sides=(float(sides.min()), float(np.median(sides)), float(sides.max())) if len(sides) else None,
+    )
+
+
+def report_counts(summary: Summary, where: str, report: Report) -> None:
+    """Report a dataset that has nothing to learn from, and the classes of which that is true."""
+    if summary.images and not summary.total.objects:
+        what = f"none of the {summary.images} images has an object"
+        report(Problem(where, what, "check that the annotations belong to the images", "error", "no-objects-at-all"))
+        return
+    empty = [row.name for row in summary.classes if row.objects == row.difficult + row.crowd]
+    if empty:
+        what = f"{len(empty)} classes have no objects that count: {', '.join(empty)}"
+        fix = "their AP is 0 or left out of the mean, as the protocol says; annotate some or drop the classes"
+        report(Problem(where, what, fix, "warning", "class-empty"))

@@ -1,0 +1,113 @@
+"""The doctor's rounds of a VOC folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from stepgrad.data.doctor.entry import Entry, Records
+from stepgrad.data.problems import Problem, Report
+from stepgrad.data.voc import (
+    CLASS_FILE,
+    VOC_CLASSES,
+    check_names,
+    image_ids,
+    index_images,
+    infer_classes,
+    list_splits,
+    read_class_file,
+)
+from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
+from stepgrad.errors import DataError, suggest
+
+
+def examine_voc(
+    root: Path, split: str | None, class_names: Sequence[str] | None, need_images: bool, report: Report
+) -> Records:
+    """Read what can be read and report what cannot."""
+    ids = image_ids(root, split, report)
+    if split is None:
+        ids = _check_lists(root, ids, report)
+    images = _find_images(root, ids, split, report) if need_images else {}
+    read = {i: read_annotation(root / "Annotations" / f"{i}.xml", report) for i in ids}
+    annotations = {image_id: annotation for image_id, annotation in read.items() if annotation}
+    names = _check_classes(root, list(annotations.values()), class_names, report)
+    entries = [_entry(image_id, annotation, images.get(image_id)) for image_id, annotation in annotations.items()]
+    return Records("VOC folder", f"{root.resolve().name}{f' {split}' if split else ''}", entries, names)
+
+
+def _entry(image_id: str, annotation: VOCAnnotation, image: Path | None) -> Entry:
+    return Entry(
+        image_id=image_id,
+        source=str(annotation.path),
+        image=image,
+        size=annotation.size,
+        names=annotation.names,
+        boxes=annotation.boxes,
+        difficult=annotation.difficult,
+        crowd=np.zeros(len(annotation.names), dtype=np.bool_),
+    )
+
+
+def _check_lists(root: Path, ids: list[str], report: Report) -> list[str]:
+    """Look through every image set; gives the ids of the annotations and of all lists together."""
+    lists = {split: image_ids(root, split, report) for split in list_splits(root)}
+    for first, second in combinations([split for split in lists if split in ("train", "val", "test")], 2):
+        common = sorted(set(lists[first]) & set(lists[second]))
+        if common:
+            what = f"shares {len(common)} images with {second}.txt, first {common[0]!r}"
+            fix = "take them off one of the lists, or the scores will flatter"
+            report(Problem(str(root / "ImageSets" / "Main" / f"{first}.txt"), what, fix, "warning", "splits-overlap"))
+    return list(dict.fromkeys([*ids, *(image_id for listed in lists.values() for image_id in listed)]))
+
+
+def _find_images(root: Path, ids: list[str], split: str | None, report: Report) -> dict[str, Path]:
+    folder = root / "JPEGImages"
+    try:
+        names = index_images(root)
+    except DataError:
+        fix = "put the images there, or examine the annotations alone (--need_images false)"
+        report(Problem(str(folder), "no such folder", fix, "error", "image-missing"))
+        return {}
+    for image_id in ids:
+        if image_id not in names:
+            fix = "restore the image, or take it off the lists"
+            report(Problem(str(folder / f"{image_id}.jpg"), "no such image", fix, "error", "image-missing"))
+    spare = sorted(set(names) - set(ids))
+    if spare and split is None:
+        what = f"{len(spare)} images have no annotation, first {names[spare[0]]!r}"
+        report(Problem(str(folder), what, "they are not used; annotate or remove them", "warning", "image-spare"))
+    return {image_id: folder / name for image_id, name in names.items()}
+
+
+def _check_classes(
+    root: Path, annotations: list[VOCAnnotation], class_names: Sequence[str] | None, report: Report
+) -> tuple[str, ...]:
+    """Names must be among those given; where none are given, look out for slips of the pen."""
+    given = tuple(class_names) if class_names else read_class_file(root)
+    if given:
+        for annotation in annotations:
+            check_names(annotation, given, report)
+        return given
+    names = infer_classes(root, annotations)
+    counts = Counter(name for annotation in annotations for name in annotation.names)
+    for annotation in annotations:
+        for number, name in enumerate(annotation.names):
+            hint = _slip(name, counts)
+            if hint:
+                fix = f"correct it, or list all classes in {CLASS_FILE} if it is right"
+                what = f"object {number}: class {name!r} is rare and looks like another.{hint}"
+                report(Problem(str(annotation.path), what, fix, "warning", "class-suspect"))
+    return names
+
+
+def _slip(name: str, counts: Counter[str]) -> str:
+    """A suggestion where a rare name looks like one of VOC's or like one a hundred times as frequent."""
+    if name in VOC_CLASSES:
+        return ""
+    common = [other for other, count in counts.items() if other != name and count >= 100 * counts[name]]
+    return suggest(name, common + [other for other in VOC_CLASSES if other in counts])
