@@ -1,0 +1,65 @@
+"""Large scenes: AP of every class, and the steps of a sample of windows, bit-equal to the oracles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import stepgrad as sg
+from tests.gradient.test_steps import as_floats, at
+from tests.oracles.batch import Options, scene_of
+from tests.oracles.class_scene import class_ap
+from tests.oracles.insertion import Insertion
+from tests.scenes import Batch, random_batch, seeds
+
+PROTOCOLS = ("voc12", "voc07", "coco")
+
+
+def large_batch(rng: np.random.Generator, most: int) -> Batch:
+    """Up to `most` windows and 20 classes; sizes are spread evenly on a logarithmic scale."""
+    windows = int(np.exp(rng.uniform(np.log(10), np.log(most))))
+    K = int(rng.integers(1, 21))
+    return random_batch(
+        rng,
+        windows=windows,
+        images=int(rng.integers(1, 9)),
+        K=K,
+        objects=min(8 * K, windows),
+        ties=bool(rng.random() < 0.25),
+        difficult=float(rng.choice([0.0, 0.2])),
+        clusters=int(rng.integers(2, 12)),
+    )
+
+
+def check(batch: Batch, options: Options, rng: np.random.Generator, sample: int) -> None:
+    """AP of all classes, steps of `sample` windows of two classes."""
+    steps = sg.map_steps(*batch.tensors(), **options.call("through_nms"))
+    insertions = {}
+    for c in rng.permutation(batch.K)[:6].tolist():
+        scene = scene_of(batch, c, options, 0.5)
+        assert float(steps.value[c]) == class_ap(scene, batch.column(c)).rounded
+        if len(insertions) < 2 and scene.P > 0:
+            insertions[c] = Insertion(scene, batch.column(c))
+    places = [(i, b) for i, s in enumerate(batch.scores) for b in range(len(s))]
+    for c, insertion in insertions.items():
+        for j in rng.permutation(len(places))[:sample].tolist():
+            i, b = places[j]
+            expected = as_floats(insertion.nearest_steps(i, b))
+            assert at(steps, i, b, c) == expected, f"image {i}, window {b}, class {c}"
+
+
+@pytest.mark.parametrize("nms_threshold", [None, 0.3])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("seed", seeds(11, 280))
+def test_medium_scenes(seed: int, protocol: str, nms_threshold: float | None) -> None:
+    rng = np.random.default_rng([seed, 50])
+    for _ in range(3):
+        check(large_batch(rng, most=200), Options(protocol, nms_threshold, 0.5), rng, sample=4)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("seed", seeds(2, 50))
+def test_two_thousand_windows_of_twenty_classes(seed: int, protocol: str) -> None:
+    rng = np.random.default_rng([seed, 51])
+    batch = random_batch(rng, windows=2000, images=8, K=20, objects=160, clusters=30, difficult=0.1, ties=seed % 2 == 1)
+    check(batch, Options(protocol, 0.3, 0.5), rng, sample=5)
