@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,6 +129,19 @@ def small_batch(rng: np.random.Generator, crowds: bool = False, most_windows: in
     )
 
 
-def seeds(ci: int, nightly: int) -> list[Any]:
-    """Seeds to parametrize a test with: the first `ci` always run, the rest up to `nightly` only with that marker."""
-    return [*range(ci), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(ci, nightly))]
+def over_seeds(ci: int, nightly: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test for `ci` seeds, one test each; further seeds up to `nightly` in ten long runs with that marker."""
+    bounds = np.linspace(ci, nightly, 11).astype(int).tolist()
+    runs: list[Any] = [pytest.param(range(seed, seed + 1), id=str(seed)) for seed in range(ci)]
+    for a, b in itertools.pairwise(bounds):
+        runs.append(pytest.param(range(a, b), id=f"{a} to {b - 1}", marks=pytest.mark.nightly))
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def every_seed(seed: range, **parameters: Any) -> None:
+            for one in seed:
+                test(seed=one, **parameters)
+
+        return pytest.mark.parametrize("seed", runs)(every_seed)
+
+    return decorate

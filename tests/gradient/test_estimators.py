@@ -13,7 +13,7 @@ import stepgrad as sg
 from tests.oracles import estimators
 from tests.oracles.batch import Options, scene_of
 from tests.oracles.step_function import NearestSteps, StepFunction, step_function
-from tests.scenes import seeds, small_batch
+from tests.scenes import over_seeds, small_batch
 
 INF = math.inf
 
@@ -39,7 +39,7 @@ def random_step_functions(seed: int, count: int) -> list[StepFunction]:
 
 
 @pytest.mark.parametrize("min_step", [0.0, 0.25, 3.0])
-@pytest.mark.parametrize("seed", seeds(10, 200))
+@over_seeds(10, 200)
 def test_sde_is_the_mean_of_both_adaptive_differences(seed: int, min_step: float) -> None:
     for f in random_step_functions(seed, 50):
         expected = float(estimators.sde(f.x, f.nearest_steps(), min_step))
@@ -47,7 +47,7 @@ def test_sde_is_the_mean_of_both_adaptive_differences(seed: int, min_step: float
 
 
 @pytest.mark.parametrize("min_step", [0.0, 0.25, 3.0])
-@pytest.mark.parametrize("seed", seeds(10, 200))
+@over_seeds(10, 200)
 def test_mee_is_the_mean_slope_of_the_envelopes(seed: int, min_step: float) -> None:
     for f in random_step_functions(seed, 50):
         expected = estimators.mee(f, min_step)
@@ -57,7 +57,7 @@ def test_mee_is_the_mean_slope_of_the_envelopes(seed: int, min_step: float) -> N
             assert value == pytest.approx(float(expected), rel=0, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", seeds(5, 50))
+@over_seeds(5, 50)
 def test_mee_is_the_average_slope_between_the_midpoints_of_its_two_steps(seed: int) -> None:
     """Integrate the slope of (upper + lower) / 2 over the constant region on a fine grid: the same number."""
     for f in random_step_functions(seed, 20):

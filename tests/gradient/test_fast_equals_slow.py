@@ -10,7 +10,7 @@ from tests.gradient.test_steps import as_floats, at
 from tests.oracles.batch import Options, scene_of
 from tests.oracles.class_scene import class_ap
 from tests.oracles.insertion import Insertion
-from tests.scenes import Batch, random_batch, seeds
+from tests.scenes import Batch, over_seeds, random_batch
 
 PROTOCOLS = ("voc12", "voc07", "coco")
 
@@ -50,7 +50,7 @@ def check(batch: Batch, options: Options, rng: np.random.Generator, sample: int)
 
 @pytest.mark.parametrize("nms_threshold", [None, 0.3])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("seed", seeds(11, 280))
+@over_seeds(11, 280)
 def test_medium_scenes(seed: int, protocol: str, nms_threshold: float | None) -> None:
     rng = np.random.default_rng([seed, 50])
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_medium_scenes(seed: int, protocol: str, nms_threshold: float | None) ->
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("seed", seeds(2, 50))
+@over_seeds(2, 50)
 def test_two_thousand_windows_of_twenty_classes(seed: int, protocol: str) -> None:
     rng = np.random.default_rng([seed, 51])
     batch = random_batch(rng, windows=2000, images=8, K=20, objects=160, clusters=30, difficult=0.1, ties=seed % 2 == 1)

@@ -11,7 +11,7 @@ import torch
 import stepgrad as sg
 from tests.oracles.batch import Options, balanced, batch_gradient, batch_map, scene_of
 from tests.oracles.class_scene import class_ap
-from tests.scenes import Array, Batch, random_batch, seeds, small_batch
+from tests.scenes import Array, Batch, over_seeds, random_batch, small_batch
 
 
 def library_gradient(batch: Batch, options: Options) -> list[Array]:
@@ -34,7 +34,7 @@ def assert_same_gradient(batch: Batch, options: Options) -> None:
 @pytest.mark.parametrize("min_step", [0.0, 0.5])
 @pytest.mark.parametrize("through_nms", ["exact", "none"])
 @pytest.mark.parametrize("estimator", ["mee", "sde", "radius"])
-@pytest.mark.parametrize("seed", seeds(4, 80))
+@over_seeds(4, 80)
 def test_pseudogradient_is_its_definition(seed: int, estimator: str, through_nms: str, min_step: float) -> None:
     rng = np.random.default_rng([seed, 40])
     for protocol in ("voc07", "voc12", "coco"):
@@ -44,7 +44,7 @@ def test_pseudogradient_is_its_definition(seed: int, estimator: str, through_nms
 
 
 @pytest.mark.parametrize("rho", [0.125, 0.3, 1.0, 100.0])
-@pytest.mark.parametrize("seed", seeds(5, 100))
+@over_seeds(5, 100)
 def test_radius_estimator_is_a_central_difference_of_the_whole_metric(seed: int, rho: float) -> None:
     rng = np.random.default_rng([seed, 41])
     for _ in range(4):
@@ -55,7 +55,7 @@ def test_radius_estimator_is_a_central_difference_of_the_whole_metric(seed: int,
 @pytest.mark.parametrize("min_step", [0.0, 0.5])
 @pytest.mark.parametrize("estimator", ["mee", "sde"])
 @pytest.mark.parametrize("protocol", ["voc07", "voc12"])
-@pytest.mark.parametrize("seed", seeds(5, 100))
+@over_seeds(5, 100)
 def test_paper_mode_is_its_text(seed: int, protocol: str, estimator: str, min_step: float) -> None:
     rng = np.random.default_rng([seed, 42])
     for nms_threshold in (None, 0.3, 0.3, 0.5):
@@ -64,7 +64,7 @@ def test_paper_mode_is_its_text(seed: int, protocol: str, estimator: str, min_st
 
 
 @pytest.mark.parametrize("estimator", ["mee", "sde", "radius"])
-@pytest.mark.parametrize("seed", seeds(3, 50))
+@over_seeds(3, 50)
 def test_gradient_of_iou_averaged_ap_is_the_mean_over_thresholds(seed: int, estimator: str) -> None:
     rng = np.random.default_rng([seed, 43])
     for nms_threshold in (None, 0.5):
@@ -73,14 +73,14 @@ def test_gradient_of_iou_averaged_ap_is_the_mean_over_thresholds(seed: int, esti
 
 
 @pytest.mark.parametrize("absent", ["zero", "skip"])
-@pytest.mark.parametrize("seed", seeds(5, 100))
+@over_seeds(5, 100)
 def test_absent_classes_count_in_the_mean_or_not(seed: int, absent: str) -> None:
     batch = random_batch(np.random.default_rng([seed, 44]), windows=8, images=2, K=4, objects=3, difficult=0.2)
     assert_same_gradient(batch, Options(absent_classes=absent, min_step=0.1))
 
 
 @pytest.mark.parametrize("estimator", ["mee", "sde", "radius"])
-@pytest.mark.parametrize("seed", seeds(5, 100))
+@over_seeds(5, 100)
 def test_balance_scales_both_signs_of_a_class_to_the_smaller_total(seed: int, estimator: str) -> None:
     batch = random_batch(np.random.default_rng([seed, 45]), windows=40, images=3, K=3, objects=12)
     options = Options(estimator=estimator, min_step=0.1)
@@ -113,7 +113,7 @@ def test_default_of_the_raw_pseudogradient_is_unbalanced() -> None:
     assert all(torch.equal(a, b) for a, b in zip(default, explicit, strict=True))
 
 
-@pytest.mark.parametrize("seed", seeds(10, 200))
+@over_seeds(10, 200)
 def test_sde_points_to_where_the_metric_really_is(seed: int) -> None:
     """Moving one score just past its nearest step changes mAP by exactly what the steps say."""
     batch = random_batch(np.random.default_rng([seed, 47]), windows=10, images=2, objects=6)

@@ -13,7 +13,7 @@ import stepgrad as sg
 from stepgrad.metric.protocol import COCO, VOC12, Protocol
 from tests.oracles.batch import Options, batch_ap, batch_steps
 from tests.oracles.step_function import NearestSteps
-from tests.scenes import Batch, random_batch, seeds, small_batch
+from tests.scenes import Batch, over_seeds, random_batch, small_batch
 
 FIELDS = ("up_at", "up_value", "down_at", "down_value")
 
@@ -40,7 +40,7 @@ def assert_same_steps(batch: Batch, options: Options) -> None:
 
 @pytest.mark.parametrize("nms_threshold", [None, 0.3, 0.5])
 @pytest.mark.parametrize("protocol", ["voc07", "voc12", "coco"])
-@pytest.mark.parametrize("seed", seeds(6, 112))
+@over_seeds(6, 112)
 def test_exact_steps_equal_brute_force(seed: int, protocol: str, nms_threshold: float | None) -> None:
     rng = np.random.default_rng([seed, 20])
     for _ in range(10):
@@ -50,7 +50,7 @@ def test_exact_steps_equal_brute_force(seed: int, protocol: str, nms_threshold: 
 
 
 @pytest.mark.parametrize("protocol", ["voc07", "voc12", "coco"])
-@pytest.mark.parametrize("seed", seeds(3, 40))
+@over_seeds(3, 40)
 def test_steps_with_the_kept_windows_held_fixed_equal_brute_force(seed: int, protocol: str) -> None:
     rng = np.random.default_rng([seed, 21])
     for _ in range(10):
@@ -60,7 +60,7 @@ def test_steps_with_the_kept_windows_held_fixed_equal_brute_force(seed: int, pro
 
 @pytest.mark.parametrize("nms_threshold", [None, 0.3])
 @pytest.mark.parametrize("base", [VOC12, COCO], ids=lambda p: p.name)
-@pytest.mark.parametrize("seed", seeds(3, 40))
+@over_seeds(3, 40)
 def test_steps_with_a_limit_on_detections_equal_brute_force(
     seed: int, base: Protocol, nms_threshold: float | None
 ) -> None:
@@ -71,14 +71,14 @@ def test_steps_with_a_limit_on_detections_equal_brute_force(
 
 
 @pytest.mark.parametrize("name", ["voc07-devkit", "voc12-devkit", "voc07-python"])
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@over_seeds(2, 20)
 def test_steps_of_the_devkit_protocols_equal_brute_force(name: str, seed: int) -> None:
     rng = np.random.default_rng([seed, 23])
     for _ in range(10):
         assert_same_steps(small_batch(rng), Options(name, None))
 
 
-@pytest.mark.parametrize("seed", seeds(3, 40))
+@over_seeds(3, 40)
 def test_chains_of_overlapping_windows_cascade_exactly(seed: int) -> None:
     """Each window overlaps the next two, so removing one frees the next, which removes the one after, and so on."""
     rng = np.random.default_rng([seed, 24])
@@ -114,7 +114,7 @@ def differing(steps: Sequence[torch.Tensor], values: torch.Tensor) -> torch.Tens
     return torch.cat([s != values for s in steps])
 
 
-@pytest.mark.parametrize("seed", seeds(10, 200))
+@over_seeds(10, 200)
 def test_a_step_changes_ap_and_no_step_means_the_value_stays(seed: int) -> None:
     batch = random_batch(np.random.default_rng([seed, 27]), windows=60, images=3, K=3, objects=15, difficult=0.1)
     steps = library_steps(batch, Options())

@@ -12,7 +12,7 @@ import torch
 import stepgrad as sg
 from tests.gradient.test_pseudogradient import assert_close
 from tests.oracles.batch import Options, batch_map, loss_gradient, loss_value
-from tests.scenes import Array, Batch, random_batch, seeds
+from tests.scenes import Array, Batch, over_seeds, random_batch
 
 EPS = 0.01
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -35,7 +35,7 @@ def medium_batch(seed: int, **kind: Any) -> Batch:
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("l4", [None, 1e-3])
 @pytest.mark.parametrize("estimator", ["mee", "sde", "radius"])
-@pytest.mark.parametrize("seed", seeds(2, 40))
+@over_seeds(2, 40)
 def test_loss_and_gradient_follow_the_formula(
     seed: int, estimator: str, l4: float | None, clip: float | None, balance: str
 ) -> None:
@@ -47,7 +47,7 @@ def test_loss_and_gradient_follow_the_formula(
 
 
 @pytest.mark.parametrize("protocol", ["voc07", "voc12", "coco"])
-@pytest.mark.parametrize("seed", seeds(2, 40))
+@over_seeds(2, 40)
 def test_gradient_without_the_log_is_minus_the_pseudogradient(seed: int, protocol: str) -> None:
     batch = medium_batch(seed, windows=10, K=2)
     options = Options(protocol, 0.5, min_step=0.1)
@@ -57,7 +57,7 @@ def test_gradient_without_the_log_is_minus_the_pseudogradient(seed: int, protoco
 
 
 @pytest.mark.parametrize("log", [True, False])
-@pytest.mark.parametrize("seed", seeds(3, 40))
+@over_seeds(3, 40)
 def test_a_better_metric_is_a_lower_loss_by_the_right_amount(seed: int, log: bool) -> None:
     options = {"protocol": "voc12", "nms_threshold": 0.3, "log": log, "eps": EPS, "l4": None, "clip": None}
     first, second = medium_batch(seed), medium_batch(seed + 1000)

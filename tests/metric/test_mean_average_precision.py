@@ -11,7 +11,7 @@ import torch
 import stepgrad as sg
 from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC07, VOC12, Protocol
 from tests.oracles.batch import Options, batch_ap, batch_map, shown_ap
-from tests.scenes import Batch, random_batch, seeds, small_batch
+from tests.scenes import Batch, over_seeds, random_batch, small_batch
 
 WINDOW = torch.tensor([[0.0, 0.0, 10.0, 10.0]], dtype=torch.float64)
 
@@ -29,7 +29,7 @@ def assert_same_ap(batch: Batch, options: Options) -> None:
 
 @pytest.mark.parametrize("nms_threshold", [None, 0.3, 0.5])
 @pytest.mark.parametrize("protocol", ["voc07", "voc12", "coco"])
-@pytest.mark.parametrize("seed", seeds(5, 200))
+@over_seeds(5, 200)
 def test_ap_is_bit_equal_to_the_oracle(seed: int, protocol: str, nms_threshold: float | None) -> None:
     rng = np.random.default_rng([seed, 1])
     for _ in range(10):
@@ -38,7 +38,7 @@ def test_ap_is_bit_equal_to_the_oracle(seed: int, protocol: str, nms_threshold: 
 
 
 @pytest.mark.parametrize("absent", ["zero", "skip"])
-@pytest.mark.parametrize("seed", seeds(10, 200))
+@over_seeds(10, 200)
 def test_iou_averaged_ap_is_the_mean_over_thresholds(seed: int, absent: str) -> None:
     batch = random_batch(np.random.default_rng([seed, 2]), windows=30, images=3, K=3, objects=9, crowd=0.2)
     options = Options("coco", 0.5, absent_classes=absent)
@@ -48,7 +48,7 @@ def test_iou_averaged_ap_is_the_mean_over_thresholds(seed: int, absent: str) -> 
 
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
-@pytest.mark.parametrize("seed", seeds(5, 100))
+@over_seeds(5, 100)
 def test_every_named_protocol_without_nms(name: str, seed: int) -> None:
     rng = np.random.default_rng([seed, 3])
     batch = random_batch(rng, windows=40, images=2, K=2, objects=12, ties=seed % 2 == 0, difficult=0.2)
@@ -57,13 +57,13 @@ def test_every_named_protocol_without_nms(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 @pytest.mark.parametrize("base", [VOC12, COCO], ids=lambda p: p.name)
-@pytest.mark.parametrize("seed", seeds(5, 100))
+@over_seeds(5, 100)
 def test_only_the_highest_detections_of_each_image_count(seed: int, base: Protocol, limit: int) -> None:
     batch = small_batch(np.random.default_rng([seed, 4]), most_windows=16)
     assert_same_ap(batch, Options(replace(base, name="limited", max_detections=limit), 0.5, match_threshold=0.5))
 
 
-@pytest.mark.parametrize("seed", seeds(10, 100))
+@over_seeds(10, 100)
 def test_difficult_objects_can_be_counted(seed: int) -> None:
     rng = np.random.default_rng([seed, 5])
     batch = random_batch(rng, windows=20, images=2, objects=8, difficult=0.5)

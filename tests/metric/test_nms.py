@@ -9,7 +9,7 @@ import torch
 import stepgrad as sg
 from tests.oracles.boxes import iou
 from tests.oracles.nms import by_score, nms
-from tests.scenes import random_batch, seeds
+from tests.scenes import over_seeds, random_batch
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -21,7 +21,7 @@ def crowded(seed: int, windows: int = 40, ties: bool = False) -> tuple[torch.Ten
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("ties", [False, True])
-@pytest.mark.parametrize("seed", seeds(10, 300))
+@over_seeds(10, 300)
 def test_nms_equals_the_oracle(seed: int, ties: bool, threshold: float) -> None:
     boxes, scores = crowded(seed, windows=1 + 5 * seed % 60, ties=ties)
     keep, suppressor = sg.nms(boxes, scores, threshold)
@@ -30,7 +30,7 @@ def test_nms_equals_the_oracle(seed: int, ties: bool, threshold: float) -> None:
     assert suppressor.tolist() == expected_suppressor
 
 
-@pytest.mark.parametrize("seed", seeds(20, 500))
+@over_seeds(20, 500)
 def test_kept_windows_are_pairwise_within_the_threshold(seed: int) -> None:
     boxes, scores = crowded(seed)
     keep, _ = sg.nms(boxes, scores, 0.3)
@@ -39,7 +39,7 @@ def test_kept_windows_are_pairwise_within_the_threshold(seed: int) -> None:
     assert (overlaps <= 0.3).all()
 
 
-@pytest.mark.parametrize("seed", seeds(20, 500))
+@over_seeds(20, 500)
 def test_nms_is_idempotent(seed: int) -> None:
     boxes, scores = crowded(seed, ties=seed % 2 == 0)
     keep, _ = sg.nms(boxes, scores, 0.3)
@@ -48,7 +48,7 @@ def test_nms_is_idempotent(seed: int) -> None:
     assert (suppressor == -1).all()
 
 
-@pytest.mark.parametrize("seed", seeds(20, 500))
+@over_seeds(20, 500)
 def test_every_suppressed_window_overlaps_a_kept_window_that_ranks_above_it(seed: int) -> None:
     boxes, scores = crowded(seed, ties=seed % 2 == 0)
     keep, suppressor = sg.nms(boxes, scores, 0.3)

@@ -16,7 +16,7 @@ from tests.oracles.average_precision import interpolated
 from tests.oracles.batch import Options, scene_of
 from tests.oracles.class_scene import judged_detections, kept_windows, ranks_of_true_positives
 from tests.oracles.matching import TRUE
-from tests.scenes import Batch, random_batch, seeds
+from tests.scenes import Batch, over_seeds, random_batch
 
 often = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 
@@ -41,7 +41,7 @@ def test_area_ap_is_one_exactly_when_every_object_precedes_every_false_positive(
         assert (values[c] == 1.0) == perfect
 
 
-@pytest.mark.parametrize("seed", seeds(20, 300))
+@over_seeds(20, 300)
 def test_dropping_any_object_that_was_missed_never_lowers_ap(seed: int) -> None:
     batch = random_batch(np.random.default_rng([seed, 6]), windows=10, objects=8)
     missed = np.array([[900.0, 900.0, 910.0, 910.0]])
@@ -51,7 +51,7 @@ def test_dropping_any_object_that_was_missed_never_lowers_ap(seed: int) -> None:
     assert ap(replace(batch, targets=[more]), options)[0] <= ap(batch, options)[0]
 
 
-@pytest.mark.parametrize("seed", seeds(20, 300))
+@over_seeds(20, 300)
 def test_oracle_matches_never_outnumber_objects_and_the_envelope_never_rises(seed: int) -> None:
     batch = random_batch(np.random.default_rng([seed, 7]), windows=30, images=2, objects=8, ties=True, difficult=0.2)
     scene = scene_of(batch, 0, Options(), 0.5)
@@ -62,7 +62,7 @@ def test_oracle_matches_never_outnumber_objects_and_the_envelope_never_rises(see
     assert envelope == sorted(envelope, reverse=True)
 
 
-@pytest.mark.parametrize("seed", seeds(20, 300))
+@over_seeds(20, 300)
 def test_recall_never_exceeds_one_so_repeating_every_window_never_raises_ap(seed: int) -> None:
     batch = random_batch(np.random.default_rng([seed, 8]), windows=12, images=2, objects=8)
     options = {"protocol": "voc12", "nms_threshold": None}

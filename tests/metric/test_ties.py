@@ -8,7 +8,7 @@ import torch
 
 import stepgrad as sg
 from tests.oracles.batch import Options, batch_steps, shown_ap
-from tests.scenes import Batch, random_batch, seeds
+from tests.scenes import Batch, over_seeds, random_batch
 
 
 def tied(kind: str, rng: np.random.Generator) -> Batch:
@@ -22,7 +22,7 @@ def tied(kind: str, rng: np.random.Generator) -> Batch:
 
 
 @pytest.mark.parametrize("kind", ["all equal", "pairs", "after a float16 cast"])
-@pytest.mark.parametrize("seed", seeds(17, 170))
+@over_seeds(17, 170)
 def test_ties_follow_the_documented_order_on_every_run(seed: int, kind: str) -> None:
     rng = np.random.default_rng([seed, 9])
     for _ in range(10):
@@ -33,7 +33,7 @@ def test_ties_follow_the_documented_order_on_every_run(seed: int, kind: str) -> 
         np.testing.assert_array_equal(second.ap, first.ap)
 
 
-@pytest.mark.parametrize("seed", seeds(5, 100))
+@over_seeds(5, 100)
 def test_steps_of_all_equal_scores_lie_at_that_score(seed: int) -> None:
     batch = tied("all equal", np.random.default_rng([seed, 10]))
     options = Options("voc12", 0.3)
