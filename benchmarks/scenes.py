@@ -86,7 +86,7 @@ def _scores(
     for column, label in enumerate(target["labels"].tolist()):
         quality[:, label] = torch.maximum(quality[:, label], overlap[:, column])
     shared = torch.randn(regions, classes, generator=generator)[region]
-    return 4 * quality + 0.8 * shared + 0.4 * torch.randn(len(boxes), classes, generator=generator) - 3
+    return 3 * quality + shared + 0.5 * torch.randn(len(boxes), classes, generator=generator) - 3
 
 
 def disjoint_scene(count: int, positives: int, images: int, seed: int = 0) -> Scene:
