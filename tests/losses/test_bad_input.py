@@ -141,7 +141,7 @@ WRONG_SHAPES: dict[str, Spoil] = {
     "boxes of three numbers": replace_part(1, lambda b: b[:, :3]),
     "boxes of another image": replace_part(1, lambda b: b[:4]),
     "boxes for another number of classes": replace_part(1, lambda b: b[:, None].repeat(1, 3, 1)),
-    "boxes of integers": replace_part(1, lambda b: b.bool()),
+    "boxes of truth values": replace_part(1, lambda b: b.bool()),
     "object boxes of one dimension": change_target("boxes", lambda b: b.flatten()),
     "labels of another length": change_target("labels", lambda v: v[:2]),
     "labels that are fractions": change_target("labels", lambda v: v + 0.5),

@@ -96,7 +96,7 @@ def batch_steps(batch: Batch, options: Options) -> dict[tuple[int, int, int], Ne
 def class_ppds(scene: ClassScene, scores: list[list[float]], options: Options) -> list[list[Fraction | None]]:
     """Pseudo partial derivatives of one class's AP at one threshold; None where the definition has nothing to say."""
     if options.through_nms == "paper":
-        return list(map(list, PaperMode(scene, scores, options.estimator, options.min_step).ppds()))
+        return PaperMode(scene, scores, options.estimator, options.min_step).ppds()
     return [[ppd(scene, scores, i, b, options) for b in range(len(s))] for i, s in enumerate(scores)]
 
 

@@ -13,7 +13,7 @@ from tests.oracles.matching import TRUE, best_object
 from tests.oracles.nms import greedy
 from tests.oracles.step_function import NearestSteps, step_function
 
-PPDs = list[list[Fraction]]  # one list per image
+PPDs = list[list[Fraction | None]]  # one list per image; None where the definition has nothing to say
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,16 @@ class PaperMode:
 
     def ppds(self) -> PPDs:
         """Pass (i) for every window, then (ii) and (iii) for the windows of missed objects."""
-        gradient = [[Fraction(0)] * len(s) for s in self.scores]
+        gradient: PPDs = []
         for i, scores in enumerate(self.scores):
             suppressor = greedy(scores, self.scene.images[i].neighbours)[1]
-            for b, d in enumerate(suppressor):
-                gradient[i][b] += self.estimate(scores[b], self.inherited_steps(i, b, b if d < 0 else d))
+            pushes = [Fraction(0)] * len(scores)
             for b, d, c in self.missed(i, suppressor):
-                gradient[i][b] += c
-                gradient[i][d] -= c
+                pushes[b] += c
+                pushes[d] -= c
+            owners = [b if d < 0 else d for b, d in enumerate(suppressor)]
+            own = [self.estimate(scores[b], self.inherited_steps(i, b, d)) for b, d in enumerate(owners)]
+            gradient.append([None if e is None else e + p for e, p in zip(own, pushes, strict=True)])
         return gradient
 
     def inherited_steps(self, i: int, b: int, d: int) -> NearestSteps:
@@ -44,11 +46,13 @@ class PaperMode:
             return steps._replace(down_at=-math.inf, down_value=steps.value)
         return steps
 
-    def estimate(self, x: float, steps: NearestSteps) -> Fraction:
+    def estimate(self, x: float, steps: NearestSteps) -> Fraction | None:
         """The closed forms: a borrowed step need not belong to any step function of x."""
         one_sided = steps.up_at == math.inf or steps.down_at == -math.inf
         if self.estimator == "sde" or one_sided:
             return sde(x, steps, self.min_step)
+        if steps.up_at == steps.down_at:
+            return None
         return difference(steps.up_value.exact - steps.down_value.exact, steps.up_at - steps.down_at, 0.0) / 2
 
     def missed(self, i: int, suppressor: list[int]) -> list[tuple[int, int, Fraction]]:
