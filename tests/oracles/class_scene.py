@@ -67,7 +67,7 @@ def judged_detections(scene: ClassScene, scores: Scores, kept: Kept) -> list[tup
     """(image, window, verdict) of all detections by decreasing score; ties: lower image, then lower window first."""
     judged = []
     for i, image in enumerate(scene.images):
-        order = sorted(kept[i], key=lambda b, own=scores[i]: (-own[b], b))[: scene.protocol.max_detections]
+        order = [b for _, b in sorted((-scores[i][b], b) for b in kept[i])][: scene.protocol.max_detections]
         verdicts = match(order, image.objects, scene.protocol, scene.threshold)
         judged += [(i, b, verdict) for b, verdict in zip(order, verdicts, strict=True)]
     return sorted(judged, key=lambda d: (-scores[d[0]][d[1]], d[0], d[1]))
@@ -76,7 +76,7 @@ def judged_detections(scene: ClassScene, scores: Scores, kept: Kept) -> list[tup
 def ranks_of_true_positives(verdicts: Sequence[str]) -> tuple[int, ...]:
     """Their places, counted from 1, among the detections that count.
 
-    >>> ranks_of_true_positives([FALSE, IGNORED, TRUE, TRUE])
+    >>> ranks_of_true_positives(["false positive", IGNORED, TRUE, TRUE])
     (2, 3)
     """
     counted = [v for v in verdicts if v != IGNORED]

@@ -14,7 +14,7 @@ from tests.oracles.average_precision import AP, average_precision
 from tests.oracles.class_scene import ClassScene, Scores, judged_detections, kept_windows
 from tests.oracles.matching import IGNORED, TRUE, match
 from tests.oracles.nms import greedy
-from tests.oracles.step_function import NearestSteps
+from tests.oracles.step_function import Curve, NearestSteps
 
 Place = tuple[float, int, int]  # (-score, image, window): sorts detections into their global order
 
@@ -47,7 +47,9 @@ class Insertion:
         down = self.first_change(here, [y for y in reversed(breakpoints) if y <= x], -1, breakpoints, value)
         return NearestSteps(here, *up, *down)
 
-    def first_change(self, here: AP, walk, direction: int, breakpoints: list[float], value) -> tuple[float, AP]:
+    def first_change(
+        self, here: AP, walk: list[float], direction: int, breakpoints: list[float], value: Curve
+    ) -> tuple[float, AP]:
         """The first breakpoint of the walk beyond which the value differs from `here`."""
         for y in walk:
             beyond = value(just_beyond(y, direction, breakpoints))
@@ -68,7 +70,7 @@ class Insertion:
         """AP with window b of image i at y, `kept` in image i, and the other images as they are."""
         own = list(self.scores[i])
         own[b] = y
-        order = sorted(kept, key=lambda c: (-own[c], c))[: self.scene.protocol.max_detections]
+        order = [c for _, c in sorted((-own[c], c) for c in kept)][: self.scene.protocol.max_detections]
         verdicts = match(order, self.scene.images[i].objects, self.scene.protocol, self.scene.threshold)
         counted = [p for p, v in others if v != IGNORED]
         hits = [p for p, v in others if v == TRUE]

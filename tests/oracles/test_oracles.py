@@ -11,7 +11,7 @@ import pytest
 from pycocotools.coco import COCO as CocoDataset
 from pycocotools.cocoeval import COCOeval
 
-from stepgrad.metric.protocol import COCO, VOC07, VOC12, get_protocol
+from stepgrad.metric.protocol import COCO, VOC07, VOC12, Protocol, get_protocol
 from tests.oracles.average_precision import average_precision
 from tests.oracles.batch import Options, batch_ap, batch_gradient, scene_of
 from tests.oracles.insertion import Insertion
@@ -58,8 +58,8 @@ def test_paper_mode_by_hand_shares_the_missed_object_between_window_and_suppress
 @pytest.mark.parametrize(
     ("protocol", "expected"), [(VOC12, Fraction(5, 6)), (VOC07, Fraction(6, 11) + Fraction(5 * 2, 33))]
 )
-def test_average_precision_by_hand(protocol: object, expected: Fraction) -> None:
-    assert average_precision((1, 3), 2, protocol).exact == expected  # type: ignore[arg-type]
+def test_average_precision_by_hand(protocol: Protocol, expected: Fraction) -> None:
+    assert average_precision((1, 3), 2, protocol).exact == expected
 
 
 def test_voc_duplicate_is_false_and_difficult_is_ignored() -> None:
@@ -101,15 +101,16 @@ def test_fractions_and_floats_agree_on_random_lists() -> None:
 def reference_coco(batch: Batch) -> np.ndarray:
     """AP of each class by pycocotools, nan where it says -1."""
     images = [{"id": i, "width": 100, "height": 100} for i in range(len(batch.scores))]
-    annotations, detections = [], []
+    annotations: list[dict[str, object]] = []
+    detections: list[dict[str, object]] = []
     for i, (scores, boxes, target) in enumerate(zip(batch.scores, batch.boxes, batch.targets, strict=True)):
         crowd = target.get("iscrowd", np.zeros(len(target["labels"]), dtype=bool))
         for box, label, is_crowd in zip(target["boxes"], target["labels"], crowd, strict=True):
-            entry = {"id": len(annotations) + 1, "image_id": i, "category_id": int(label), "iscrowd": int(is_crowd)}
-            annotations.append(entry | xywh(box))
+            ids = {"id": len(annotations) + 1, "image_id": i, "category_id": int(label), "iscrowd": int(is_crowd)}
+            annotations.append(ids | xywh(box))
         for b, c in np.ndindex(scores.shape):
-            entry = {"image_id": i, "category_id": int(c), "score": float(scores[b, c])}
-            detections.append(entry | xywh(boxes[b] if boxes.ndim == 2 else boxes[b, c]))
+            own = xywh(boxes[b] if boxes.ndim == 2 else boxes[b, c])
+            detections.append({"image_id": i, "category_id": int(c), "score": float(scores[b, c])} | own)
     truth = CocoDataset()
     truth.dataset = {"images": images, "annotations": annotations, "categories": [{"id": c} for c in range(batch.K)]}
     with contextlib.redirect_stdout(io.StringIO()):
