@@ -130,7 +130,11 @@ def _along_the_line(axis: Axes) -> None:
     steps = nearest_steps(x)
     radius = (value_at(x + RADIUS) - value_at(x - RADIUS)) / (2 * RADIUS)
     broken = np.searchsorted(AT, x)
-    for values, color, name in ((sde(*steps), RED, "SDE"), (mee(*steps, 0.5), GREEN, "MEE"), (radius, BLUE, "radius")):
+    for values, color, name in (
+        (sde(*steps), RED, "SDE"),
+        (mee(*steps, min_step=0.5), GREEN, "MEE"),
+        (radius, BLUE, "radius"),
+    ):
         for piece in range(len(AT) + 1):
             inside = broken == piece
             axis.plot(x[inside], values[inside], color=color, linewidth=1.6, label=name if piece == 0 else None)

@@ -11,9 +11,9 @@ from experiments.results import load_runs, write_whole
 INTRODUCTION = """# Balance: which form lets training for mAP work?
 
 A 512-unit head on frozen ImageNet AlexNet features of VOC 2012 windows (700 training and 700 val images, selective
-search, 512 principal components), Adam, 150 steps of 32 images x 300 windows, area AP after NMS at 0.3, no clip, no L4.
+search, 512 principal components), Adam, 100 steps of 32 images x 300 windows, area AP after NMS at 0.3, no clip, no L4.
 "scratch" trains raw outputs from random weights; "nll" goes on from 600 steps of cross-entropy, on log-probabilities.
-The estimator "nll" is the control: cross-entropy on as many images (600 steps of 8). Each arm took its learning rate
+The estimator "nll" is the control: cross-entropy on as many images (400 steps of 8). Each arm took its learning rate
 from the same grid of two by mAP on held-out training images; val was evaluated once, at the end. Means over seeds, with
 the standard deviation.
 
