@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import stepgrad as sg
+from stepgrad.metric.protocol import COCO, VOC07, VOC12, Protocol
 from tests.gradient.test_steps import as_floats, at
 from tests.oracles.batch import Options, scene_of
 from tests.oracles.class_scene import class_ap
 from tests.oracles.insertion import Insertion
+from tests.oracles.step_function import curve_of_score
 from tests.scenes import Batch, over_seeds, random_batch
 
 PROTOCOLS = ("voc12", "voc07", "coco")
@@ -63,3 +67,49 @@ def test_two_thousand_windows_of_twenty_classes(seed: int, protocol: str) -> Non
     rng = np.random.default_rng([seed, 51])
     batch = random_batch(rng, windows=2000, images=8, K=20, objects=160, clusters=30, difficult=0.1, ties=seed % 2 == 1)
     check(batch, Options(protocol, 0.3, 0.5), rng, sample=5)
+
+
+def many_objects(rng: np.random.Generator, windows: int) -> Batch:
+    """One class with hundreds of true positives: more than may be added up one by one."""
+    return random_batch(
+        rng, windows=windows, images=3, objects=windows * 3 // 4, clusters=windows // 20, difficult=0.05
+    )
+
+
+@pytest.mark.parametrize("nms_threshold", [None, 0.5])
+@pytest.mark.parametrize("protocol", [VOC12, VOC07, replace(COCO, max_detections=None)], ids=lambda p: p.name)
+@over_seeds(2, 100)
+def test_hundreds_of_true_positives(seed: int, protocol: Protocol, nms_threshold: float | None) -> None:
+    rng = np.random.default_rng([seed, 52])
+    batch = many_objects(rng, windows=400)
+    options = Options(protocol, nms_threshold, 0.5)
+    assert len(class_ap(scene_of(batch, 0, options, 0.5), batch.column(0)).precisions) > 60
+    check(batch, options, rng, sample=6)
+
+
+@pytest.mark.parametrize("through_nms", ["exact", "none"])
+@over_seeds(2, 50)
+def test_radius_with_hundreds_of_true_positives(seed: int, through_nms: str) -> None:
+    rng = np.random.default_rng([seed, 53])
+    batch = many_objects(rng, windows=400)
+    options = Options("voc12", 0.5, 0.5, through_nms, "radius", radius=20.0625)
+    gradient = sg.map_pseudogradient(*batch.tensors(), **options.for_gradient())
+    scene = scene_of(batch, 0, options, 0.5)
+    for i, b, _ in rng.permutation(batch.windows())[:12].tolist():
+        curve = curve_of_score(scene, batch.column(0), i, b, fixed_kept=through_nms == "none")
+        x = float(batch.scores[i][b, 0])
+        difference = (curve(x + options.radius).rounded - curve(x - options.radius).rounded) / (2 * options.radius)
+        assert float(gradient[i][b, 0]) == pytest.approx(difference, rel=1e-12, abs=1e-15)
+
+
+@over_seeds(3, 100)
+def test_boxes_that_are_not_on_a_grid(seed: int) -> None:
+    rng = np.random.default_rng([seed, 54])
+    batch = random_batch(rng, windows=150, images=2, K=2, objects=40, clusters=5)
+
+    def off_grid(boxes: np.ndarray) -> np.ndarray:
+        return boxes + rng.uniform(-0.4, 0.4, size=boxes.shape)
+
+    targets = [t | {"boxes": off_grid(t["boxes"])} for t in batch.targets]
+    batch = replace(batch, boxes=[off_grid(b) for b in batch.boxes], targets=targets)
+    check(batch, Options("voc12", 0.3, 0.5), rng, sample=10)

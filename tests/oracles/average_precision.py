@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cached_property, lru_cache
 
 from stepgrad.metric.protocol import Protocol
 
 
-class AP(NamedTuple):
-    """One average precision twice: `exact` decides whether two are equal, `rounded` is what a program prints."""
+@dataclass(frozen=True)
+class AP:
+    """One average precision: `rounded` is what a program prints, `exact` decides whether two of them are equal."""
 
-    exact: Fraction
-    rounded: float
+    precisions: tuple[Fraction, ...]  # (T,): p_1 .. p_T
+    counts: tuple[int, ...]  # (T,): how many recall levels each of them serves
+    norm: int
+
+    @cached_property
+    def exact(self) -> Fraction:
+        """sum_k count_k p_k / norm."""
+        return sum((n * p for n, p in zip(self.counts, self.precisions, strict=True)), Fraction(0)) / self.norm
+
+    @cached_property
+    def rounded(self) -> float:
+        """The same in floats: the correctly rounded sum of the quotients, then one division."""
+        terms = [[p.numerator / p.denominator] * n for n, p in zip(self.counts, self.precisions, strict=True)]
+        return math.fsum(itertools.chain.from_iterable(terms)) / self.norm
+
+    def equals(self, other: AP) -> bool:
+        """Whether both are the same number; long sums of fractions are only made where floats cannot tell."""
+        if abs(self.rounded - other.rounded) > 1e-9:
+            return False
+        return self == other or self.exact == other.exact
 
 
 def interpolated(ranks: Sequence[int]) -> list[Fraction]:
@@ -31,23 +51,17 @@ def interpolated(ranks: Sequence[int]) -> list[Fraction]:
     return from_the_end[::-1]
 
 
-@lru_cache(maxsize=200_000)
+@lru_cache(maxsize=20_000)
 def average_precision(ranks: tuple[int, ...], P: int, protocol: Protocol) -> AP:
-    """AP = sum_k count_k p_k / norm; as a float: the correctly rounded sum of the quotients, then one division.
+    """AP of a list whose true positives have these ranks, when there are P objects to find.
 
     >>> from stepgrad.metric.protocol import VOC07, VOC12
-    >>> average_precision((1, 4), 2, VOC12)
-    AP(exact=Fraction(3, 4), rounded=0.75)
+    >>> average_precision((1, 4), 2, VOC12).rounded
+    0.75
     >>> average_precision((1, 4), 2, VOC07).exact       # levels 0 to .5 at precision 1, the other five at 1/2
     Fraction(17, 22)
     >>> average_precision((), 0, VOC12).rounded
     0.0
     """
-    if P == 0:
-        return AP(Fraction(0), 0.0)
     counts, norm = protocol.level_counts(P)
-    exact, terms = Fraction(0), []
-    for k, p in enumerate(interpolated(ranks), start=1):
-        exact += int(counts[k]) * p
-        terms += [p.numerator / p.denominator] * int(counts[k])
-    return AP(exact / norm, math.fsum(terms) / norm)
+    return AP(tuple(interpolated(ranks)), tuple(counts[1 : len(ranks) + 1].tolist()), norm)

@@ -53,7 +53,7 @@ class Insertion:
         """The first breakpoint of the walk beyond which the value differs from `here`."""
         for y in walk:
             beyond = value(just_beyond(y, direction, breakpoints))
-            if beyond.exact != here.exact:
+            if not beyond.equals(here):
                 return y, beyond
         return direction * math.inf, here
 

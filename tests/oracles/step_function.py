@@ -37,14 +37,14 @@ class StepFunction:
         f = self.here
         ups = [(y, v) for y, v in zip(self.breakpoints, self.between[1:], strict=True) if y >= self.x]
         downs = [(y, v) for y, v in zip(self.breakpoints, self.between, strict=False) if y <= self.x]
-        up = next(((y, v) for y, v in ups if v.exact != f.exact), (math.inf, f))
-        down = next(((y, v) for y, v in reversed(downs) if v.exact != f.exact), (-math.inf, f))
+        up = next(((y, v) for y, v in ups if not v.equals(f)), (math.inf, f))
+        down = next(((y, v) for y, v in reversed(downs) if not v.equals(f)), (-math.inf, f))
         return NearestSteps(f, *up, *down)
 
     def steps(self) -> list[tuple[float, AP, AP]]:
         """Every step of f: (where, value just below, value just above)."""
         sides = zip(self.breakpoints, self.between, self.between[1:], strict=False)
-        return [(y, below, above) for y, below, above in sides if below.exact != above.exact]
+        return [(y, below, above) for y, below, above in sides if not below.equals(above)]
 
 
 def sample_points(breakpoints: Sequence[float]) -> list[float]:

@@ -43,7 +43,7 @@ def test_reviving_a_suppressed_true_positive_is_a_step_at_its_suppressor() -> No
     half_off = [0.0, 0.0, 10.0, 4.0]  # overlaps the good window with IoU 0.4: suppresses it at 0.3, misses the object
     batch = one_image([3.0, 1.0], [half_off, OBJECT], [OBJECT])
     f = step_function(scene_of(batch, 0, Options(), 0.5), batch.column(0), 0, 1)
-    assert f.nearest_steps()[1:3] == (3.0, average_precision((1,), 1, VOC12))
+    assert (f.nearest_steps().up_at, f.nearest_steps().up_value.exact) == (3.0, 1)
     lowered = step_function(scene_of(batch, 0, Options(), 0.5), batch.column(0), 0, 0).nearest_steps()
     assert (lowered.down_at, lowered.down_value.exact) == (1.0, 1)
 
@@ -94,8 +94,8 @@ def test_fractions_and_floats_agree_on_random_lists() -> None:
         ranks = tuple(sorted(rng.choice(np.arange(1, 40), size=rng.integers(0, 12), replace=False).tolist()))
         P = len(ranks) + int(rng.integers(0, 4))
         for name in ("voc07", "voc12", "coco"):
-            exact, rounded = average_precision(ranks, P, get_protocol(name))
-            assert abs(rounded - float(exact)) <= 2**-52
+            value = average_precision(ranks, P, get_protocol(name))
+            assert abs(value.rounded - float(value.exact)) <= 2**-52
 
 
 def reference_coco(batch: Batch) -> np.ndarray:
