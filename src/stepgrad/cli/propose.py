@@ -16,6 +16,7 @@ from stepgrad.data import (
     DetectionDataset,
     Recall,
     SearchSettings,
+    VOCDataset,
     generate_proposals,
     import_proposals,
     load_dataset,
@@ -84,8 +85,8 @@ def propose(
 
 
 def _default_folder(dataset: DetectionDataset, suffix: str) -> Path:
-    """`proposals/VOC2012-fast`; splits share it."""
-    name = dataset.name.split(" ")[0] if " " in dataset.name else dataset.name
+    """`proposals/VOC2012-fast`; the splits of a VOC folder share it, since no two images share an id."""
+    name = dataset.root.resolve().name if isinstance(dataset, VOCDataset) else dataset.name
     return Path("proposals") / re.sub(r"[^\w.-]+", "-", f"{name}-{suffix}")
 
 

@@ -54,7 +54,7 @@ def write_record(path: Path, record: Record) -> None:
 def read_record(path: Path) -> Record:
     """Read a record, or say what is wrong with it."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:  # NumPy leaves bad files open
             texts = (str(file[key][()]) for key in ("settings", "fingerprint", "dataset"))
             return Record(file["boxes"].reshape(-1, 4), *texts)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:

@@ -17,7 +17,7 @@ def import_npz(path: str | Path) -> PackedProposals:
     """A packed file: `ids` (strings), `offsets` (one more than ids), `boxes` (x1 y1 x2 y2, continuous)."""
     path = Path(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:  # NumPy leaves bad files open
             missing = [key for key in ("ids", "offsets", "boxes") if key not in file]
             if missing:
                 raise DataError(f"{path}: expected arrays ids, offsets and boxes but {', '.join(missing)} is missing")

@@ -74,7 +74,8 @@ def bounds(mask: Mask, placed: Placed) -> tuple[int, int, int, int]:
 def texture(draws: Draws, placed: Placed, clouds: NDArray[np.int32]) -> NDArray[np.int32]:
     """(n, 3) or (3,) colours of the n pixels inside the mask of `placed`."""
     kind = draws.choice(TEXTURES)
-    first, second = draws.colour(), draws.colour()
+    first, other = draws.colour(), draws.colour()
+    second = (first + other) >> 1  # akin to the first, so that a thing looks like one thing
     if kind == "plain":
         return first
     mix = _mix(kind, draws, placed, clouds)[:, None]  # (n, 1), 0 to 256

@@ -12,7 +12,7 @@ from stepgrad.data.shapes.draws import Draws
 from stepgrad.data.shapes.outlines import CLASSES, LOOK_ALIKES, Outline, bar
 from stepgrad.data.shapes.paint import Canvas, Placed, bounds, cloud_field, draw_pose, paint, place, texture
 
-RADII = ((6.0, 10.0), (10.0, 17.0), (17.0, 28.0), (28.0, 46.0))
+RADII = ((7.0, 11.0), (11.0, 18.0), (18.0, 29.0), (29.0, 46.0))
 """Each range is as likely as the next, so that all scales occur: objects from some 10 to 100 pixels."""
 VISIBLE = 0.2
 """No object is ever hidden further than this share of its pixels."""
@@ -79,7 +79,7 @@ def _clutter(draws: Draws, stage: Stage) -> None:
 
 def _populate(draws: Draws, stage: Stage) -> None:
     """Two to six objects among look-alikes and occluders, each on top of those before it."""
-    objects, alikes, bars = draws.integer(2, 7), draws.integer(1, 5), draws.integer(0, 4)
+    objects, alikes, bars = draws.integer(2, 7), draws.integer(0, 4), draws.integer(0, 4)
     labels = [draws.integer(0, len(CLASSES)) for _ in range(objects)] + [-1] * alikes + [-2] * bars
     order = np.argsort(draws.bytes(len(labels)), kind="stable")
     outlines = tuple(CLASSES.values())
@@ -101,7 +101,7 @@ def _add(draws: Draws, stage: Stage, outline: Outline, label: int) -> None:
     else:
         return
     colours = texture(draws, placed, stage.clouds)
-    paint(stage.canvas, placed, colours, 256 if label == -2 else draws.integer(110, 257))
+    paint(stage.canvas, placed, colours, 256 if label == -2 else draws.integer(150, 257))
     stage.owner[placed.rows, placed.columns][placed.mask] = len(stage.items)
     stage.items.append(Item(label, placed, placed.pixels))
 
@@ -123,7 +123,7 @@ def _finish(draws: Draws, stage: Stage) -> Scene:
     """Soften, add sensor noise, and read off the visible boxes."""
     size = stage.size
     canvas = _soften(stage.canvas)
-    strength = draws.integer(8, 40)
+    strength = draws.integer(6, 30)
     noise = draws.bytes(size, size, 3).astype(np.int32) + draws.bytes(size, size, 3) - 255
     image = np.clip(canvas + ((noise * strength) >> 8), 0, 255).astype(np.uint8)
     image.flags.writeable = False

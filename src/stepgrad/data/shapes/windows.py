@@ -23,9 +23,9 @@ def draw_windows(
     sides = np.tile(things[:, 2:] - things[:, :2], 2)  # (things, 4): the side each coordinate moves along
     shifts = (draws.units(JITTERS, len(things), 4) - 0.5) * 0.6
     around = (things + shifts * sides).reshape(-1, 4)
-    windows = np.clip(np.rint(np.concatenate([_grid(size), around])), 0, size)
+    windows = np.clip(np.rint(np.concatenate([_grid(size), around])).astype(np.int64), 0, size)  # no -0.0
     big_enough = (windows[:, 2:] - windows[:, :2]).min(axis=1) >= MIN_SIDE
-    return np.unique(windows[big_enough], axis=0)  # sorted, each once
+    return np.unique(windows[big_enough], axis=0).astype(np.float64)  # sorted, each once
 
 
 def _spots(draws: Draws, size: int) -> NDArray[np.float64]:

@@ -1,0 +1,233 @@
+"""The cache: whole or absent, resumable, and nobody else's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepgrad.data import (
+    CachedProposals,
+    PackedProposals,
+    SearchSettings,
+    ShapesDataset,
+    VOCDataset,
+    generate_proposals,
+    import_proposals,
+    load_proposals,
+    selective_search,
+)
+from stepgrad.data.files import WriteError
+from stepgrad.data.proposals.cache import record_path
+from stepgrad.errors import DataError
+from tests.data.builders import write_image, write_voc
+
+pytest.importorskip("cv2.ximgproc", reason="selective search needs the extra `detector`")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> VOCDataset:
+    return VOCDataset(write_voc(tmp_path / "V"), "train")
+
+
+def test_cached_windows_are_those_of_the_search(dataset: VOCDataset, tmp_path: Path) -> None:
+    outcome = generate_proposals(dataset, tmp_path / "cache")
+    assert (outcome.made, outcome.found, outcome.failed) == (2, 0, [])
+    proposals = load_proposals(tmp_path / "cache", dataset)
+    for index, image_id in enumerate(dataset.ids):
+        assert np.array_equal(proposals[image_id].numpy(), selective_search(dataset.image(index)))
+
+
+def test_processes_make_the_same_cache_as_one(tmp_path: Path) -> None:
+    dataset = ShapesDataset("val", length=4)
+    generate_proposals(dataset, tmp_path / "one")
+    ticks: list[int] = []
+    outcome = generate_proposals(dataset, tmp_path / "two", workers=2, progress=lambda: ticks.append(1))
+    assert (outcome.made, len(ticks)) == (4, 4)
+    first, second = CachedProposals(tmp_path / "one"), CachedProposals(tmp_path / "two")
+    for image_id in dataset.ids:
+        assert np.array_equal(first.windows(str(image_id)), second.windows(str(image_id)))
+
+
+def test_second_run_makes_only_what_is_missing(dataset: VOCDataset, tmp_path: Path) -> None:
+    generate_proposals(dataset, tmp_path / "cache")
+    kept = record_path(tmp_path / "cache", "a")
+    before = kept.stat().st_mtime_ns
+    record_path(tmp_path / "cache", "b").unlink()
+    outcome = generate_proposals(dataset, tmp_path / "cache")
+    assert (outcome.made, outcome.found) == (1, 1)
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_files_hold_no_pickles(dataset: VOCDataset, tmp_path: Path) -> None:
+    generate_proposals(dataset, tmp_path / "cache")
+    with np.load(record_path(tmp_path / "cache", "a"), allow_pickle=False) as file:
+        assert sorted(file) == ["boxes", "dataset", "fingerprint", "settings"]
+        assert str(file["settings"]) == SearchSettings().to_json()
+
+
+def test_changed_image_makes_the_cache_stale(dataset: VOCDataset, tmp_path: Path) -> None:
+    generate_proposals(dataset, tmp_path / "cache")
+    write_image(dataset.root / "JPEGImages/b.jpg", seed=99)
+    for use in (lambda: load_proposals(tmp_path / "cache", dataset), lambda: generate_proposals(dataset, tmp_path / "cache")):
+        with pytest.raises(DataError, match=r"b\.npz: was made for 'V train'; the image of that id has changed since"):
+            use()
+    assert load_proposals(tmp_path / "cache", dataset, verify=False)["b"].shape[1] == 4
+    generate_proposals(dataset, tmp_path / "cache", overwrite=True)
+    load_proposals(tmp_path / "cache", dataset)
+
+
+def test_cache_of_another_dataset_is_named_and_left_alone(dataset: VOCDataset, tmp_path: Path) -> None:
+    generate_proposals(dataset, tmp_path / "cache")
+    other_root = write_voc(tmp_path / "W")
+    write_image(other_root / "JPEGImages/a.jpg", seed=50)
+    other = VOCDataset(other_root, "train")
+    before = record_path(tmp_path / "cache", "a").read_bytes()
+    with pytest.raises(DataError, match=r"was made for 'V train'; the image of that id is another in 'W train'; .*--out"):
+        generate_proposals(other, tmp_path / "cache")
+    assert record_path(tmp_path / "cache", "a").read_bytes() == before
+
+
+def test_other_settings_are_noticed_before_anything_is_written(dataset: VOCDataset, tmp_path: Path) -> None:
+    generate_proposals(dataset, tmp_path / "cache")
+    record_path(tmp_path / "cache", "a").unlink()  # so that there would be something to write
+    with pytest.raises(DataError, match=r'b\.npz: was made with .*"min_side": 12.*not with .*"min_side": 20'):
+        generate_proposals(dataset, tmp_path / "cache", SearchSettings(min_side=20))
+    assert not record_path(tmp_path / "cache", "a").exists()
+
+
+def test_missing_windows_are_counted(dataset: VOCDataset, tmp_path: Path) -> None:
+    generate_proposals(dataset, tmp_path / "cache")
+    record_path(tmp_path / "cache", "a").unlink()
+    with pytest.raises(DataError, match="has no windows for 1 of the 2 images of V train, first 'a'"):
+        load_proposals(tmp_path / "cache", dataset)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 200])
+def test_damaged_cache_file_is_named(dataset: VOCDataset, tmp_path: Path, keep: int) -> None:
+    generate_proposals(dataset, tmp_path / "cache")
+    path = record_path(tmp_path / "cache", "a")
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(DataError, match=r"a\.npz: is damaged or no proposal cache file"):
+        load_proposals(tmp_path / "cache", dataset)
+
+
+def test_bit_flip_in_the_windows_is_noticed(dataset: VOCDataset, tmp_path: Path) -> None:
+    generate_proposals(dataset, tmp_path / "cache")
+    path = record_path(tmp_path / "cache", "a")
+    data = bytearray(path.read_bytes())
+    data[len(b"PK") + 60] ^= 0xFF  # inside the compressed windows, the first member
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="is damaged"):
+        load_proposals(tmp_path / "cache")["a"]
+
+
+def test_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no proposal cache files"):
+        load_proposals(tmp_path)
+
+
+@pytest.mark.parametrize("image_id", ["2008_000007", "a/b", "..", ".hidden", "50%", "ü x", 7])
+def test_every_id_gets_a_file_of_its_own_in_the_folder(tmp_path: Path, image_id: str | int) -> None:
+    path = record_path(tmp_path, image_id)
+    assert path.parent == tmp_path
+    assert not path.name.startswith(".")
+    path.write_bytes(b"")
+    assert list(CachedProposals(tmp_path)) == [str(image_id)]
+
+
+def test_unreadable_image_is_reported_and_the_rest_goes_on(dataset: VOCDataset, tmp_path: Path) -> None:
+    (dataset.root / "JPEGImages/a.jpg").write_bytes(b"")
+    outcome = generate_proposals(dataset, tmp_path / "cache")
+    assert outcome.made == 1
+    assert len(outcome.failed) == 1
+    assert "a.jpg: is not an image (the file is empty)" in outcome.failed[0]
+
+
+def test_full_disk_stops_the_run_and_loses_nothing(
+    dataset: VOCDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = os.fsync, []
+
+    def fill_up(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fill_up)
+    with pytest.raises(WriteError, match=r"b\.npz: the disk is full"):
+        generate_proposals(dataset, tmp_path / "cache")
+    monkeypatch.undo()
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["a.npz"]
+    assert generate_proposals(dataset, tmp_path / "cache").found == 1
+
+
+def test_really_full_disk_in_a_worker_process_is_reported(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a small disk; the message must cross from the worker."""
+    code = """
+import resource, sys
+from pathlib import Path
+from stepgrad.data import ShapesDataset, generate_proposals
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    try:
+        generate_proposals(ShapesDataset("val", length=3), Path(sys.argv[1]), workers=2)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    command = [sys.executable, str(script), str(tmp_path / "cache")]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    assert done.stdout.startswith("WriteError"), done.stderr
+    assert "the disk is full" in done.stdout
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_interrupt_leaves_a_cache_to_go_on_with(tmp_path: Path) -> None:
+    code = """
+import sys
+from stepgrad.cli.propose import propose
+if __name__ == "__main__":
+    sys.exit(propose("shapes:val,length=300", out=sys.argv[1], workers=2))
+"""
+    script, cache = tmp_path / "script.py", tmp_path / "cache"
+    script.write_text(code)
+    command = [sys.executable, str(script), str(cache)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while len(list(cache.glob("[!.]*.npz"))) < 3 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the parent and its workers all get it
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "of 300 images: run the same command again to go on" in " ".join(output.split())
+    assert "Traceback" not in errors
+    done = len(list(cache.glob("*.npz")))
+    assert 3 <= done < 300
+    assert not list(cache.glob(".*"))
+    part = ShapesDataset("val", length=3)
+    assert generate_proposals(part, cache).found + generate_proposals(part, cache).found >= 3
+
+
+def test_imported_windows_get_fingerprints(dataset: VOCDataset, tmp_path: Path) -> None:
+    packed = PackedProposals(["a", "b", "c"], [0, 1, 1, 2], [[0, 0, 5, 5], [1, 1, 9, 9]], "windows.npz")
+    outcome = import_proposals(packed, dataset, tmp_path / "cache")
+    assert outcome.made == 2
+    cached = load_proposals(tmp_path / "cache", dataset)
+    assert cached["a"].tolist() == [[0, 0, 5, 5]]
+    assert len(cached["b"]) == 0
+    assert import_proposals(packed, dataset, tmp_path / "cache").found == 2
+    with pytest.raises(DataError, match='was made with .*"imported", "source": "windows.npz"'):
+        generate_proposals(dataset, tmp_path / "cache")
