@@ -75,7 +75,7 @@ def test_images_elsewhere_are_asked_for(tmp_path: Path) -> None:
 def test_missing_image_is_noticed_before_training(tmp_path: Path) -> None:
     path = write_coco(tmp_path)
     (tmp_path / "images/nine.jpg").unlink()
-    with pytest.raises(DataError, match="1 of 2 images are missing, first 'nine.jpg'"):
+    with pytest.raises(DataError, match=r"1 of 2 images are missing, first 'nine\.jpg'"):
         COCODataset(path)
     assert len(COCODataset(path, need_images=False)) == 2
 

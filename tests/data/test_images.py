@@ -13,7 +13,9 @@ from stepgrad.errors import DataError
 from tests.data.builders import SIZE, write_image
 
 
-@pytest.mark.parametrize(("mode", "suffix"), [("L", "jpg"), ("CMYK", "jpg"), ("P", "png"), ("RGBA", "png"), ("1", "png")])
+@pytest.mark.parametrize(
+    ("mode", "suffix"), [("L", "jpg"), ("CMYK", "jpg"), ("P", "png"), ("RGBA", "png"), ("1", "png")]
+)
 def test_every_eight_bit_mode_is_read_as_rgb(tmp_path: Path, mode: str, suffix: str) -> None:
     path = tmp_path / f"a.{suffix}"
     write_image(path, mode=mode)

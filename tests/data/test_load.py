@@ -44,7 +44,7 @@ def test_split_of_a_coco_folder_is_part_of_a_file_name(tmp_path: Path) -> None:
         assert load_dataset(tmp_path, split).name == "instances_val2017"
     with pytest.raises(DataError, match="several COCO files"):
         load_dataset(tmp_path)
-    with pytest.raises(DataError, match="no COCO file of split 'test'; it has instances_train2017.json"):
+    with pytest.raises(DataError, match=r"no COCO file of split 'test'; it has instances_train2017\.json"):
         load_dataset(tmp_path, "test")
 
 
@@ -58,7 +58,7 @@ def test_word_shapes_is_the_built_in_set() -> None:
 def test_what_is_not_there_says_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file or folder\. Did you mean 'shapes'\? Looked for: Annotations"):
         load_dataset(tmp_path / "shape")
-    with pytest.raises(DataError, match="neither a VOC nor a COCO folder. Looked for: Annotations"):
+    with pytest.raises(DataError, match=r"neither a VOC nor a COCO folder\. Looked for: Annotations"):
         load_dataset(tmp_path)
 
 

@@ -138,7 +138,10 @@ def test_packed_file_is_cut_at_its_offsets(tmp_path: Path) -> None:
         ({"offsets": [0, 2, 1]}, "expected 3 offsets rising"),
         ({"ids": ["a", "a"]}, "some image id occurs more than once"),
         ({"boxes": [[0, 0, 5], [1, 1, 9], [2, 2, 9]]}, r"boxes \(N, 4\) but got"),
-        ({"boxes": [[0, 0, 5, 5], [9, 1, 1, 9], [2, 2, 9, 9]]}, "1 windows are not finite or have no area, first number 1"),
+        (
+            {"boxes": [[0, 0, 5, 5], [9, 1, 1, 9], [2, 2, 9, 9]]},
+            "1 windows are not finite or have no area, first number 1",
+        ),
         ({"boxes": [[0, 0, 5, 5], [0, 1, 1, np.nan], [2, 2, 9, 9]]}, "not finite"),
     ],
 )
@@ -215,7 +218,9 @@ def test_windows_of_another_dataset_are_refused(tmp_path: Path) -> None:
         load_proposals(save_packed(tmp_path / "w.npz"), dataset)
 
 
-@pytest.mark.parametrize(("name", "message"), [("none", "no such file or folder"), ("a.txt", "expected a cache folder")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("none", "no such file or folder"), ("a.txt", "expected a cache folder")]
+)
 def test_what_holds_no_windows_is_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(DataError, match=f"{message}.*stepgrad propose"):
