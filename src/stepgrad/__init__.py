@@ -2,11 +2,13 @@
 
 from stepgrad.gradient.estimators import mee, radius_difference, sde
 from stepgrad.gradient.map_steps import Steps, map_pseudogradient, map_steps
+from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.mean_ap import MAPResult, mean_average_precision, nms
 from stepgrad.metric.protocol import PROTOCOLS, Protocol, get_protocol
 
 __all__ = [
     "PROTOCOLS",
+    "MAPLoss",
     "MAPResult",
     "Protocol",
     "Steps",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.metric._jit import kernel, lowest_bit
-from stepgrad.metric.nms import Kept
+from stepgrad.metric.nms import PLANES, Kept, count_up
 from stepgrad.metric.overlaps import Rows
 
 
@@ -27,7 +27,7 @@ class Cascade(NamedTuple):
     gone: NDArray[np.uint64]  # (W,) removed, as a set
     new: NDArray[np.uint64]  # (W,) added, as a set
     barred: NDArray[np.uint64]  # (W,) may not come back: neighbours of the window on top
-    waiting: NDArray[np.uint64]  # (W,) candidates ever put on the heap
+    lost: NDArray[np.uint64]  # (W, PLANES) how many of their stoppers windows have lost
 
 
 @kernel
@@ -42,7 +42,7 @@ def new_cascade(words: int) -> Cascade:
         np.zeros(words, dtype=np.uint64),
         np.zeros(words, dtype=np.uint64),
         np.zeros(words, dtype=np.uint64),
-        np.zeros(words, dtype=np.uint64),
+        np.zeros((words, PLANES), dtype=np.uint64),
     )
 
 
@@ -76,11 +76,20 @@ def _pop(cascade: Cascade) -> int:
 
 
 @kernel
-def _stopped(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: NDArray[np.int32]) -> bool:
-    """Whether a higher window, kept as things stand now, overlaps this one."""
+def _overlaps_added(slot: int, cascade: Cascade, rows: Rows) -> bool:
+    """Whether a newly kept window, all of which rank higher, overlaps this one."""
+    for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+        if rows.bits[entry] & cascade.new[rows.words[entry]]:
+            return True
+    return False
+
+
+@kernel
+def _has_stopper(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: NDArray[np.int32]) -> bool:
+    """Whether a kept, higher window that is not gone overlaps this one."""
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
         word = rows.words[entry]
-        alive = rows.bits[entry] & ((kept.kept[word] & ~cascade.gone[word]) | cascade.new[word])
+        alive = rows.bits[entry] & kept.kept[word] & ~cascade.gone[word]
         while alive:
             if position[64 * word + lowest_bit(alive)] < position[slot]:
                 return True
@@ -90,34 +99,40 @@ def _stopped(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: NDAr
 
 @kernel
 def _free(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: NDArray[np.int32], limit: int) -> None:
-    """Kept window `slot` is gone: put the windows it may have been the last to suppress on the heap."""
+    """Kept window `slot` is gone: put the windows it was the last to stop on the heap."""
     cascade.removed[cascade.counts[0]] = slot
     cascade.counts[0] += 1
     cascade.gone[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
-    alone = cascade.counts[0] == 1  # then windows with a second suppressor cannot come back
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
         word = rows.words[entry]
-        freed = rows.bits[entry] & kept.once[word] & ~cascade.barred[word] & ~cascade.waiting[word]
-        if alone:
-            freed &= ~kept.twice[word]
+        stopped = kept.stops[entry] & ~cascade.barred[word]
+        if not stopped:
+            continue
+        count_up(cascade.lost, word, stopped)
+        freed = stopped
+        for i in range(PLANES):
+            freed &= ~(cascade.lost[word, i] ^ kept.planes[word, i])
+        unsure = stopped & kept.many[word]
+        freed |= unsure
         while freed:
             bit = lowest_bit(freed)
             freed &= freed - np.uint64(1)
-            candidate = 64 * word + bit
-            if position[candidate] < position[slot] or position[candidate] > limit:
+            other = 64 * word + bit
+            if position[other] > limit:
                 continue
-            cascade.waiting[word] |= np.uint64(1) << np.uint64(bit)
-            _push(cascade, position[candidate])
+            if unsure >> np.uint64(bit) & np.uint64(1) and _has_stopper(other, cascade, kept, rows, position):
+                continue
+            _push(cascade, position[other])
 
 
 @kernel
 def _settle(
     cascade: Cascade, kept: Kept, rows: Rows, order: NDArray[np.int32], position: NDArray[np.int32], limit: int
 ) -> None:
+    """Decide the freed windows by decreasing score."""
     while cascade.counts[2] > 0:
         slot = order[_pop(cascade)]
-        cascade.waiting[slot >> 6] &= ~(np.uint64(1) << np.uint64(slot & 63))  # leaves the set empty at the end
-        if _stopped(slot, cascade, kept, rows, position):
+        if _overlaps_added(slot, cascade, rows):
             continue
         cascade.added[cascade.counts[1]] = slot
         cascade.counts[1] += 1
@@ -133,19 +148,23 @@ def _settle(
 
 
 @kernel
-def clear(cascade: Cascade) -> None:
+def clear(cascade: Cascade, rows: Rows) -> None:
     """Forget the last replay."""
     for i in range(cascade.counts[0]):
-        cascade.gone[cascade.removed[i] >> 6] = 0
+        slot = cascade.removed[i]
+        cascade.gone[slot >> 6] = 0
+        for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+            for plane in range(PLANES):
+                cascade.lost[rows.words[entry], plane] = 0
     for i in range(cascade.counts[1]):
         cascade.new[cascade.added[i] >> 6] = 0
-    cascade.counts[:] = 0
+    cascade.counts[0] = cascade.counts[1] = cascade.counts[2] = 0
 
 
 @kernel
-def only_lift_out(slot: int, cascade: Cascade) -> None:
+def only_lift_out(slot: int, cascade: Cascade, rows: Rows) -> None:
     """A replay in which nothing changes but that kept window `slot` leaves its place."""
-    clear(cascade)
+    clear(cascade, rows)
     cascade.removed[0] = slot
     cascade.counts[0] = 1
     cascade.gone[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
@@ -153,20 +172,32 @@ def only_lift_out(slot: int, cascade: Cascade) -> None:
 
 @kernel
 def without(
-    slot: int, cascade: Cascade, kept: Kept, rows: Rows, order: NDArray[np.int32], position: NDArray[np.int32], limit: int
+    slot: int,
+    cascade: Cascade,
+    kept: Kept,
+    rows: Rows,
+    order: NDArray[np.int32],
+    position: NDArray[np.int32],
+    limit: int,
 ) -> None:
     """Replay NMS without kept window `slot`; changes at positions beyond `limit` are left out."""
-    clear(cascade)
+    clear(cascade, rows)
     _free(slot, cascade, kept, rows, position, limit)
     _settle(cascade, kept, rows, order, position, limit)
 
 
 @kernel
 def on_top(
-    slot: int, cascade: Cascade, kept: Kept, rows: Rows, order: NDArray[np.int32], position: NDArray[np.int32], limit: int
+    slot: int,
+    cascade: Cascade,
+    kept: Kept,
+    rows: Rows,
+    order: NDArray[np.int32],
+    position: NDArray[np.int32],
+    limit: int,
 ) -> None:
     """Replay NMS with suppressed window `slot` ranked above its suppressor; `slot` itself is not listed as added."""
-    clear(cascade)
+    clear(cascade, rows)
     cascade.barred[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
         cascade.barred[rows.words[entry]] |= rows.bits[entry]
@@ -190,10 +221,10 @@ def highest_freed(slot: int, kept: Kept, rows: Rows, position: NDArray[np.int32]
     best = -1
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
         word = rows.words[entry]
-        freed = rows.bits[entry] & kept.once[word] & ~kept.twice[word]
+        freed = kept.stops[entry] & ~kept.twice[word]
         while freed:
             candidate = 64 * word + lowest_bit(freed)
             freed &= freed - np.uint64(1)
-            if kept.suppressor[candidate] == slot and (best < 0 or position[candidate] < best):
+            if best < 0 or position[candidate] < best:
                 best = position[candidate]
     return best

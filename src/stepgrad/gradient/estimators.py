@@ -64,9 +64,9 @@ def sde(
 
     Distances are bounded below by `min_step`; a zero distance without a bound adds 0. All arguments broadcast.
 
-    >>> float(sde(torch.tensor(0.0), torch.tensor(0.5), torch.tensor(2.0), torch.tensor(0.9),
+    >>> float(sde(torch.tensor(0.0), torch.tensor(0.5), torch.tensor(2.0), torch.tensor(1.0),
     ...           torch.tensor(-float("inf")), torch.tensor(0.5)))
-    0.1
+    0.125
     """
     return _apply(_sde, (x, value, up_at, up_value, down_at, down_value), min_step)
 
@@ -79,9 +79,9 @@ def mee(
     Between two steps that is (f+ - f-) / (2 (x+ - x-)), wherever x lies. With a step on one side only it is the SDE with
     distances bounded below by `min_step`; without any step it is 0.
 
-    >>> float(mee(torch.tensor(0.0), torch.tensor(0.5), torch.tensor(1.0), torch.tensor(0.9),
-    ...           torch.tensor(-3.0), torch.tensor(0.1)))
-    0.1
+    >>> float(mee(torch.tensor(0.0), torch.tensor(0.5), torch.tensor(1.0), torch.tensor(0.75),
+    ...           torch.tensor(-3.0), torch.tensor(0.25)))
+    0.0625
     """
     return _apply(_mee, (x, value, up_at, up_value, down_at, down_value), min_step)
 

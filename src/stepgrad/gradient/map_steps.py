@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import ConfigError, one_of
+from stepgrad.gradient.balance import BALANCES, balanced
 from stepgrad.gradient.estimators import check_min_step, mee, radius_difference, sde
-from stepgrad.gradient.nms_steps import THROUGH_EXACT, THROUGH_NONE, Found, nearest_steps, sums_at_radius
-from stepgrad.gradient.paper_steps import missed_object_pushes, paper_steps
-from stepgrad.gradient.scene import Scene, build_scene
+from stepgrad.gradient.nms_steps import THROUGH_EXACT, THROUGH_NONE, radius_of_class, steps_of_class
+from stepgrad.gradient.paper_steps import paper_of_class
+from stepgrad.gradient.scene import Inputs
 from stepgrad.metric._jit import explain_wait, run_threads
 from stepgrad.metric.arrange import Arrangement, ClassView, arrange
 from stepgrad.metric.batch import Target, make_batch
@@ -81,8 +82,8 @@ class ClassGradient:
     gradient: NDArray[np.float64] | None
 
 
-def _scene(view: ClassView, rule: Rule, max_detections: int) -> Scene:
-    return build_scene(
+def _inputs(view: ClassView, rule: Rule, max_detections: int) -> Inputs:
+    return Inputs(
         view.scores,
         view.order,
         view.position,
@@ -99,38 +100,35 @@ def _scene(view: ClassView, rule: Rule, max_detections: int) -> Scene:
     )
 
 
-def _found(scene: Scene, through_nms: str) -> Found:
-    return paper_steps(scene) if through_nms == "paper" else nearest_steps(scene, _THROUGH[through_nms])
-
-
 def _threshold_gradient(view: ClassView, rule: Rule, max_detections: int, method: Method) -> NDArray[np.float64]:
     """The pseudogradient of AP at one match threshold, by slot."""
-    scene = _scene(view, rule, max_detections)
+    inputs = _inputs(view, rule, max_detections)
     if method.estimator == "radius":
-        raised, lowered = sums_at_radius(scene, method.radius, _THROUGH[method.through_nms])
+        raised, lowered = radius_of_class(inputs, method.radius, _THROUGH[method.through_nms])
         return radius_difference(raised, lowered, method.radius) / view.norm
-    steps = _found(scene, method.through_nms)
+    pushes = None
+    if method.through_nms == "paper":
+        steps, pushes = paper_of_class(inputs, method.min_step)
+    else:
+        steps = steps_of_class(inputs, _THROUGH[method.through_nms])
     estimate = sde if method.estimator == "sde" else mee
-    value = np.full(1, class_average_precision(view, rule, max_detections))
     gradient = estimate(
         view.scores,
-        value,
+        np.full(1, class_average_precision(view, rule, max_detections)),
         steps.up_at,
         steps.up_sum / view.norm,
         steps.down_at,
         steps.down_sum / view.norm,
         method.min_step,
     )
-    if method.through_nms == "paper":
-        gradient += missed_object_pushes(scene, method.min_step) / view.norm
-    return gradient
+    return gradient if pushes is None else gradient + pushes / view.norm
 
 
-def class_gradient(arrangement: Arrangement, c: int, method: Method) -> ClassGradient:
+def class_gradient(arrangement: Arrangement, c: int, method: Method | None) -> ClassGradient:
     """AP of class c and its pseudogradient: the mean of those at the protocol's thresholds."""
     view = arrangement.view(c)
-    if view.P == 0:
-        return ClassGradient(0.0, 0, view.kept_count, None)
+    if view.P == 0 or method is None:
+        return ClassGradient(class_ap(arrangement, view), view.P, view.kept_count, None)
     rules = arrangement.rules()
     total = _threshold_gradient(view, rules[0], arrangement.max_detections, method)
     for rule in rules[1:]:
@@ -140,22 +138,8 @@ def class_gradient(arrangement: Arrangement, c: int, method: Method) -> ClassGra
     return ClassGradient(class_ap(arrangement, view), view.P, view.kept_count, total[view.slots.slot_of])
 
 
-def balanced(gradient: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scale the pushes up and the pushes down to the smaller of their totals, so that they sum to zero.
-
-    >>> balanced(np.array([1.0, -3.0, -1.0])).tolist()
-    [1.0, -0.75, -0.25]
-    """
-    up = float(gradient[gradient > 0.0].sum())
-    down = -float(gradient[gradient < 0.0].sum())
-    smaller = min(up, down)
-    if smaller <= 0.0:
-        return np.zeros_like(gradient)
-    return gradient * np.where(gradient > 0.0, smaller / up, smaller / down)
-
-
-def all_gradients(arrangement: Arrangement, method: Method) -> list[ClassGradient]:
-    """`class_gradient` of every class, on threads."""
+def all_gradients(arrangement: Arrangement, method: Method | None) -> list[ClassGradient]:
+    """`class_gradient` of every class, on threads; without a method only the values."""
     return run_threads(
         lambda c: class_gradient(arrangement, c, method), range(arrangement.batch.num_classes), arrangement.threads
     )
@@ -194,7 +178,7 @@ def map_pseudogradient(
     [-0.25, 0.25]
     """
     check_nms_threshold(nms_threshold)
-    one_of("balance", balance, ["none", "class"])
+    one_of("balance", balance, BALANCES)
     method = Method(estimator, radius, through_nms, min_step)
     resolved = resolve_protocol(protocol, match_threshold, absent_classes)
     with explain_wait():
@@ -250,10 +234,24 @@ def map_steps(
             if view.P == 0:
                 blank = np.full(len(view.order), 0.0)
                 return ap, [blank + np.inf, blank, blank - np.inf, blank]
-            found = _found(_scene(view, rule, arrangement.max_detections), through_nms)
+            inputs = _inputs(view, rule, arrangement.max_detections)
+            found = (
+                paper_of_class(inputs, 0.0)[0]
+                if through_nms == "paper"
+                else steps_of_class(inputs, _THROUGH[through_nms])
+            )
             at = view.slots.slot_of
-            return ap, [found.up_at[at], found.up_sum[at] / view.norm, found.down_at[at], found.down_sum[at] / view.norm]
+            return ap, [
+                found.up_at[at],
+                found.up_sum[at] / view.norm,
+                found.down_at[at],
+                found.down_sum[at] / view.norm,
+            ]
 
         classes = run_threads(of_class, range(arrangement.batch.num_classes), arrangement.threads)
-    stacked = [np.stack([found[i] for _, found in classes], axis=1) for i in range(4)] if classes else [np.zeros((0, 0))] * 4
-    return Steps(torch.tensor([ap for ap, _ in classes], dtype=torch.float64), *(_per_image(a, scores) for a in stacked))
+    stacked = (
+        [np.stack([found[i] for _, found in classes], axis=1) for i in range(4)] if classes else [np.zeros((0, 0))] * 4
+    )
+    return Steps(
+        torch.tensor([ap for ap, _ in classes], dtype=torch.float64), *(_per_image(a, scores) for a in stacked)
+    )

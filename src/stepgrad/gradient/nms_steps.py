@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 from stepgrad.gradient.cascade import highest_freed, on_top, only_lift_out, without
 from stepgrad.gradient.rank_steps import NONE, GapSteps, envelope_of, false_positive_steps, true_positive_steps
 from stepgrad.gradient.scene import (
+    Inputs,
     Scene,
+    build_scene,
     edit_for_place,
     list_rivals,
     list_sum,
     sum_with,
     unrivalled,
 )
-from stepgrad.metric._jit import kernel
+from stepgrad.metric._jit import by_reference, keep_alive, kernel
 from stepgrad.metric.average_precision import edited_sum
 from stepgrad.metric.exact_sum import differ
 from stepgrad.metric.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
@@ -50,20 +52,50 @@ def _place(scene: Scene, gap: int) -> int:
 
 
 @kernel
+def _gap_beyond(scene: Scene, k: int, rising: bool) -> int:
+    """The gap just beyond true positive k and its ties."""
+    passed = scene.ranked.tp_position[k]
+    return int(scene.ties.start[passed]) if rising else int(scene.ties.end[passed]) + 1
+
+
+@kernel
+def _first_change_past_tps(scene: Scene, near: int, far: int, hi: float, lo: float) -> tuple[int, float]:
+    """`_first_change` for a false positive: only the true positives on its way matter."""
+    rising = far < near
+    tp_above = scene.ranked.tp_above
+    same, changed = (tp_above[near] + 1, tp_above[far] + 1) if rising else (tp_above[near], tp_above[far])
+    if same == changed:
+        return NONE, hi
+    value, far_lo = sum_with(scene, FALSE_POSITIVE, _gap_beyond(scene, changed, rising))
+    if value == hi and far_lo == lo:
+        return NONE, hi
+    while abs(same - changed) > 1:
+        middle = (same + changed) // 2
+        mid_hi, mid_lo = sum_with(scene, FALSE_POSITIVE, _gap_beyond(scene, middle, rising))
+        if mid_hi == hi and mid_lo == lo:
+            same = middle
+        else:
+            changed, value = middle, mid_hi
+    return _gap_beyond(scene, changed, rising), value
+
+
+@kernel
 def _first_change(scene: Scene, role: int, near: int, far: int, hi: float, lo: float) -> tuple[int, float]:
     """The gap nearest to `near` on the way to `far` at which the sum is no longer (hi, lo), and the sum there.
 
     Gaps are starts of tie groups (or the end of the list); the sum is monotone between `near` and `far`.
     """
+    if role == FALSE_POSITIVE:
+        return _first_change_past_tps(scene, near, far, hi, lo)
     far_hi, far_lo = sum_with(scene, role, far)
     if far_hi == hi and far_lo == lo:
         return NONE, hi
     same, changed, value = near, far, far_hi
     while True:
         low, high = min(same, changed), max(same, changed)
-        middle = scene.ties.start[(low + high) // 2]
+        middle = int(scene.ties.start[(low + high) // 2])
         if middle == low:
-            middle = scene.ties.end[middle] + 1
+            middle = int(scene.ties.end[middle]) + 1
             if middle >= high:
                 return changed, value
         mid_hi, mid_lo = sum_with(scene, role, middle)
@@ -128,7 +160,7 @@ def _list_steps(
         steps, i = (tp, u + 1) if role == TRUE_POSITIVE else (fp, u)
         down = steps.down[i] if steps.down[i] < barrier else NONE
         return steps.up[i], steps.up_sum[i], down, steps.down_sum[i]
-    only_lift_out(slot, scene.cascade)
+    only_lift_out(slot, scene.cascade, scene.rows)
     list_rivals(scene, slot)
     up, up_sum = _rise(scene, slot, scene.ties.start[scene.position[slot]], hi, lo)
     down, down_sum = _sink(scene, slot, barrier, hi, lo)
@@ -141,7 +173,9 @@ def _score_at(scene: Scene, position: int, missing: float) -> float:
 
 
 @kernel
-def _kept_steps(scene: Scene, slot: int, fp: GapSteps, tp: GapSteps, hi: float, lo: float, exact: bool, out: Found) -> None:
+def _kept_steps(
+    scene: Scene, slot: int, fp: GapSteps, tp: GapSteps, hi: float, lo: float, exact: bool, out: Found
+) -> None:
     image = scene.image_of_word[slot >> 6]
     theta = highest_freed(slot, scene.kept, scene.rows, scene.position) if exact else NONE
     barrier = scene.ties.start[theta] if theta != NONE else len(scene.order)
@@ -205,6 +239,15 @@ def nearest_steps(scene: Scene, through: int) -> Found:
 
 
 @kernel
+def steps_of_class(given: Inputs, through: int) -> Found:
+    """`nearest_steps` of the scene made of `given`."""
+    owned = build_scene(given)
+    found = nearest_steps(by_reference(owned), through)
+    keep_alive(owned)
+    return found
+
+
+@kernel
 def _gap_for(scene: Scene, slot: int, score: float) -> int:
     """The gap window `slot` would take with that score: after all higher ones and the equal ones of lower index."""
     low, high = 0, len(scene.order)
@@ -227,7 +270,11 @@ def _sum_at(scene: Scene, slot: int, gap: int, hi: float) -> float:
     tp_above = scene.ranked.tp_above
     if scene.cascade.counts[0] == 1 and scene.cascade.counts[1] == 0 and scene.found.best[slot] < 0:
         left = scene.cascade.removed[0]
-        if scene.roles[left] == FALSE_POSITIVE and scene.found.best[left] < 0 and tp_above[gap] == tp_above[scene.position[left]]:
+        if (
+            scene.roles[left] == FALSE_POSITIVE
+            and scene.found.best[left] < 0
+            and tp_above[gap] == tp_above[scene.position[left]]
+        ):
             return hi
     list_rivals(scene, slot)
     role = edit_for_place(scene, slot, _place(scene, gap))
@@ -244,16 +291,21 @@ def sums_at_radius(scene: Scene, radius: float, through: int) -> tuple[NDArray[n
     for slot in scene.order:
         limit = scene.limit[scene.image_of_word[slot >> 6]]
         kept = scene.roles[slot] != ABSENT
-        if (kept and scene.position[slot] > scene.cap[scene.image_of_word[slot >> 6]]) or not (kept or through == THROUGH_EXACT):
+        if (kept and scene.position[slot] > scene.cap[scene.image_of_word[slot >> 6]]) or not (
+            kept or through == THROUGH_EXACT
+        ):
             continue
-        up, down = _gap_for(scene, slot, scene.scores[slot] + radius), _gap_for(scene, slot, scene.scores[slot] - radius)
+        up, down = (
+            _gap_for(scene, slot, scene.scores[slot] + radius),
+            _gap_for(scene, slot, scene.scores[slot] - radius),
+        )
         if not kept:
             above = scene.kept.suppressor[slot]
             if up <= min(scene.position[above], limit):
                 on_top(slot, scene.cascade, scene.kept, scene.rows, scene.order, scene.position, limit)
                 raised[slot] = _sum_at(scene, slot, up, hi)
             continue
-        only_lift_out(slot, scene.cascade)
+        only_lift_out(slot, scene.cascade, scene.rows)
         if up <= limit:
             raised[slot] = _sum_at(scene, slot, up, hi)
         theta = highest_freed(slot, scene.kept, scene.rows, scene.position) if through == THROUGH_EXACT else NONE
@@ -265,3 +317,12 @@ def sums_at_radius(scene: Scene, radius: float, through: int) -> tuple[NDArray[n
             edit_for_place(scene, slot, NONE)
             lowered[slot], _ = edited_sum(scene.ranked, scene.lift, scene.edits)
     return raised, lowered
+
+
+@kernel
+def radius_of_class(given: Inputs, radius: float, through: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`sums_at_radius` of the scene made of `given`."""
+    owned = build_scene(given)
+    found = sums_at_radius(by_reference(owned), radius, through)
+    keep_alive(owned)
+    return found

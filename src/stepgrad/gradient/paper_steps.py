@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.gradient.nms_steps import THROUGH_NONE, Found, nearest_steps
-from stepgrad.gradient.scene import Scene, list_sum
-from stepgrad.metric._jit import kernel
+from stepgrad.gradient.scene import Inputs, Scene, build_scene, list_sum
+from stepgrad.metric._jit import by_reference, keep_alive, kernel
 from stepgrad.metric.average_precision import edited_sum, put_edit
 from stepgrad.metric.matching import ABSENT, FALSE_POSITIVE, TRUE_POSITIVE
 
@@ -44,7 +44,7 @@ def missed_object_pushes(scene: Scene, min_step: float) -> NDArray[np.float64]:
         distance = max(scene.scores[above] - scene.scores[slot], min_step)
         if distance <= 0.0:
             continue
-        scene.edits.count[0] = 0
+        scene.edits.size[0] = 0
         put_edit(
             scene.edits,
             2 * scene.position[above] + 1,
@@ -56,3 +56,14 @@ def missed_object_pushes(scene: Scene, min_step: float) -> NDArray[np.float64]:
         pushes[slot] += push
         pushes[above] -= push
     return pushes
+
+
+@kernel
+def paper_of_class(given: Inputs, min_step: float) -> tuple[Found, NDArray[np.float64]]:
+    """Both approximations for the scene made of `given`."""
+    owned = build_scene(given)
+    scene = by_reference(owned)
+    found = paper_steps(scene)
+    pushes = missed_object_pushes(scene, min_step)
+    keep_alive(owned)
+    return found, pushes

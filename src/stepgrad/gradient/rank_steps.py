@@ -92,7 +92,7 @@ def envelope_of(ranked: Ranked) -> Envelope:
 @kernel
 def _moved(ranked: Ranked, lift: Lift, edits: Edits, source: int, target: int, tp: int) -> float:
     """The sum after one detection (a true positive or not) leaves key `source` and enters at key `target`."""
-    edits.count[0] = 0
+    edits.size[0] = 0
     put_edit(edits, source, -tp, tp - 1)
     put_edit(edits, target, tp, 1 - tp)
     hi, _ = edited_sum(ranked, lift, edits)

@@ -38,6 +38,24 @@ from stepgrad.metric.nms import Kept
 from stepgrad.metric.overlaps import Rows
 
 
+class Inputs(NamedTuple):
+    """What a scene is made of."""
+
+    scores: NDArray[np.float64]
+    order: NDArray[np.int32]
+    position: NDArray[np.int32]
+    window_of: NDArray[np.int32]
+    image_of_word: NDArray[np.int32]
+    rows: Rows
+    kept: Kept
+    pairs: Pairs
+    objects: Objects
+    rule: Rule
+    cumulative: NDArray[np.int64]
+    max_detections: int
+    images: int
+
+
 class Scene(NamedTuple):
     """Everything about one class at one match threshold. Arrays over windows are indexed by slot."""
 
@@ -84,7 +102,9 @@ def _last_relevant(
 
 
 @kernel
-def _caps(order: NDArray[np.int32], image_of_word: NDArray[np.int32], roles: NDArray[np.int8], images: int, most: int) -> NDArray[np.int32]:
+def _caps(
+    order: NDArray[np.int32], image_of_word: NDArray[np.int32], roles: NDArray[np.int8], images: int, most: int
+) -> NDArray[np.int32]:
     cap = np.full(images, len(order), dtype=np.int32)
     seen = np.zeros(images, dtype=np.int64)
     for p in range(len(order)):
@@ -117,56 +137,45 @@ def _contenders(
 
 
 @kernel
-def build_scene(
-    scores: NDArray[np.float64],
-    order: NDArray[np.int32],
-    position: NDArray[np.int32],
-    window_of: NDArray[np.int32],
-    image_of_word: NDArray[np.int32],
-    rows: Rows,
-    kept: Kept,
-    pairs: Pairs,
-    objects: Objects,
-    rule: Rule,
-    cumulative: NDArray[np.int64],
-    max_detections: int,
-    images: int,
-) -> Scene:
+def build_scene(given: Inputs) -> Scene:
     """Match, rank and index one class."""
+    order, image_of_word, images = given.order, given.image_of_word, given.images
     words = len(image_of_word)
-    found = candidates_of(pairs, objects, rule, 64 * words, images)
-    roles = match_all(order, kept.kept, image_of_word, pairs, objects, found, rule, max_detections)
-    ranked = rank_list(order, roles, cumulative)
+    found = candidates_of(given.pairs, given.objects, given.rule, 64 * words, images)
+    roles = match_all(
+        order, given.kept.kept, image_of_word, given.pairs, given.objects, found, given.rule, given.max_detections
+    )
+    ranked = rank_list(order, roles, given.cumulative)
     contenders, contenders_ptr = _contenders(order, image_of_word, roles, found, images)
-    claims = np.zeros(len(objects.image), dtype=np.int32)
+    claims = np.zeros(len(given.objects.image), dtype=np.int32)
     for slot in contenders:
         claims[found.best[slot]] += 1
     return Scene(
-        scores,
+        given.scores,
         order,
-        position,
-        window_of,
+        given.position,
+        given.window_of,
         image_of_word,
-        tie_groups(scores, order),
-        rows,
-        kept,
-        pairs,
-        objects,
+        tie_groups(given.scores, order),
+        given.rows,
+        given.kept,
+        given.pairs,
+        given.objects,
         found,
-        rule,
+        given.rule,
         roles,
         ranked,
         new_lift(ranked.T),
         new_edits(len(order) + 8),
         new_cascade(words),
         _last_relevant(order, image_of_word, found, ranked, images),
-        _caps(order, image_of_word, roles, images, max_detections),
+        _caps(order, image_of_word, roles, images, given.max_detections),
         contenders,
         contenders_ptr,
         claims,
         np.empty(len(order) + 1, dtype=np.int32),
         np.zeros(1, dtype=np.int64),
-        np.zeros(len(objects.image), dtype=np.int32),
+        np.zeros(len(given.objects.image), dtype=np.int32),
         np.zeros(1, dtype=np.int32),
     )
 
@@ -174,7 +183,7 @@ def build_scene(
 @kernel
 def list_sum(scene: Scene) -> tuple[float, float]:
     """The sum of the list as it stands."""
-    scene.edits.count[0] = 0
+    scene.edits.size[0] = 0
     return edited_sum(scene.ranked, scene.lift, scene.edits)
 
 
@@ -254,7 +263,7 @@ def edit_for_place(scene: Scene, slot: int, place: int) -> int:
 
     place = -1: the window is not there at all (slot is ignored).
     """
-    scene.edits.count[0] = 0
+    scene.edits.size[0] = 0
     cascade = scene.cascade
     for i in range(cascade.counts[0]):
         _put_role(scene, cascade.removed[i], ABSENT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -67,7 +68,9 @@ class Arrangement:
         batch = self.batch
         layout = self.shared or layout_of(self.class_boxes(c), batch.offsets, self.nms_threshold, 1)
         by_window = descending_order(np.ascontiguousarray(batch.scores[:, c]))
-        scores, order, position = _by_slot(batch.scores, c, by_window, layout.slots.slot_of, len(layout.slots.window_of))
+        scores, order, position = _by_slot(
+            batch.scores, c, by_window, layout.slots.slot_of, len(layout.slots.window_of)
+        )
         words = len(layout.slots.image_of_word)
         objects, pairs = self._objects(c, layout.slots)
         P = int(np.count_nonzero(~objects.ignored))
@@ -137,7 +140,7 @@ def layout_of(
     if nms_threshold is None:
         return Layout(slots, no_rows(len(slots.window_of)))
     edges = np.searchsorted(slots.image_of_word, np.arange(len(offsets)))
-    spans = [(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    spans = [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
     parts = run_threads(lambda span: image_rows(boxes, slots.window_of, *span, nms_threshold), spans, threads)
     return Layout(slots, join_rows(parts))
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.metric._jit import kernel
+from stepgrad.metric._jit import inlined, kernel
 from stepgrad.metric.exact_sum import add, add_multiple
 from stepgrad.metric.matching import ABSENT, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 
@@ -51,7 +51,7 @@ class Edits(NamedTuple):
     key: NDArray[np.int64]
     tp: NDArray[np.int64]  # true positives gained (-1, 0, 1)
     fp: NDArray[np.int64]  # false positives gained
-    count: NDArray[np.int64]  # (1,)
+    size: NDArray[np.int64]  # (1,)
 
 
 @kernel
@@ -109,28 +109,28 @@ def new_edits(capacity: int) -> Edits:
     )
 
 
-@kernel
+@inlined
 def put_edit(edits: Edits, key: int, tp: int, fp: int) -> None:
     """Add an edit, keeping the list sorted by key (lists are short)."""
     if tp == 0 and fp == 0:
         return
-    at = edits.count[0]
+    at = edits.size[0]
     while at > 0 and edits.key[at - 1] > key:
         edits.key[at], edits.tp[at], edits.fp[at] = edits.key[at - 1], edits.tp[at - 1], edits.fp[at - 1]
         at -= 1
     edits.key[at], edits.tp[at], edits.fp[at] = key, tp, fp
-    edits.count[0] += 1
+    edits.size[0] += 1
 
 
-@kernel
+@inlined
 def take_edit(edits: Edits, key: int) -> None:
     """Remove the edit with that key, if there is one."""
     kept = 0
-    for e in range(edits.count[0]):
+    for e in range(edits.size[0]):
         if edits.key[e] != key:
             edits.key[kept], edits.tp[kept], edits.fp[kept] = edits.key[e], edits.tp[e], edits.fp[e]
             kept += 1
-    edits.count[0] = kept
+    edits.size[0] = kept
 
 
 @kernel
@@ -217,12 +217,12 @@ def _segment(
 def edited_sum(ranked: Ranked, lift: Lift, edits: Edits) -> tuple[float, float]:
     """sum_k count_k p_k of the list after the edits, as an exact pair."""
     a = c = 0
-    for e in range(edits.count[0]):
+    for e in range(edits.size[0]):
         a += edits.tp[e]
         c += edits.tp[e] + edits.fp[e]
     hi, lo, largest = 0.0, 0.0, 0.0
     last = ranked.T
-    for e in range(edits.count[0] - 1, -1, -1):
+    for e in range(edits.size[0] - 1, -1, -1):
         above = ranked.tp_above[edits.key[e] >> 1]
         first = above + 1 + (edits.tp[e] < 0)
         hi, lo, largest = _segment(ranked, lift, first, last, a, c, hi, lo, largest)

@@ -164,7 +164,9 @@ def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float
     labels = given.to("cpu", torch.int64).numpy()
     if not np.isfinite(boxes).all():
         index = int(np.argwhere(~np.isfinite(boxes))[0][0])
-        raise NonFiniteError(f"image {image}: expected finite target boxes but object {index} is {boxes[index].tolist()}.")
+        raise NonFiniteError(
+            f"image {image}: expected finite target boxes but object {index} is {boxes[index].tolist()}."
+        )
     empty = (boxes[:, 2] <= boxes[:, 0]) | (boxes[:, 3] <= boxes[:, 1])
     if empty.any():
         index = int(np.argmax(empty))
@@ -186,5 +188,7 @@ def _flags(target: Target, key: str, count: int, image: int) -> NDArray[np.bool_
         return np.zeros(count, dtype=np.bool_)
     flags = torch.as_tensor(target[key]).detach().cpu().numpy().astype(np.bool_).reshape(-1)
     if len(flags) != count:
-        raise InputError(f"image {image}: expected {count} values in targets[{key!r}], one per object, but got {len(flags)}.")
+        raise InputError(
+            f"image {image}: expected {count} values in targets[{key!r}], one per object, but got {len(flags)}."
+        )
     return flags

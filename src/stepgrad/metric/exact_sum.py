@@ -8,13 +8,13 @@ value of a fresh evaluation and the oracle's value are equal to the last bit.
 
 from __future__ import annotations
 
-from stepgrad.metric._jit import kernel
+from stepgrad.metric._jit import inlined
 
 _SPLIT = 134217729.0  # 2**27 + 1: Veltkamp's constant, cuts a double into two halves of 26 bits
 ROUNDING = 2.0**-52  # two sums of the same rational value, made of rounded quotients, differ by at most this share
 
 
-@kernel
+@inlined
 def add(hi: float, lo: float, x: float) -> tuple[float, float]:
     """(hi, lo) + x."""
     total = hi + x
@@ -24,7 +24,7 @@ def add(hi: float, lo: float, x: float) -> tuple[float, float]:
     return high, low - (high - total)
 
 
-@kernel
+@inlined
 def add_multiple(hi: float, lo: float, count: int, x: float) -> tuple[float, float]:
     """(hi, lo) + count * x for 0 <= count < 2**26, exactly."""
     if count == 0:
@@ -37,7 +37,7 @@ def add_multiple(hi: float, lo: float, count: int, x: float) -> tuple[float, flo
     return add(hi, lo, count * (x - upper))
 
 
-@kernel
+@inlined
 def differ(hi: float, lo: float, other_hi: float, other_lo: float) -> bool:
     """Whether two sums differ by more than the rounding of their quotients can explain.
 

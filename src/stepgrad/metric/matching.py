@@ -81,7 +81,9 @@ def candidates_of(pairs: Pairs, objects: Objects, rule: Rule, slots: int, images
 
 
 @kernel
-def _best_free(slot: int, pairs: Pairs, objects: Objects, found: Candidates, rule: Rule, taken: NDArray[np.int32], stamp: int) -> int:
+def _best_free(
+    slot: int, pairs: Pairs, objects: Objects, found: Candidates, rule: Rule, taken: NDArray[np.int32], stamp: int
+) -> int:
     """The free object of the largest IoU (the later of equals); an ignored one only if no countable one is free."""
     choice, largest = -1, -1.0
     for k in range(found.first[slot], found.last[slot]):
@@ -98,7 +100,9 @@ def _best_free(slot: int, pairs: Pairs, objects: Objects, found: Candidates, rul
 
 
 @kernel
-def role_of(slot: int, pairs: Pairs, objects: Objects, found: Candidates, rule: Rule, taken: NDArray[np.int32], stamp: int) -> int:
+def role_of(
+    slot: int, pairs: Pairs, objects: Objects, found: Candidates, rule: Rule, taken: NDArray[np.int32], stamp: int
+) -> int:
     """The role of the next detection of an image, marking the object it takes with `stamp`."""
     if found.best[slot] < 0:
         return FALSE_POSITIVE

@@ -125,7 +125,9 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> tuple[Tensor, Tensor
         raise InputError(
             f"Expected boxes (N, 4) and scores (N,) but got {tuple(boxes.shape)} and {tuple(scores.shape)}."
         )
-    batch = make_batch([scores.reshape(-1, 1)], [boxes], [{"boxes": boxes[:0], "labels": torch.zeros(0, dtype=torch.long)}], 1)
+    batch = make_batch(
+        [scores.reshape(-1, 1)], [boxes], [{"boxes": boxes[:0], "labels": torch.zeros(0, dtype=torch.long)}], 1
+    )
     with explain_wait():
         layout = layout_of(batch.boxes, batch.offsets, threshold, 1)
         slot_of, window_of = layout.slots.slot_of, layout.slots.window_of
@@ -134,7 +136,9 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> tuple[Tensor, Tensor
         suppressor = greedy_nms(order, layout.rows, len(layout.slots.image_of_word)).suppressor
     by = suppressor[slot_of]
     keep = by_window[by[by_window] < 0].astype(np.int64)
-    who = np.where(by >= 0, window_of[np.maximum(by, 0)], -1).astype(np.int64) if len(by) else np.zeros(0, dtype=np.int64)
+    who = (
+        np.where(by >= 0, window_of[np.maximum(by, 0)], -1).astype(np.int64) if len(by) else np.zeros(0, dtype=np.int64)
+    )
     return torch.from_numpy(keep).to(boxes.device), torch.from_numpy(who).to(boxes.device)
 
 

@@ -1,0 +1,187 @@
+"""mAP after NMS as a loss (Henderson & Ferrari 2016, Sec. 4.5 and 5): a drop-in module with pseudogradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from stepgrad.errors import ConfigError, one_of
+from stepgrad.gradient.balance import BALANCES, balanced
+from stepgrad.gradient.map_steps import ClassGradient, Method, all_gradients, classes_result
+from stepgrad.metric._jit import explain_wait
+from stepgrad.metric.arrange import arrange
+from stepgrad.metric.batch import Batch, Target, make_batch
+from stepgrad.metric.mean_ap import check_nms_threshold, resolve_protocol
+from stepgrad.metric.protocol import Protocol
+
+
+class _WithGradient(torch.autograd.Function):
+    """A number with a gradient worked out elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * outer.to(gradient.dtype), None, None
+
+
+@dataclass(frozen=True)
+class _Objective:
+    """Loss of a batch (without L4), its gradient by window and class, and what to report."""
+
+    value: float
+    gradient: NDArray[np.float64]
+    metrics: dict[str, Any]
+
+
+class MAPLoss(nn.Module):
+    """-log(mAP after NMS + eps) + l4 * sum of scores^4, with exact pseudogradients.
+
+    Args:
+        num_classes: columns of the scores (without background).
+        protocol: "voc07", "voc12", "coco" or any `Protocol`: train with the one you report.
+        nms_threshold: IoU above which the higher of two windows suppresses the lower; None: no NMS.
+        match_threshold: IoU at which a window finds an object; None: the protocol's (0.5; .50:.05:.95 for "coco").
+        estimator: "mee", "sde" or "radius".
+        radius: for the radius estimator, in units of score.
+        through_nms: "exact" | "paper" | "none" (suppressed windows get no gradient).
+        log: follow -log(mAP + eps) rather than 1 - mAP.
+        eps: what keeps the logarithm finite.
+        l4: weight of the score regulariser sum s^4; None: off.
+        clip: bound on each element of the gradient before balance and L4; None: off.
+        min_step: lower bound on the distance to a step where there is one on one side only.
+        balance: "class" makes the pushes up and down of each class sum to zero; "none" leaves them as they are.
+        absent_classes: classes without objects in the batch count as AP 0 ("zero") or are left out ("skip").
+
+    After each call, `metrics` holds map, ap (K,), kept (windows after NMS, all classes), positives (objects to find),
+    nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4).
+
+    >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
+    >>> scores = torch.tensor([[0.2], [0.1], [0.9]], requires_grad=True)
+    >>> loss_fn = MAPLoss(num_classes=1)
+    >>> loss = loss_fn([scores], [boxes], [{"boxes": boxes[:1], "labels": torch.tensor([0])}])
+    >>> loss.backward()
+    >>> loss_fn.metrics["map"], scores.grad.flatten().sign().tolist()   # the object's two windows up, the false alarm down
+    (0.5, [-1.0, -1.0, 1.0])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        protocol: str | Protocol = "voc12",
+        nms_threshold: float | None = 0.3,
+        match_threshold: float | Sequence[float] | None = None,
+        estimator: str = "mee",
+        radius: float = 1.0,
+        through_nms: str = "exact",
+        log: bool = True,
+        eps: float = 0.01,
+        l4: float | None = None,
+        clip: float | None = None,
+        min_step: float = 0.1,
+        balance: str = "class",
+        absent_classes: str = "zero",
+    ) -> None:
+        super().__init__()
+        check_nms_threshold(nms_threshold)
+        one_of("balance", balance, BALANCES)
+        if num_classes < 1:
+            raise ConfigError(f"Expected num_classes to be at least 1 but got {num_classes!r}.")
+        for name, number in (("eps", eps), ("l4", l4), ("clip", clip)):
+            if number is not None and not (math.isfinite(number) and number > 0.0):
+                raise ConfigError(
+                    f"Expected {name} to be a finite number > 0 but got {number!r}; None switches it off."
+                )
+        self.num_classes = num_classes
+        self.protocol = resolve_protocol(protocol, match_threshold, absent_classes)
+        self.nms_threshold = nms_threshold
+        self.method = Method(estimator, radius, through_nms, min_step)
+        self.log, self.eps, self.l4, self.clip, self.balance = log, eps, l4, clip, balance
+        self.metrics: dict[str, Any] = {}
+
+    @classmethod
+    def paper(cls, num_classes: int, protocol: str | Protocol = "voc12", **changes: Any) -> MAPLoss:
+        """The paper's loss: MEE, its NMS approximation, log, L4 and clipping, no balance, NMS at 0.3.
+
+        The paper does not print its constants eps, lambda, the clipping bound and the least step; those here are ours.
+        """
+        settings: dict[str, Any] = {
+            "estimator": "mee",
+            "through_nms": "paper",
+            "log": True,
+            "eps": 0.01,
+            "l4": 1e-6,
+            "clip": 0.1,
+            "min_step": 0.1,
+            "balance": "none",
+            "absent_classes": "zero",
+        }
+        return cls(num_classes, protocol, **{**settings, **changes})
+
+    @torch.compiler.disable
+    def forward(self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]) -> Tensor:
+        """The loss of a batch: lists per image of (N, K) scores, (N, 4) or (N, K, 4) boxes, and target dicts."""
+        batch = make_batch(scores, boxes, targets, self.num_classes)
+        flat = torch.cat(list(scores)) if len(scores) else torch.zeros(0, self.num_classes, requires_grad=True)
+        needed = torch.is_grad_enabled() and flat.requires_grad
+        objective = self._objective(batch, needed)
+        self.metrics = objective.metrics
+        precision = torch.float64 if flat.dtype == torch.float64 else torch.float32
+        value = torch.tensor(objective.value, dtype=precision, device=flat.device)
+        loss = _WithGradient.apply(flat, value, _like(objective.gradient, flat)) if needed else value
+        if self.l4 is not None:
+            loss = loss + self.l4 * flat.to(precision).pow(4).sum()
+        return loss
+
+    def _objective(self, batch: Batch, needed: bool) -> _Objective:
+        with explain_wait():
+            arrangement = arrange(batch, self.protocol, self.nms_threshold)
+            classes = all_gradients(arrangement, self.method if needed else None)
+        result, counted = classes_result(classes, self.protocol.absent_classes)
+        outer = -1.0 / (result.map + self.eps) if self.log else -1.0
+        gradient = self._joined(classes, outer / max(counted, 1), batch.scores.shape)
+        metrics = {
+            "map": result.map,
+            "ap": result.ap,
+            "kept": sum(found.kept for found in classes),
+            "positives": sum(found.P for found in classes),
+            "nonzero": float(np.count_nonzero(gradient) / max(gradient.size, 1)),
+            "positive_sum": float(gradient[gradient > 0.0].sum()),
+            "negative_sum": float(gradient[gradient < 0.0].sum()),
+        }
+        value = -math.log(result.map + self.eps) if self.log else 1.0 - result.map
+        return _Objective(value, gradient, metrics)
+
+    def _joined(self, classes: list[ClassGradient], scale: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """dL/dscores: scaled, clipped, then balanced (which only ever shrinks, so the bound still holds)."""
+        full = np.zeros(shape)
+        for c, found in enumerate(classes):
+            if found.gradient is not None:
+                column = found.gradient * scale
+                if self.clip is not None:
+                    column = np.clip(column, -self.clip, self.clip)
+                full[:, c] = balanced(column) if self.balance == "class" else column
+        return full
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_classes}, protocol={self.protocol.name!r}, nms_threshold={self.nms_threshold}, "
+            f"estimator={self.method.estimator!r}, through_nms={self.method.through_nms!r}, balance={self.balance!r}"
+        )
+
+
+def _like(gradient: NDArray[np.float64], scores: Tensor) -> Tensor:
+    """The gradient in the scores' dtype and device; what a narrow dtype cannot hold becomes its largest number."""
+    bound = torch.finfo(scores.dtype).max
+    return torch.from_numpy(np.clip(gradient, -bound, bound)).to(scores.device, scores.dtype)
