@@ -94,6 +94,7 @@ BAD: dict[str, tuple[Callable[[Content], Any], str]] = {
     "negative height": (_set("annotations", 0, bbox=[1, 2, 4, -9]), "width 4, height -9"),
     "short box": (_set("annotations", 0, bbox=[1, 2, 4]), r"expected bbox \[x, y, width, height\] but got \[1, 2, 4\]"),
     "NaN box": (_set("annotations", 0, bbox=[1, 2, 4, float("nan")]), "expected bbox"),
+    "boundless box": (_set("annotations", 0, bbox=[1, 2, 4, 10**400]), "expected bbox"),
     "no images": (lambda content: content.update(images=[], annotations=[]), "lists no images"),
     "no categories key": (lambda content: content.pop("categories"), "categories is not one"),
     "image without id": (lambda content: content["images"][0].pop("id"), "image 0 has no id"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,27 @@ def test_what_is_no_image_is_refused(tmp_path: Path, data: bytes, message: str) 
     (tmp_path / "a.jpg").write_bytes(data)
     with pytest.raises(DataError, match=message):
         read_image(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "gif", "bmp", "webp", "tif"])
+def test_damaged_bytes_give_a_picture_or_a_named_error(tmp_path: Path, suffix: str) -> None:
+    """300 files with random bytes overwritten: decoders stumble in many ways, users see one."""
+    generator, path = np.random.default_rng(0), tmp_path / f"a.{suffix}"
+    write_image(path)
+    good, refused = path.read_bytes(), []
+    for _ in range(300):
+        data = bytearray(good)
+        for position in generator.integers(0, min(len(data), 400), 5):
+            data[position] = generator.integers(256)
+        path.write_bytes(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of what it can mend
+            try:
+                assert read_image(path).mode == "RGB"
+            except DataError as error:
+                refused.append(str(error))
+    assert refused
+    assert all(str(path) in message for message in refused)
 
 
 def test_sixteen_bit_image_is_refused_rather_than_clipped(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from stepgrad.data import VOC_CLASSES, VOCDataset, continuous_from_devkit, devkit_from_continuous
 from stepgrad.data.voc import list_splits
-from stepgrad.errors import DataError
+from stepgrad.errors import ConfigError, DataError
 from tests.data.builders import CAT, DOG, SIZE, shared_data, voc_xml, write_image, write_voc
 
 
@@ -111,6 +111,11 @@ def test_class_file_with_a_repeated_name_is_refused(tmp_path: Path) -> None:
         VOCDataset(root, "train")
 
 
+def test_repeated_class_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="each of class_names once"):
+        VOCDataset(write_voc(tmp_path / "V"), "train", class_names=["dog", "cat", "dog"])
+
+
 def test_unknown_class_is_named_with_its_file_and_a_suggestion(tmp_path: Path) -> None:
     root = write_voc(tmp_path / "V")
     path = spoil(root, voc_xml([("dogg", 1, 1, 5, 5)]))
@@ -200,6 +205,8 @@ def test_external_document_type_is_refused(tmp_path: Path) -> None:
     [
         ("", "not well-formed XML"),
         ("<annotation><object>", "not well-formed XML"),
+        ('<?xml version="1.0" encoding="klingon"?><annotation/>', "not well-formed XML"),
+        ('<?xml version="1.0" encoding="shift_jis"?><annotation/>', "not well-formed XML"),
         ("<html/>", "expected <annotation> at the top but got <html>"),
         (voc_xml([DOG], difficult="maybe"), "expected <difficult> 0 or 1 but got 'maybe'"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from stepgrad.data.base import ImageId
 from stepgrad.data.problems import Complaints, Report, raise_errors
 
+LARGEST = 1e15  # pixels; beyond it, and for NaN, something is wrong
 Entry = dict[str, Any]  # what json gives: any value may be of any type
 
 
@@ -91,7 +91,7 @@ def _get(entry: Entry, key: str) -> Any:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def _is_id(value: object) -> bool:

@@ -48,13 +48,14 @@ def decode(path: Path) -> Image.Image | Problem:
     try:
         with Image.open(path) as image:
             if image.mode in READABLE_MODES:
-                return image.convert("RGB")
+                see_through = image.mode == "P" and "transparency" in image.info
+                return (image.convert("RGBA") if see_through else image).convert("RGB")
             what, fix = f"expected 8 bits a channel but got mode {image.mode}", "convert it to 8-bit RGB"
     except FileNotFoundError:
         what, fix = "no such image", "restore it or take it off the image list"
     except UnidentifiedImageError:
         what, fix = f"is not an image ({_first_bytes(path)})", "download or export it again"
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # decoders raise whatever they stumble over
         what, fix = f"cannot be decoded ({error})", "download or export it again"
     return Problem(str(path), what, fix, "error", "image-unreadable")
 
@@ -70,8 +71,15 @@ def _first_bytes(path: Path) -> str:
 def read_facts(path: Path) -> ImageFacts:
     """The header of an image file that can be read, without its pixels."""
     with Image.open(path) as image:
+        return ImageFacts(image.size, image.format or "", image.mode, _orientation(image))
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
         tag = image.getexif().get(EXIF_ORIENTATION, 1)
-        return ImageFacts(image.size, image.format or "", image.mode, tag if tag in range(1, 9) else 1)
+    except Exception:  # a damaged EXIF block says nothing, and the pixels may be fine
+        return 1
+    return tag if tag in range(1, 9) else 1
 
 
 def image_to_tensor(image: Image.Image) -> torch.Tensor:

@@ -15,7 +15,7 @@ from stepgrad.data.base import DetectionDataset, Target, Transforms, make_target
 from stepgrad.data.images import file_fingerprint, read_image
 from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
 from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
-from stepgrad.errors import DataError, one_of, suggest
+from stepgrad.errors import ConfigError, DataError, one_of, suggest
 
 # fmt: off
 VOC_CLASSES = (
@@ -60,6 +60,8 @@ class VOCDataset(DetectionDataset):
         self._images = self._find_images() if need_images else {}
         self.annotations = [_read(self.root, image_id, report) for image_id in self.ids]
         self.class_names = tuple(class_names) if class_names else infer_classes(self.root, self.annotations)
+        if len(set(self.class_names)) != len(self.class_names):
+            raise ConfigError(f"Expected each of class_names once but got {list(self.class_names)}.")
         self._label = {name: label for label, name in enumerate(self.class_names)}
         for annotation in self.annotations:
             check_names(annotation, self.class_names, report)
@@ -174,7 +176,11 @@ def read_class_file(root: Path) -> tuple[str, ...] | None:
     path = root / CLASS_FILE
     if not path.is_file():
         return None
-    names = tuple(line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip())
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected one class name a line") from error
+    names = tuple(line.strip() for line in lines if line.strip())
     if len(set(names)) != len(names) or not names:
         raise DataError(f"{path}: expected one class name a line, each once; it is empty or repeats one")
     return names

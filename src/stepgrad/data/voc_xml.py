@@ -86,7 +86,7 @@ def read_annotation(path: Path, report: Report = raise_errors) -> VOCAnnotation 
     except _Refused:
         fix = "delete the <!DOCTYPE ...> part: VOC files need none, and entities can be made to fill the memory"
         return complain("declares a document type or an entity, which is refused", fix, "xml-entities")
-    except expat.ExpatError as error:
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the latter two for encodings it does not know
         return complain(f"is not well-formed XML ({error})", "export the annotation again", "xml-damaged")
     if root.tag != "annotation":
         fix = "check that this is a VOC annotation"
