@@ -58,7 +58,16 @@ def check(batch: Batch, options: Options, rng: np.random.Generator, sample: int)
 def test_medium_scenes(seed: int, protocol: str, nms_threshold: float | None) -> None:
     rng = np.random.default_rng([seed, 50])
     for _ in range(3):
-        check(large_batch(rng, most=200), Options(protocol, nms_threshold, 0.5), rng, sample=4)
+        check(large_batch(rng, most=200), Options(protocol, nms_threshold, 0.5), rng, sample=12)
+
+
+@pytest.mark.parametrize("protocol", ["voc12", replace(COCO, max_detections=None)], ids=["voc12", "coco"])
+@over_seeds(3, 100)
+def test_every_window_of_a_crowded_image(seed: int, protocol: str | Protocol) -> None:
+    """Cascades that reach beyond the first 64 windows; every window is checked, so nothing may linger from the last."""
+    rng = np.random.default_rng([seed, 55])
+    batch = random_batch(rng, windows=200, objects=40, clusters=4, difficult=0.1, ties=seed % 2 == 1)
+    check(batch, Options(protocol, 0.3, 0.5), rng, sample=200)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

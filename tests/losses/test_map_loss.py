@@ -11,7 +11,8 @@ import torch
 
 import stepgrad as sg
 from tests.gradient.test_pseudogradient import assert_close
-from tests.oracles.batch import Options, batch_map, loss_gradient, loss_value
+from tests.oracles.batch import Options, batch_map, loss_gradient, loss_value, scene_of
+from tests.oracles.matching import best_object
 from tests.scenes import Array, Batch, over_seeds, random_batch
 
 EPS = 0.01
@@ -23,7 +24,7 @@ def loss_and_gradient(batch: Batch, dtype: torch.dtype = torch.float64, **option
     scores, boxes, targets = batch.tensors(dtype, requires_grad=True)
     loss = loss_fn(scores, boxes, targets)
     loss.backward()
-    return float(loss), [s.grad.double().numpy() for s in scores]
+    return float(loss.detach()), [s.grad.double().numpy() for s in scores]
 
 
 def medium_batch(seed: int, **kind: Any) -> Batch:
@@ -58,23 +59,22 @@ def test_gradient_without_the_log_is_minus_the_pseudogradient(seed: int, protoco
 
 @pytest.mark.parametrize("log", [True, False])
 @over_seeds(3, 40)
-def test_a_better_metric_is_a_lower_loss_by_the_right_amount(seed: int, log: bool) -> None:
+def test_the_loss_is_minus_the_log_of_the_metric_or_one_minus_it(seed: int, log: bool) -> None:
     options = {"protocol": "voc12", "nms_threshold": 0.3, "log": log, "eps": EPS, "l4": None, "clip": None}
     first, second = medium_batch(seed), medium_batch(seed + 1000)
     losses = [loss_and_gradient(batch, **options)[0] for batch in (first, second)]
     maps = [batch_map(batch, Options()) for batch in (first, second)]
-    level = (lambda m: -math.log(m + EPS)) if log else (lambda m: -m)
-    assert losses[0] - losses[1] == pytest.approx(level(maps[0]) - level(maps[1]), abs=1e-12)
+    expected = [-math.log(m + EPS) if log else 1.0 - m for m in maps]
+    assert losses == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_value_is_the_evaluators_number_to_the_last_bit() -> None:
     batch = medium_batch(0, windows=60, objects=20)
     for protocol in ("voc07", "voc12", "coco"):
-        loss_fn = sg.MAPLoss(batch.K, protocol=protocol, nms_threshold=0.3, match_threshold=None)
+        options = {"protocol": protocol, "nms_threshold": 0.3, "absent_classes": "skip"}
+        loss_fn = sg.MAPLoss(batch.K, **options)
         loss_fn(*batch.tensors())
-        result = sg.mean_average_precision(
-            *batch.tensors(), protocol=protocol, nms_threshold=0.3, absent_classes=loss_fn.absent_classes
-        )
+        result = sg.mean_average_precision(*batch.tensors(), **options)
         assert float(loss_fn.metrics["map"]) == float(result.map)
         np.testing.assert_array_equal(loss_fn.metrics["ap"], result.ap)
 
@@ -229,9 +229,6 @@ def test_following_the_gradient_reaches_a_perfect_metric() -> None:
 
 def best_possible(batch: Batch) -> float:
     """Area mAP when the windows that can match come first: the share of objects that some window wants."""
-    from tests.oracles.batch import scene_of
-    from tests.oracles.matching import best_object
-
     shares = []
     for c in range(batch.K):
         scene = scene_of(batch, c, Options("voc12", None), 0.5)
@@ -241,7 +238,9 @@ def best_possible(batch: Batch) -> float:
 
 
 def test_paper_settings_are_those_of_the_paper() -> None:
-    paper = sg.MAPLoss.paper(20)
-    assert (paper.estimator, paper.through_nms, paper.balance) == ("mee", "paper", "none")
-    assert paper.log is True
-    assert paper.absent_classes == "zero"
+    batch = medium_batch(11)
+    options = Options("voc12", 0.3, 0.5, through_nms="paper", estimator="mee", min_step=0.1, absent_classes="zero")
+    loss_fn = sg.MAPLoss.paper(batch.K, eps=EPS, clip=0.1, l4=1e-6, min_step=0.1)
+    scores, boxes, targets = batch.tensors(requires_grad=True)
+    loss_fn(scores, boxes, targets).backward()
+    assert_close([s.grad.numpy() for s in scores], loss_gradient(batch, options, True, EPS, 0.1, 1e-6))
