@@ -6,55 +6,60 @@ below is at x- <= x, with f- just beyond. A missing step is at +-inf. Nothing he
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError
+from stepgrad.metric._jit import inlined, kernel
 
 Array = TypeVar("Array", NDArray[np.float64], torch.Tensor)
 _TINY = float(np.finfo(np.float64).tiny)
 _HUGE = float(np.finfo(np.float64).max)
 
 
-def _slope(rise: NDArray[np.float64], run: NDArray[np.float64], min_step: float) -> NDArray[np.float64]:
-    """rise / max(run, min_step); 0 where the run is infinite or, with no bound, zero. Never inf or nan."""
-    run = np.maximum(run, min_step)
-    usable = np.isfinite(run) & (run > 0.0)
-    with np.errstate(over="ignore"):
-        slope = np.where(usable, rise, 0.0) / np.where(usable, np.maximum(run, _TINY), 1.0)
-    return np.clip(slope, -_HUGE, _HUGE)
+@inlined
+def _slope(rise: float, run: float) -> float:
+    """rise / run, never inf or nan; 0 where the run is infinite or zero."""
+    if not (0.0 < run < np.inf):
+        return 0.0
+    return min(max(rise / max(run, _TINY), -_HUGE), _HUGE)
 
 
-def _sde(
-    x: NDArray[np.float64],
-    value: NDArray[np.float64],
-    up_at: NDArray[np.float64],
-    up_value: NDArray[np.float64],
-    down_at: NDArray[np.float64],
-    down_value: NDArray[np.float64],
-    min_step: float,
-) -> NDArray[np.float64]:
-    return 0.5 * _slope(up_value - value, up_at - x, min_step) + 0.5 * _slope(value - down_value, x - down_at, min_step)
+@inlined
+def sde_at(x: float, f: float, up_at: float, up_f: float, down_at: float, down_f: float, min_step: float) -> float:
+    """The symmetric difference estimator at one point; see `sde`."""
+    return 0.5 * _slope(up_f - f, max(up_at - x, min_step)) + 0.5 * _slope(f - down_f, max(x - down_at, min_step))
 
 
-def _mee(
-    x: NDArray[np.float64],
-    value: NDArray[np.float64],
-    up_at: NDArray[np.float64],
-    up_value: NDArray[np.float64],
-    down_at: NDArray[np.float64],
-    down_value: NDArray[np.float64],
-    min_step: float,
-) -> NDArray[np.float64]:
-    between = np.isfinite(up_at) & np.isfinite(down_at)
-    width = np.where(between, up_at, 0.0) - np.where(between, down_at, 0.0)
-    # tied on both sides: the width is zero and only the bound can give it a length
-    inside = 0.5 * _slope(up_value - down_value, np.where(width > 0.0, width, min_step), 0.0)
-    outside = _sde(x, value, up_at, up_value, down_at, down_value, min_step)
-    return np.where(between, inside, outside)
+@inlined
+def mee_at(x: float, f: float, up_at: float, up_f: float, down_at: float, down_f: float, min_step: float) -> float:
+    """The mean envelope estimator at one point; see `mee`."""
+    if np.isinf(up_at) or np.isinf(down_at):
+        return sde_at(x, f, up_at, up_f, down_at, down_f, min_step)
+    width = up_at - down_at  # zero if x is tied on both sides: then only the bound can give it a length
+    return 0.5 * _slope(up_f - down_f, width if width > 0.0 else min_step)
+
+
+@kernel
+def _each_sde(columns: NDArray[np.float64], min_step: float) -> NDArray[np.float64]:
+    out = np.empty(columns.shape[1])
+    for i in range(len(out)):
+        x, f, up_at, up_f, down_at, down_f = columns[:, i]
+        out[i] = sde_at(x, f, up_at, up_f, down_at, down_f, min_step)
+    return out
+
+
+@kernel
+def _each_mee(columns: NDArray[np.float64], min_step: float) -> NDArray[np.float64]:
+    out = np.empty(columns.shape[1])
+    for i in range(len(out)):
+        x, f, up_at, up_f, down_at, down_f = columns[:, i]
+        out[i] = mee_at(x, f, up_at, up_f, down_at, down_f, min_step)
+    return out
 
 
 def sde(
@@ -68,7 +73,7 @@ def sde(
     ...           torch.tensor(-float("inf")), torch.tensor(0.5)))
     0.125
     """
-    return _apply(_sde, (x, value, up_at, up_value, down_at, down_value), min_step)
+    return _apply(_each_sde, (x, value, up_at, up_value, down_at, down_value), min_step)
 
 
 def mee(
@@ -83,7 +88,7 @@ def mee(
     ...           torch.tensor(-3.0), torch.tensor(0.25)))
     0.0625
     """
-    return _apply(_mee, (x, value, up_at, up_value, down_at, down_value), min_step)
+    return _apply(_each_mee, (x, value, up_at, up_value, down_at, down_value), min_step)
 
 
 def radius_difference(raised: Array, lowered: Array, radius: float) -> Array:
@@ -92,8 +97,7 @@ def radius_difference(raised: Array, lowered: Array, radius: float) -> Array:
     >>> float(radius_difference(torch.tensor(0.75), torch.tensor(0.25), radius=2.0))
     0.125
     """
-    if not (np.isfinite(radius) and radius > 0.0):
-        raise ConfigError(f"Expected radius to be a finite number > 0 but got {radius!r}.")
+    check_radius(radius)
     return (raised - lowered) / (2.0 * radius)
 
 
@@ -103,11 +107,18 @@ def check_min_step(min_step: float) -> None:
         raise ConfigError(f"Expected min_step to be a finite number >= 0 but got {min_step!r}.")
 
 
-def _apply(formula, arguments, min_step: float):  # type: ignore[no-untyped-def]  # tensors in, tensor out; else arrays
-    """Run a NumPy formula in float64 on tensors or arrays; the result has the type, dtype and device of the first."""
+def check_radius(radius: float) -> None:
+    """Raise ConfigError unless radius is a finite number > 0."""
+    if not (np.isfinite(radius) and radius > 0.0):
+        raise ConfigError(f"Expected radius to be a finite number > 0 but got {radius!r}.")
+
+
+def _apply(each: Callable[..., NDArray[np.float64]], arguments: tuple[Any, ...], min_step: float) -> Any:
+    """Run an estimator in float64 on tensors or arrays; the result has the type, dtype and device of the first."""
     check_min_step(min_step)
     first = arguments[0]
     if not isinstance(first, torch.Tensor):
-        return formula(*(np.asarray(a, dtype=np.float64) for a in arguments), min_step)
+        columns = np.stack(np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in arguments)))
+        return each(columns.reshape(6, -1), float(min_step)).reshape(columns.shape[1:])
     plain = [torch.as_tensor(a).detach().to("cpu", torch.float64).numpy() for a in arguments]
-    return torch.as_tensor(formula(*plain, min_step), device=first.device).to(first.dtype)
+    return torch.as_tensor(_apply(each, tuple(plain), min_step), device=first.device).to(first.dtype)

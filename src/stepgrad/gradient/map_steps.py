@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import ConfigError, one_of
-from stepgrad.gradient.balance import BALANCES, balanced
-from stepgrad.gradient.estimators import check_min_step, mee, radius_difference, sde
-from stepgrad.gradient.nms_steps import THROUGH_EXACT, THROUGH_NONE, radius_of_class, steps_of_class
+from stepgrad.gradient.balance import BALANCES, Sums, finish_class
+from stepgrad.gradient.estimators import check_min_step, check_radius, mee_at, radius_difference, sde_at
+from stepgrad.gradient.nms_steps import THROUGH_EXACT, THROUGH_NONE, Found, radius_of_class, steps_of_class
 from stepgrad.gradient.paper_steps import paper_of_class
 from stepgrad.gradient.scene import Inputs
-from stepgrad.metric._jit import explain_wait, run_threads
+from stepgrad.metric._jit import explain_wait, kernel, run_threads
 from stepgrad.metric.arrange import Arrangement, ClassView, arrange
 from stepgrad.metric.batch import Target, make_batch
 from stepgrad.metric.matching import Rule
@@ -68,8 +68,7 @@ class Method:
                 "Expected through_nms 'exact' or 'none' for estimator 'radius' but got 'paper': the paper's "
                 "approximation shares nearest steps, and the radius estimator uses none."
             )
-        if not (np.isfinite(self.radius) and self.radius > 0.0):
-            raise ConfigError(f"Expected radius to be a finite number > 0 but got {self.radius!r}.")
+        check_radius(self.radius)
 
 
 @dataclass(frozen=True)
@@ -100,28 +99,46 @@ def _inputs(view: ClassView, rule: Rule, max_detections: int) -> Inputs:
     )
 
 
-def _threshold_gradient(view: ClassView, rule: Rule, max_detections: int, method: Method) -> NDArray[np.float64]:
-    """The pseudogradient of AP at one match threshold, by slot."""
+@kernel
+def _add_estimates(
+    out: NDArray[np.float64],
+    slot_of: NDArray[np.int32],
+    scores: NDArray[np.float64],
+    value: float,
+    steps: Found,
+    norm: float,
+    symmetric: bool,
+    min_step: float,
+) -> None:
+    """out[window] += the estimate from the window's nearest steps, SDE if `symmetric`, else MEE."""
+    for window in range(len(out)):
+        s = slot_of[window]
+        up, down = steps.up_sum[s] / norm, steps.down_sum[s] / norm
+        if symmetric:
+            out[window] += sde_at(scores[s], value, steps.up_at[s], up, steps.down_at[s], down, min_step)
+        else:
+            out[window] += mee_at(scores[s], value, steps.up_at[s], up, steps.down_at[s], down, min_step)
+
+
+def _add_threshold_gradient(
+    out: NDArray[np.float64], view: ClassView, rule: Rule, max_detections: int, method: Method
+) -> None:
+    """Add the pseudogradient of AP at one match threshold, by window."""
     inputs = _inputs(view, rule, max_detections)
+    slot_of = view.slots.slot_of
     if method.estimator == "radius":
         raised, lowered = radius_of_class(inputs, method.radius, _THROUGH[method.through_nms])
-        return radius_difference(raised, lowered, method.radius) / view.norm
-    pushes = None
+        out += radius_difference(raised, lowered, method.radius * view.norm)[slot_of]
+        return
     if method.through_nms == "paper":
         steps, pushes = paper_of_class(inputs, method.min_step)
+        out += (pushes / view.norm)[slot_of]
     else:
         steps = steps_of_class(inputs, _THROUGH[method.through_nms])
-    estimate = sde if method.estimator == "sde" else mee
-    gradient = estimate(
-        view.scores,
-        np.full(1, class_average_precision(view, rule, max_detections)),
-        steps.up_at,
-        steps.up_sum / view.norm,
-        steps.down_at,
-        steps.down_sum / view.norm,
-        method.min_step,
+    value = class_average_precision(view, rule, max_detections)
+    _add_estimates(
+        out, slot_of, view.scores, value, steps, float(view.norm), method.estimator == "sde", float(method.min_step)
     )
-    return gradient if pushes is None else gradient + pushes / view.norm
 
 
 def class_gradient(arrangement: Arrangement, c: int, method: Method | None) -> ClassGradient:
@@ -130,12 +147,12 @@ def class_gradient(arrangement: Arrangement, c: int, method: Method | None) -> C
     if view.P == 0 or method is None:
         return ClassGradient(class_ap(arrangement, view), view.P, view.kept_count, None)
     rules = arrangement.rules()
-    total = _threshold_gradient(view, rules[0], arrangement.max_detections, method)
-    for rule in rules[1:]:
-        total += _threshold_gradient(view, rule, arrangement.max_detections, method)
+    total = np.zeros(len(view.order))
+    for rule in rules:
+        _add_threshold_gradient(total, view, rule, arrangement.max_detections, method)
     if len(rules) > 1:
         total /= len(rules)
-    return ClassGradient(class_ap(arrangement, view), view.P, view.kept_count, total[view.slots.slot_of])
+    return ClassGradient(class_ap(arrangement, view), view.P, view.kept_count, total)
 
 
 def all_gradients(arrangement: Arrangement, method: Method | None) -> list[ClassGradient]:
@@ -143,6 +160,27 @@ def all_gradients(arrangement: Arrangement, method: Method | None) -> list[Class
     return run_threads(
         lambda c: class_gradient(arrangement, c, method), range(arrangement.batch.num_classes), arrangement.threads
     )
+
+
+def join_classes(
+    classes: Sequence[ClassGradient],
+    windows: int,
+    scale: float,
+    clip: float | None,
+    balance: str,
+    threads: int,
+) -> tuple[NDArray[np.float64], Sums]:
+    """(K, N) gradients: scaled, clipped, then balanced (which only ever shrinks, so the bound still holds)."""
+    full = np.zeros((len(classes), windows))
+
+    def finish(c: int) -> Sums:
+        found = classes[c].gradient
+        if found is None:
+            return Sums(0, 0.0, 0.0)
+        return Sums(*finish_class(found, scale, clip or np.inf, balance == "class", full[c]))
+
+    parts = run_threads(finish, range(len(classes)), threads)
+    return full, Sums(*(sum(column) for column in zip(*parts, strict=True))) if parts else Sums(0, 0.0, 0.0)
 
 
 def classes_result(classes: Sequence[ClassGradient], absent_classes: str) -> tuple[MAPResult, int]:
@@ -185,11 +223,8 @@ def map_pseudogradient(
         arrangement = arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)
         classes = all_gradients(arrangement, method)
     _, counted = classes_result(classes, resolved.absent_classes)
-    full = np.zeros(arrangement.batch.scores.shape)
-    for c, found in enumerate(classes):
-        if found.gradient is not None:
-            full[:, c] = (balanced(found.gradient) if balance == "class" else found.gradient) / counted
-    return _per_image(full, scores)
+    full, _ = join_classes(classes, len(arrangement.batch.scores), 1.0 / max(counted, 1), None, balance, 1)
+    return _per_image(full.T, scores)
 
 
 def _per_image(full: NDArray[np.float64], like: Sequence[Tensor]) -> list[Tensor]:

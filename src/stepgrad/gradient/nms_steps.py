@@ -46,7 +46,7 @@ class Found(NamedTuple):
 def _place(scene: Scene, gap: int) -> int:
     """How many rivals rank above position `gap`."""
     place = 0
-    while place < scene.rival_count[0] and scene.position[scene.rivals[place]] < gap:
+    while place < scene.rival_state[0] and scene.position[scene.rivals[place]] < gap:
         place += 1
     return place
 
@@ -136,13 +136,13 @@ def _sink(scene: Scene, slot: int, barrier: int, hi: float, lo: float) -> tuple[
         if differ(now_hi, now_lo, hi, lo):
             return gap - 1, now_hi
         bottom = barrier
-        if place < scene.rival_count[0]:
+        if place < scene.rival_state[0]:
             bottom = min(barrier, scene.ties.start[scene.position[scene.rivals[place]]])
         if role != IGNORED and gap < bottom:
             passed, value = _first_change(scene, role, gap, bottom, now_hi, now_lo)
             if passed != NONE:
                 return passed - 1, value
-        if place == scene.rival_count[0]:
+        if place == scene.rival_state[0]:
             break
         gap = scene.ties.end[scene.position[scene.rivals[place]]] + 1
     return NONE, hi
@@ -231,8 +231,7 @@ def nearest_steps(scene: Scene, through: int) -> Found:
     out = Found(np.full(slots, np.inf), np.full(slots, hi), np.full(slots, -np.inf), np.full(slots, hi))
     for slot in scene.order:  # a suppressor ranks above its victims, so its steps are known before theirs
         if scene.roles[slot] != ABSENT:
-            if scene.position[slot] <= scene.cap[scene.image_of_word[slot >> 6]]:
-                _kept_steps(scene, slot, fp, tp, hi, lo, through == THROUGH_EXACT, out)
+            _kept_steps(scene, slot, fp, tp, hi, lo, through == THROUGH_EXACT, out)
         elif through == THROUGH_EXACT:
             _suppressed_steps(scene, slot, hi, lo, out)
     return out
@@ -268,7 +267,8 @@ def _gap_for(scene: Scene, slot: int, score: float) -> int:
 def _sum_at(scene: Scene, slot: int, gap: int, hi: float) -> float:
     """The sum with the window at `gap` of the replayed scene."""
     tp_above = scene.ranked.tp_above
-    if scene.cascade.counts[0] == 1 and scene.cascade.counts[1] == 0 and scene.found.best[slot] < 0:
+    plain = scene.found.best[slot] < 0 and not scene.over[scene.image_of_word[slot >> 6]]
+    if plain and scene.cascade.counts[0] == 1 and scene.cascade.counts[1] == 0:
         left = scene.cascade.removed[0]
         if (
             scene.roles[left] == FALSE_POSITIVE
@@ -291,9 +291,7 @@ def sums_at_radius(scene: Scene, radius: float, through: int) -> tuple[NDArray[n
     for slot in scene.order:
         limit = scene.limit[scene.image_of_word[slot >> 6]]
         kept = scene.roles[slot] != ABSENT
-        if (kept and scene.position[slot] > scene.cap[scene.image_of_word[slot >> 6]]) or not (
-            kept or through == THROUGH_EXACT
-        ):
+        if not kept and through != THROUGH_EXACT:
             continue
         up, down = (
             _gap_for(scene, slot, scene.scores[slot] + radius),

@@ -41,6 +41,8 @@ def missed_object_pushes(scene: Scene, min_step: float) -> NDArray[np.float64]:
         if scene.roles[slot] != ABSENT or target < 0 or scene.objects.ignored[target] or scene.claims[target] > 0:
             continue
         above = scene.kept.suppressor[slot]
+        if scene.position[above] > scene.cap[scene.image_of_word[above >> 6]]:
+            continue  # in its place the window would not count either
         distance = max(scene.scores[above] - scene.scores[slot], min_step)
         if distance <= 0.0:
             continue

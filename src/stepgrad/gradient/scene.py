@@ -25,6 +25,7 @@ from stepgrad.metric.matching import (
     ABSENT,
     BEST_FREE,
     FALSE_POSITIVE,
+    IGNORED,
     TRUE_POSITIVE,
     Candidates,
     Objects,
@@ -77,12 +78,21 @@ class Scene(NamedTuple):
     edits: Edits
     cascade: Cascade
     limit: NDArray[np.int32]  # (images,) changes of an image at positions beyond this cannot matter
-    cap: NDArray[np.int32]  # (images,) detections beyond this position exceed max_detections
+    most: int  # max_detections
+    cap: NDArray[np.int32]  # (images,) detections beyond this position exceed it
+    over: NDArray[np.bool_]  # (images,) more windows are kept than count
+    listed: NDArray[
+        np.int32
+    ]  # kept windows, image after image, by decreasing score (empty: no image is near the limit)
+    listed_ptr: NDArray[np.int32]  # (images + 1,)
     contenders: NDArray[np.int32]  # kept windows that reach an object, image after image, by decreasing score
     contenders_ptr: NDArray[np.int32]  # (images + 1,)
     claims: NDArray[np.int32]  # (objects,) kept windows whose best object this is
-    rivals: NDArray[np.int32]  # scratch: contenders of the replayed scene
-    rival_count: NDArray[np.int64]  # (1,)
+    rivals: NDArray[
+        np.int32
+    ]  # scratch: windows of the replayed scene whose role may depend on the moved window's place
+    rival_rank: NDArray[np.int32]  # scratch: how many windows of the replayed image rank above, if the limit may bind
+    rival_state: NDArray[np.int64]  # (3,) how many rivals; whether the limit may bind; places up to this one count
     taken: NDArray[np.int32]  # scratch: objects taken, by stamp
     stamp: NDArray[np.int32]  # (1,)
 
@@ -102,38 +112,46 @@ def _last_relevant(
 
 
 @kernel
-def _caps(
-    order: NDArray[np.int32], image_of_word: NDArray[np.int32], roles: NDArray[np.int8], images: int, most: int
-) -> NDArray[np.int32]:
-    cap = np.full(images, len(order), dtype=np.int32)
-    seen = np.zeros(images, dtype=np.int64)
-    for p in range(len(order)):
-        if roles[order[p]] != ABSENT:
-            image = image_of_word[order[p] >> 6]
-            seen[image] += 1
-            if seen[image] == most:
-                cap[image] = p
-    return cap
-
-
-@kernel
-def _contenders(
-    order: NDArray[np.int32], image_of_word: NDArray[np.int32], roles: NDArray[np.int8], found: Candidates, images: int
+def _by_image(
+    order: NDArray[np.int32], image_of_word: NDArray[np.int32], chosen: NDArray[np.bool_], images: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The chosen slots, image after image, by decreasing score, and where each image's begin."""
     ptr = np.zeros(images + 1, dtype=np.int32)
     for slot in order:
-        if roles[slot] != ABSENT and found.best[slot] >= 0:
+        if chosen[slot]:
             ptr[image_of_word[slot >> 6] + 1] += 1
     for image in range(images):
         ptr[image + 1] += ptr[image]
     listed = np.empty(ptr[images], dtype=np.int32)
     filled = ptr[:images].copy()
     for slot in order:
-        if roles[slot] != ABSENT and found.best[slot] >= 0:
+        if chosen[slot]:
             image = image_of_word[slot >> 6]
             listed[filled[image]] = slot
             filled[image] += 1
     return listed, ptr
+
+
+@kernel
+def _limit_of_detections(
+    order: NDArray[np.int32],
+    position: NDArray[np.int32],
+    image_of_word: NDArray[np.int32],
+    roles: NDArray[np.int8],
+    images: int,
+    most: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
+    """Kept windows by image, the last position that counts, and which images keep more than count."""
+    cap = np.full(images, len(order), dtype=np.int32)
+    over = np.zeros(images, dtype=np.bool_)
+    if most >= len(order):
+        return np.zeros(0, dtype=np.int32), np.zeros(images + 1, dtype=np.int32), cap, over
+    listed, ptr = _by_image(order, image_of_word, roles != ABSENT, images)
+    for image in range(images):
+        if ptr[image + 1] - ptr[image] >= most:
+            cap[image] = position[listed[ptr[image] + most - 1]]
+            over[image] = ptr[image + 1] - ptr[image] > most
+    return listed, ptr, cap, over
 
 
 @kernel
@@ -146,10 +164,12 @@ def build_scene(given: Inputs) -> Scene:
         order, given.kept.kept, image_of_word, given.pairs, given.objects, found, given.rule, given.max_detections
     )
     ranked = rank_list(order, roles, given.cumulative)
-    contenders, contenders_ptr = _contenders(order, image_of_word, roles, found, images)
+    most = given.max_detections
+    listed, listed_ptr, cap, over = _limit_of_detections(order, given.position, image_of_word, roles, images, most)
+    contenders, contenders_ptr = _by_image(order, image_of_word, (roles != ABSENT) & (found.best >= 0), images)
     claims = np.zeros(len(given.objects.image), dtype=np.int32)
     for slot in contenders:
-        claims[found.best[slot]] += 1
+        claims[found.best[slot]] += given.position[slot] <= cap[image_of_word[slot >> 6]]
     return Scene(
         given.scores,
         order,
@@ -169,12 +189,17 @@ def build_scene(given: Inputs) -> Scene:
         new_edits(len(order) + 8),
         new_cascade(words),
         _last_relevant(order, image_of_word, found, ranked, images),
-        _caps(order, image_of_word, roles, images, given.max_detections),
+        most,
+        cap,
+        over,
+        listed,
+        listed_ptr,
         contenders,
         contenders_ptr,
         claims,
         np.empty(len(order) + 1, dtype=np.int32),
-        np.zeros(1, dtype=np.int64),
+        np.empty(len(order) + 1, dtype=np.int32),
+        np.zeros(3, dtype=np.int64),
         np.zeros(len(given.objects.image), dtype=np.int32),
         np.zeros(1, dtype=np.int32),
     )
@@ -189,11 +214,14 @@ def list_sum(scene: Scene) -> tuple[float, float]:
 
 @kernel
 def unrivalled(scene: Scene, slot: int) -> bool:
-    """Whether no other kept window can take this one's object or be displaced by it."""
+    """Whether no other kept window can take this one's object, its place among those that count, or be displaced by it."""
+    image = scene.image_of_word[slot >> 6]
     best = scene.found.best[slot]
+    if scene.over[image]:
+        return False
     if best < 0:
         return True
-    if scene.rule.rule == BEST_FREE and scene.found.several[scene.image_of_word[slot >> 6]]:
+    if scene.rule.rule == BEST_FREE and scene.found.several[image]:
         return False
     return scene.objects.ignored[best] or scene.claims[best] == 1
 
@@ -214,17 +242,30 @@ def replay_touches_objects(scene: Scene, slot: int) -> bool:
 
 
 @kernel
+def _is_gone(scene: Scene, slot: int) -> bool:
+    return bool(scene.cascade.gone[slot >> 6] & (np.uint64(1) << np.uint64(slot & 63)))
+
+
+@kernel
 def list_rivals(scene: Scene, slot: int) -> None:
-    """The kept windows of the replayed scene that reach an object, by decreasing score, without the moved one."""
-    scene.rival_count[0] = 0
-    if not replay_touches_objects(scene, slot):
-        return  # no role can change
-    count = 0
+    """Find the windows of the replayed image whose role may depend on where the moved window stands."""
     image = scene.image_of_word[slot >> 6]
+    cascade, state = scene.cascade, scene.rival_state
+    state[0], state[1], state[2] = 0, 0, len(scene.order) + 1
+    kept = scene.listed_ptr[image + 1] - scene.listed_ptr[image]
+    if len(scene.listed) > 0 and kept - cascade.counts[0] + cascade.counts[1] >= scene.most:
+        _list_rivals_for_places(scene, image)
+    elif replay_touches_objects(scene, slot):
+        _list_rivals_for_objects(scene, image)
+
+
+@kernel
+def _list_rivals_for_objects(scene: Scene, image: int) -> None:
+    """Kept windows of the replayed scene that reach an object, by decreasing score."""
+    count = 0
     for i in range(scene.contenders_ptr[image], scene.contenders_ptr[image + 1]):
-        other = scene.contenders[i]
-        if not scene.cascade.gone[other >> 6] & (np.uint64(1) << np.uint64(other & 63)):
-            scene.rivals[count] = other
+        if not _is_gone(scene, scene.contenders[i]):
+            scene.rivals[count] = scene.contenders[i]
             count += 1
     for i in range(scene.cascade.counts[1]):
         other = scene.cascade.added[i]
@@ -235,7 +276,37 @@ def list_rivals(scene: Scene, slot: int) -> None:
                 at -= 1
             scene.rivals[at] = other
             count += 1
-    scene.rival_count[0] = count
+    scene.rival_state[0] = count
+
+
+@kernel
+def _list_rivals_for_places(scene: Scene, image: int) -> None:
+    """The same where only the best `most` windows count: also all newly kept windows and those around the limit.
+
+    The moved window counts as long as it ranks above the window that is number `most` without it.
+    """
+    cascade, state, most = scene.cascade, scene.rival_state, scene.most
+    i, stop, j = scene.listed_ptr[image], scene.listed_ptr[image + 1], 0
+    rank = count = 0
+    while i < stop or j < cascade.counts[1]:
+        fresh = i >= stop or (
+            j < cascade.counts[1] and scene.position[cascade.added[j]] < scene.position[scene.listed[i]]
+        )
+        other = cascade.added[j] if fresh else scene.listed[i]
+        i, j = i + int(not fresh), j + int(fresh)
+        if not fresh and _is_gone(scene, other):
+            continue
+        counted = scene.position[other] <= scene.cap[image]
+        if rank > most and not fresh and not counted:
+            break
+        near_limit = (rank >= most - 1 and counted) or (rank <= most and not counted) or rank == most - 1
+        if fresh or near_limit or scene.found.best[other] >= 0:
+            if rank == most - 1:
+                state[2] = count
+            scene.rivals[count], scene.rival_rank[count] = other, rank
+            count += 1
+        rank += 1
+    state[0], state[1] = count, 1
 
 
 @kernel
@@ -246,8 +317,6 @@ def _claim(scene: Scene, slot: int) -> int:
 @kernel
 def _put_role(scene: Scene, slot: int, role: int) -> None:
     """Edit the list where window `slot` stands: from its present role to the new one."""
-    if scene.position[slot] > scene.cap[scene.image_of_word[slot >> 6]]:
-        return
     old = scene.roles[slot]
     put_edit(
         scene.edits,
@@ -264,19 +333,22 @@ def edit_for_place(scene: Scene, slot: int, place: int) -> int:
     place = -1: the window is not there at all (slot is ignored).
     """
     scene.edits.size[0] = 0
-    cascade = scene.cascade
+    cascade, state = scene.cascade, scene.rival_state
+    limited = state[1] == 1
     for i in range(cascade.counts[0]):
         _put_role(scene, cascade.removed[i], ABSENT)
-    for i in range(cascade.counts[1]):
-        if scene.found.best[cascade.added[i]] < 0:
-            _put_role(scene, cascade.added[i], FALSE_POSITIVE)
+    if not limited:
+        for i in range(cascade.counts[1]):
+            if scene.found.best[cascade.added[i]] < 0:
+                _put_role(scene, cascade.added[i], FALSE_POSITIVE)
     scene.stamp[0] += 1
-    own = FALSE_POSITIVE
-    for i in range(scene.rival_count[0] + 1):
-        if i == place:
+    own = IGNORED
+    for i in range(state[0] + 1):
+        if i == place and place <= state[2]:
             own = _claim(scene, slot)
-        if i < scene.rival_count[0]:
-            _put_role(scene, scene.rivals[i], _claim(scene, scene.rivals[i]))
+        if i < state[0]:
+            counts = not limited or scene.rival_rank[i] + int(0 <= place <= i) < scene.most
+            _put_role(scene, scene.rivals[i], _claim(scene, scene.rivals[i]) if counts else IGNORED)
     return own
 
 

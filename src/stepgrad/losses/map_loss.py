@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, one_of
-from stepgrad.gradient.balance import BALANCES, balanced
-from stepgrad.gradient.map_steps import ClassGradient, Method, all_gradients, classes_result
+from stepgrad.gradient.balance import BALANCES
+from stepgrad.gradient.map_steps import Method, all_gradients, classes_result, join_classes
 from stepgrad.metric._jit import explain_wait
 from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import Batch, Target, make_batch
@@ -148,31 +148,22 @@ class MAPLoss(nn.Module):
         with explain_wait():
             arrangement = arrange(batch, self.protocol, self.nms_threshold)
             classes = all_gradients(arrangement, self.method if needed else None)
-        result, counted = classes_result(classes, self.protocol.absent_classes)
-        outer = -1.0 / (result.map + self.eps) if self.log else -1.0
-        gradient = self._joined(classes, outer / max(counted, 1), batch.scores.shape)
+            result, counted = classes_result(classes, self.protocol.absent_classes)
+            outer = -1.0 / (result.map + self.eps) if self.log else -1.0
+            gradient, sums = join_classes(
+                classes, len(batch.scores), outer / max(counted, 1), self.clip, self.balance, arrangement.threads
+            )
         metrics = {
             "map": result.map,
             "ap": result.ap,
             "kept": sum(found.kept for found in classes),
             "positives": sum(found.P for found in classes),
-            "nonzero": float(np.count_nonzero(gradient) / max(gradient.size, 1)),
-            "positive_sum": float(gradient[gradient > 0.0].sum()),
-            "negative_sum": float(gradient[gradient < 0.0].sum()),
+            "nonzero": sums.nonzero / max(gradient.size, 1),
+            "positive_sum": sums.positive,
+            "negative_sum": sums.negative,
         }
         value = -math.log(result.map + self.eps) if self.log else 1.0 - result.map
-        return _Objective(value, gradient, metrics)
-
-    def _joined(self, classes: list[ClassGradient], scale: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """dL/dscores: scaled, clipped, then balanced (which only ever shrinks, so the bound still holds)."""
-        full = np.zeros(shape)
-        for c, found in enumerate(classes):
-            if found.gradient is not None:
-                column = found.gradient * scale
-                if self.clip is not None:
-                    column = np.clip(column, -self.clip, self.clip)
-                full[:, c] = balanced(column) if self.balance == "class" else column
-        return full
+        return _Objective(value, gradient.T, metrics)
 
     def extra_repr(self) -> str:
         return (
@@ -183,5 +174,8 @@ class MAPLoss(nn.Module):
 
 def _like(gradient: NDArray[np.float64], scores: Tensor) -> Tensor:
     """The gradient in the scores' dtype and device; what a narrow dtype cannot hold becomes its largest number."""
-    bound = torch.finfo(scores.dtype).max
-    return torch.from_numpy(np.clip(gradient, -bound, bound)).to(scores.device, scores.dtype)
+    found = torch.from_numpy(gradient)
+    if scores.dtype != torch.float64:
+        bound = torch.finfo(scores.dtype).max
+        found = found.clamp(-bound, bound)
+    return found.to(scores.device, scores.dtype).contiguous()

@@ -54,9 +54,11 @@ def make_batch(
             f"{len(scores)}, {len(boxes)} and {len(targets)} entries."
         )
     K = num_classes if num_classes is not None else (_columns(scores[0]) if len(scores) else 0)
-    by_class = any(isinstance(b, Tensor) and b.ndim == 3 for b in boxes)
     for i, (s, b) in enumerate(zip(scores, boxes, strict=True)):
-        _check_window_shapes(s, b, K, by_class, i)
+        _check_window_shapes(s, b, K, i)
+    by_class = any(b.ndim == 3 for b in boxes)
+    if by_class and any(b.ndim == 2 for b in boxes):
+        boxes = [b if b.ndim == 3 else b[:, None].expand(-1, K, 4) for b in boxes]
     offsets = np.cumsum([0] + [len(s) for s in scores], dtype=np.int64)
     flat_scores = _flat(scores, (0, K), keep_double=True)
     flat_boxes = _flat(boxes, (0, K, 4) if by_class else (0, 4)).astype(np.float64)
@@ -74,16 +76,16 @@ def _describe(value: object) -> str:
     return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _check_window_shapes(scores: Tensor, boxes: Tensor, K: int, by_class: bool, image: int) -> None:
+def _check_window_shapes(scores: Tensor, boxes: Tensor, K: int, image: int) -> None:
     if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] != K:
         raise InputError(f"image {image}: expected scores of shape (N, {K}) but got {_describe(scores)}.")
     if not scores.is_floating_point():
         raise InputError(f"image {image}: expected scores of a floating-point dtype but got {scores.dtype}.")
-    wanted = (len(scores), K, 4) if by_class else (len(scores), 4)
-    if not isinstance(boxes, Tensor) or tuple(boxes.shape) != wanted:
+    N = len(scores)
+    if not isinstance(boxes, Tensor) or tuple(boxes.shape) not in ((N, 4), (N, K, 4)):
         raise InputError(
-            f"image {image}: expected boxes of shape {wanted} for scores of shape {tuple(scores.shape)} "
-            f"but got {_describe(boxes)}."
+            f"image {image}: expected boxes of shape ({N}, 4) or ({N}, {K}, 4) for scores of shape "
+            f"{tuple(scores.shape)} but got {_describe(boxes)}."
         )
     if boxes.dtype == torch.bool or boxes.is_complex():
         raise InputError(f"image {image}: expected boxes of a real dtype but got {boxes.dtype}.")
