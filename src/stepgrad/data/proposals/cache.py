@@ -19,7 +19,7 @@ from stepgrad.data.proposals.windows import Proposals
 from stepgrad.errors import DataError
 
 SUFFIX = ".npz"
-WAY_OUT = "pass another folder (--out), or --overwrite to make the windows again"
+WAY_OUT = "pass another folder (--out), or --overwrite true to make the windows again"
 
 
 @dataclass(frozen=True)

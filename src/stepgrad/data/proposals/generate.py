@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.files import WriteError
 from stepgrad.data.proposals.cache import Record, check_record, record_path, write_record
-from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search
+from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search, use_one_thread
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.errors import DataError
 
@@ -124,6 +124,7 @@ def _start_worker(job: Job) -> None:
     """Ctrl-C goes to the parent alone, which stops its workers in good order."""
     global _worker_job
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    use_one_thread()
     _worker_job = job
 
 

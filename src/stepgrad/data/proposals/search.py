@@ -66,19 +66,23 @@ def tidy_windows(xywh: NDArray[Any], min_side: int) -> NDArray[np.int32]:
 
 
 def _segmentation() -> Any:
-    """OpenCV's module, with one thread: images are searched side by side instead."""
     try:
-        import cv2
         from cv2.ximgproc import segmentation
     except ImportError as error:
         raise MissingDependencyError(
             "Selective search needs OpenCV with its extra modules (opencv-contrib-python-headless; plain opencv-python "
             'lacks them and must be uninstalled first): pip install "stepgrad[detector]"'
         ) from error
-    cv2.setNumThreads(1)
     return segmentation
 
 
 def check_installed() -> None:
     """Raise MissingDependencyError now rather than in a worker."""
     _segmentation()
+
+
+def use_one_thread() -> None:
+    """For processes that search side by side: threads of their own would be in each other's way."""
+    import cv2
+
+    cv2.setNumThreads(1)
