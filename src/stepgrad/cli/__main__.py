@@ -1,0 +1,5 @@
+"""`python -m stepgrad.cli`."""
+
+from stepgrad.cli import run
+
+run()
