@@ -1,0 +1,23 @@
+"""Evaluation that agrees with everyone, and says why when it does not."""
+
+from stepgrad.evaluation.coco_numbers import CocoNumbers
+from stepgrad.evaluation.compare import Comparison, FirstDifference, Pair, Step, compare
+from stepgrad.evaluation.evaluator import Evaluator
+from stepgrad.evaluation.records import Detections, Evidence, Objects
+from stepgrad.evaluation.result import ClassResult, EvaluationResult, PRCurve
+
+__all__ = [
+    "ClassResult",
+    "CocoNumbers",
+    "Comparison",
+    "Detections",
+    "EvaluationResult",
+    "Evaluator",
+    "Evidence",
+    "FirstDifference",
+    "Objects",
+    "PRCurve",
+    "Pair",
+    "Step",
+    "compare",
+]

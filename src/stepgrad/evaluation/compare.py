@@ -1,0 +1,224 @@
+"""The same detections under several protocols, and why the numbers differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.evaluation.judge import VERDICTS, ClassJudgement, Counting, judge
+from stepgrad.evaluation.records import Evidence
+from stepgrad.evaluation.result import EvaluationResult, evaluate_under
+from stepgrad.evaluation.rules import VERDICT_RULES, describe, differing, switched
+from stepgrad.evaluation.tables import plain_table, shown
+from stepgrad.metric.protocol import Protocol
+
+if TYPE_CHECKING:
+    from stepgrad.data.base import ImageId
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rule switched on the way from one protocol to the other."""
+
+    rule: str
+    before: str
+    after: str
+    map: float
+    """mAP once this rule and those before it are switched."""
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """The highest-scored detection of a class that two protocols judge differently."""
+
+    class_name: str
+    image_id: ImageId
+    score: float
+    box: tuple[float, float, float, float]
+    threshold: float
+    verdicts: tuple[str, str]
+    rules: tuple[str, ...]
+    """The rules responsible: each of them alone changes the verdict, or they do so only together."""
+    together: bool = False
+
+    @property
+    def because(self) -> str:
+        return (" and " if self.together else " or ").join(self.rules)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two protocols."""
+
+    names: tuple[str, str]
+    maps: tuple[float, float]
+    steps: tuple[Step, ...]
+    first: tuple[FirstDifference, ...]
+    """At most one a class, by decreasing score."""
+
+    def tables(self) -> tuple[tuple[list[str], list[list[str]]], tuple[list[str], list[list[str]]]]:
+        """Rules with their effect, and first differences: headings and rows of both."""
+        a, b = self.names
+        maps = [self.maps[0], *(step.map for step in self.steps)]
+        steps = [
+            [step.rule, step.before, step.after, shown(now), f"{now - was:+.4f}"]
+            for step, was, now in zip(self.steps, maps, maps[1:], strict=False)
+        ]
+        first = [
+            [d.class_name, str(d.image_id), f"{d.score:.6g}", _box(d.box), f"{d.threshold:g}", *d.verdicts, d.because]
+            for d in self.first
+        ]
+        return (["rule", a, b, "mAP", "change"], steps), (
+            ["class", "image", "score", "box", "IoU", a, b, "rule"],
+            first,
+        )
+
+    def __str__(self) -> str:
+        (rules, steps), (heads, first) = self.tables()
+        title = f"{self.names[0]} {shown(self.maps[0])}, {self.names[1]} {shown(self.maps[1])}"
+        if not steps:
+            return f"{title}: the same rules"
+        seen = plain_table(heads, first) if first else "no detection is judged differently"
+        return f"{title}\n{plain_table(rules, steps)}\n{seen}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several protocols on the same detections; `print` shows everything."""
+
+    results: tuple[EvaluationResult, ...]
+    pairs: tuple[Pair, ...]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """AP of each class under each protocol, and the means."""
+        rows = [
+            [name.name, *(shown(result.classes[c].ap) for result in self.results)]
+            for c, name in enumerate(self.results[0].classes)
+        ]
+        return (
+            ["AP", *(result.protocol.name for result in self.results)],
+            [*rows, ["mean", *(shown(result.map) for result in self.results)]],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists for json."""
+        return {
+            "results": [result.to_dict() for result in self.results],
+            "pairs": [
+                {
+                    "protocols": list(pair.names),
+                    "steps": [vars(step) for step in pair.steps],
+                    "first_differences": [vars(difference) for difference in pair.first],
+                }
+                for pair in self.pairs
+            ],
+        }
+
+    def __str__(self) -> str:
+        return "\n\n".join([plain_table(*self.table()), *(str(pair) for pair in self.pairs)])
+
+
+def compare(evidence: Evidence, protocols: Sequence[Protocol]) -> Comparison:
+    """Every protocol's result and, for any two, what makes the difference."""
+    countings = [Counting.of(protocol) for protocol in protocols]
+    results = tuple(evaluate_under(evidence, counting) for counting in countings)
+    maps = {result.protocol.name: result.map for result in results}
+    return Comparison(results, tuple(_pair(evidence, a, b, maps) for a, b in combinations(countings, 2)))
+
+
+def _pair(evidence: Evidence, a: Counting, b: Counting, maps: dict[str, float]) -> Pair:
+    names = (a.protocol.name, b.protocol.name)
+    steps, now = [], a
+    for rule in differing(a, b):
+        now = switched(now, b, [rule])
+        steps.append(Step(rule, describe(a, rule), describe(b, rule), evaluate_under(evidence, now).map))
+    first = _Differences(evidence, a, b).by_class()
+    return Pair(names, (maps[names[0]], maps[names[1]]), tuple(steps), tuple(first))
+
+
+class _Differences:
+    """Finds the first difference of each class, judging under a variant only when it is asked for."""
+
+    def __init__(self, evidence: Evidence, a: Counting, b: Counting) -> None:
+        self.evidence = evidence
+        self.a, self.b = _at_common_thresholds(a, b)
+        self.rules = differing(self.a, self.b)
+        self._judged: dict[Counting, list[ClassJudgement]] = {}
+
+    def by_class(self) -> list[FirstDifference]:
+        found = [self._of_class(c) for c in range(self.evidence.num_classes)]
+        return sorted((difference for difference in found if difference), key=lambda d: -d.score)
+
+    def judged(self, counting: Counting, c: int) -> ClassJudgement:
+        if counting not in self._judged:
+            self._judged[counting] = judge(self.evidence, counting)
+        return self._judged[counting][c]
+
+    def _of_class(self, c: int) -> FirstDifference | None:
+        """The first place, over all thresholds, where the two ranked lists say something else."""
+        a, b = self.judged(self.a, c), self.judged(self.b, c)
+        places = [
+            (int(np.argmax(x != y)), t)
+            for t, (x, y) in enumerate(zip(a.verdicts, b.verdicts, strict=True))
+            if (x != y).any()
+        ]
+        if not places:
+            return None
+        place, t = min(places)
+        row = int(a.detections[place])
+        before, after = _verdict(a, row, t), _verdict(b, row, t)
+        if before == after:  # the detection keeps its verdict but not its place
+            at = int(np.flatnonzero(b.detections == row)[0])
+            said = (f"{VERDICTS[before]}, place {place + 1}", f"{VERDICTS[after]}, place {at + 1}")
+            return self._difference(c, row, t, said, ("ties",), False)
+        rules, together = self._responsible(c, row, t, before, after)
+        return self._difference(c, row, t, (VERDICTS[before], VERDICTS[after]), rules, together)
+
+    def _responsible(self, c: int, row: int, t: int, before: int, after: int) -> tuple[tuple[str, ...], bool]:
+        """Rules that alone turn a's verdict into b's; else those without which b would not differ; else all."""
+        rules = [rule for rule in self.rules if rule in VERDICT_RULES]
+        alone = [r for r in rules if _verdict(self.judged(switched(self.a, self.b, [r]), c), row, t) == after]
+        if alone:
+            return tuple(alone), False
+        needed = [r for r in rules if _verdict(self.judged(switched(self.b, self.a, [r]), c), row, t) == before]
+        return tuple(needed or rules), True
+
+    def _difference(
+        self, c: int, row: int, t: int, verdicts: tuple[str, str], rules: tuple[str, ...], together: bool
+    ) -> FirstDifference:
+        found = self.evidence.detections
+        x1, y1, x2, y2 = found.boxes[row].tolist()
+        return FirstDifference(
+            class_name=self.evidence.class_names[c],
+            image_id=self.evidence.image_ids[found.images[row]],
+            score=float(found.scores[row]),
+            box=(x1, y1, x2, y2),
+            threshold=self.a.protocol.match_thresholds[t],
+            verdicts=verdicts,
+            rules=rules,
+            together=together,
+        )
+
+
+def _verdict(judged: ClassJudgement, row: int, t: int) -> int:
+    place: NDArray[np.int64] = np.flatnonzero(judged.detections == row)
+    return int(judged.verdicts[t, place[0]])
+
+
+def _at_common_thresholds(a: Counting, b: Counting) -> tuple[Counting, Counting]:
+    """Verdicts can be compared at thresholds that both use; where there is none, at the first of each."""
+    common = tuple(t for t in a.protocol.match_thresholds if t in b.protocol.match_thresholds)
+    first, second = (
+        replace(x, protocol=replace(x.protocol, match_thresholds=common or x.protocol.match_thresholds[:1]))
+        for x in (a, b)
+    )
+    return first, second
+
+
+def _box(box: tuple[float, float, float, float]) -> str:
+    return " ".join(f"{value:.6g}" for value in box)

@@ -1,0 +1,181 @@
+"""The evaluator: torchmetrics' update, compute and reset, any number of protocols in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from stepgrad.errors import ConfigError, InputError, one_of
+from stepgrad.evaluation.coco_numbers import CocoNumbers, coco_numbers
+from stepgrad.evaluation.compare import Comparison, compare
+from stepgrad.evaluation.judge import Counting
+from stepgrad.evaluation.records import Detections, Door, Entry, Evidence, Objects, detections_of, objects_of
+from stepgrad.evaluation.result import EvaluationResult, evaluate_under
+from stepgrad.metric.protocol import Protocol, get_protocol
+
+if TYPE_CHECKING:
+    from stepgrad.data.base import ImageId
+
+Rows = TypeVar("Rows", Detections, Objects)
+
+
+class Evaluator:
+    """AP of final detections. Nothing is suppressed here: apply NMS first (`sg.nms`).
+
+    Args:
+        num_classes: labels are in [0, num_classes), without background.
+        protocol: a `Protocol`, its name, or a list of either: the first is the one reported.
+        class_names: for tables and messages.
+        boxes: "given": each protocol adds its `pixel_offset` to the numbers as they are, so "voc07-devkit" wants
+            inclusive pixels as VOC's files have them. "continuous": the numbers are continuous boxes, and protocols
+            with a pixel offset get them with the right and lower edges moved in by it.
+        empty_boxes: "error" refuses detections without area; "count" counts them as the false positives they are.
+
+    Equal scores rank in the order they were given. The value equals that of `MAPLoss` and `mean_average_precision`
+    to the last bit when the detections are the windows that NMS kept.
+
+    >>> import torch
+    >>> evaluator = Evaluator(2, ["voc12", "coco"], class_names=["cat", "dog"])
+    >>> box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    >>> evaluator.update([{"boxes": box, "scores": torch.tensor([0.9]), "labels": torch.tensor([1])}],
+    ...                  [{"boxes": box + torch.tensor([0, 0, 0, 4]), "labels": torch.tensor([1])}])
+    >>> result = evaluator.compute()
+    >>> result.map, result["coco"].map
+    (0.5, 0.5)
+    >>> print(result["coco"])
+    coco, 1 images, 1 detections: mAP 0.5000
+    class      objects  ignored  detections  recall      AP    AP50    AP75
+    cat              0        0           0       -       -       -       -
+    dog              1        0           1  1.0000  0.5000  1.0000  0.0000
+    mean of 1        1        0           1          0.5000  1.0000  0.0000
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        protocol: str | Protocol | Sequence[str | Protocol] = "voc12",
+        class_names: Sequence[str] | None = None,
+        *,
+        boxes: str = "given",
+        empty_boxes: str = "error",
+    ) -> None:
+        one_of("boxes", boxes, ["given", "continuous"])
+        one_of("empty_boxes", empty_boxes, ["error", "count"])
+        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
+            raise ConfigError(f"Expected num_classes to be an integer of at least 1 but got {num_classes!r}.")
+        self.num_classes = num_classes
+        self.protocols = _protocols(protocol)
+        self.class_names = _class_names(class_names, num_classes)
+        self.boxes = boxes
+        offset = max(p.pixel_offset for p in self.protocols) if boxes == "given" else 0.0
+        self._door = Door(num_classes, offset, empty_boxes)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything seen."""
+        self._detections: list[Detections] = []
+        self._objects: list[Objects] = []
+        self._image_ids: list[ImageId] = []
+
+    def update(self, preds: Sequence[Entry], targets: Sequence[Entry]) -> None:
+        """Take in some images.
+
+        Args:
+            preds: per image a dict of boxes (M, 4), scores (M,) and labels (M,): the final detections.
+            targets: per image a dict of boxes (G, 4) and labels (G,); if wanted difficult, iscrowd and area (G,) and
+                the image's id, image_id, for messages.
+        """
+        _check_lists(preds, targets)
+        first = len(self._image_ids)
+        ids = [_image_id(target, first + i) for i, target in enumerate(targets)]
+        found, objects = detections_of(preds, first, ids), objects_of(targets, first, ids)
+        names = [*self._image_ids, *ids]
+        self._door.check_detections(found, names)
+        self._door.check_objects(objects, names)
+        self._detections.append(found)
+        self._objects.append(objects)
+        self._image_ids = names
+
+    def compute(self) -> EvaluationResult:
+        """The result under the first protocol; those under the others are `result["coco"]` and so on."""
+        evidence = self.evidence()
+        results = [evaluate_under(self._seen_by(p, evidence), Counting.of(p)) for p in self.protocols]
+        return replace(results[0], others={p.name: r for p, r in zip(self.protocols[1:], results[1:], strict=True)})
+
+    def compare(self) -> Comparison:
+        """All protocols side by side and, for any two, the first detection they judge differently, and why."""
+        if self.boxes == "continuous":
+            raise ConfigError(
+                'Comparing needs boxes="given": the same numbers under every protocol, so that a pixel offset shows.'
+            )
+        return compare(self.evidence(), self.protocols)
+
+    def coco_numbers(
+        self,
+        max_detections: tuple[int, int, int] = (1, 10, 100),
+        areas: Mapping[str, tuple[float, float]] | None = None,
+    ) -> CocoNumbers:
+        """COCO's twelve numbers, by faster-coco-eval. They know crowds and areas but not `difficult`."""
+        return coco_numbers(self.evidence(), max_detections, areas)
+
+    def evidence(self) -> Evidence:
+        """Everything seen so far, as flat arrays."""
+        return Evidence(
+            _join(self._detections, detections_of([], 0, [])),
+            _join(self._objects, objects_of([], 0, [])),
+            list(self._image_ids),
+            self.class_names,
+        )
+
+    def _seen_by(self, protocol: Protocol, evidence: Evidence) -> Evidence:
+        return evidence.shrunk(protocol.pixel_offset) if self.boxes == "continuous" else evidence
+
+    def __repr__(self) -> str:
+        names = [p.name for p in self.protocols]
+        return (
+            f"Evaluator({self.num_classes}, {names[0] if len(names) == 1 else names!r}, {len(self._image_ids)} images)"
+        )
+
+
+def _protocols(given: str | Protocol | Sequence[str | Protocol]) -> list[Protocol]:
+    many = [given] if isinstance(given, (str, Protocol)) else list(given)
+    protocols = [get_protocol(p) for p in many]
+    names = [p.name for p in protocols]
+    if not names or len(set(names)) != len(names):
+        raise ConfigError(f"Expected one or more protocols of different names but got {names}.")
+    return protocols
+
+
+def _class_names(given: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
+    if given is None:
+        return tuple(str(c) for c in range(num_classes))
+    if isinstance(given, str) or len(given) != num_classes:
+        raise ConfigError(f"Expected {num_classes} class names, one a class, but got {given!r}.")
+    return tuple(str(name) for name in given)
+
+
+def _check_lists(preds: Any, targets: Any) -> None:
+    for name, given in (("preds", preds), ("targets", targets)):
+        if isinstance(given, (Tensor, Mapping, str)) or not isinstance(given, Sequence):
+            raise InputError(f"Expected {name} to be a list with one dict an image but got {type(given).__name__}.")
+    if len(preds) != len(targets):
+        raise InputError(f"Expected as many preds as targets but got {len(preds)} and {len(targets)}.")
+
+
+def _image_id(target: Any, position: int) -> ImageId:
+    """The id a target brings, else the number of the image in the order of updates."""
+    given = target.get("image_id", position) if isinstance(target, Mapping) else position
+    if isinstance(given, Tensor) and given.numel() == 1:
+        return int(given)
+    return given if isinstance(given, (str, int)) else str(given)
+
+
+def _join(parts: list[Rows], empty: Rows) -> Rows:
+    if len(parts) == 1:
+        return parts[0]
+    joined = [np.concatenate([getattr(part, f.name) for part in [empty, *parts]]) for f in fields(empty)]
+    return type(empty)(*joined)

@@ -1,0 +1,58 @@
+"""Evidence from a dataset and a file of detections, in the pixel convention of the one or of the other.
+
+VOC's files number pixels from 1 and include both corners: a box from 1 to 10 is ten pixels wide, and protocols with
+`pixel_offset` 1 count it so. COCO's boxes are continuous. Evaluating "as in the files" takes the objects' numbers as they
+stand and, where detections come in the other convention, converts those.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.data.base import DetectionDataset
+from stepgrad.data.coco import COCODataset, xyxy_from_xywh
+from stepgrad.data.voc import VOCDataset
+from stepgrad.evaluation.read_files import FileDetections
+from stepgrad.evaluation.records import Evidence, Objects
+
+
+def natural_offset(dataset: DetectionDataset) -> float:
+    """The pixel offset that makes the numbers of the annotation files right: 1 for VOC, else 0."""
+    return 1.0 if isinstance(dataset, VOCDataset) else 0.0
+
+
+def evidence_from(dataset: DetectionDataset, found: FileDetections, continuous: bool = False) -> Evidence:
+    """Detections and objects in one convention: continuous, or the one of the annotation files."""
+    inclusive = not continuous and natural_offset(dataset) == 1.0
+    return Evidence(found.boxes(inclusive), _objects(dataset, inclusive), list(dataset.ids), dataset.class_names)
+
+
+def _objects(dataset: DetectionDataset, inclusive: bool) -> Objects:
+    targets = [dataset.target(i) for i in range(len(dataset))]
+    counts = [len(target["labels"]) for target in targets]
+    column = lambda key, dtype: np.concatenate(  # noqa: E731
+        [np.zeros(0, dtype=dtype), *(target[key].numpy().astype(dtype) for target in targets)]  # type: ignore[literal-required]
+    )
+    return Objects(
+        images=np.repeat(np.arange(len(targets), dtype=np.int32), counts),
+        labels=column("labels", np.int64),
+        boxes=np.concatenate([np.zeros((0, 4)), *(_boxes(dataset, i, inclusive) for i in range(len(targets)))]),
+        difficult=column("difficult", np.bool_),
+        crowd=column("iscrowd", np.bool_),
+        area=_areas(dataset) if isinstance(dataset, COCODataset) else column("area", np.float64),
+    )
+
+
+def _boxes(dataset: DetectionDataset, index: int, inclusive: bool) -> NDArray[np.float64]:
+    """In double precision: targets are float32, which moves boxes with decimals a little."""
+    if isinstance(dataset, VOCDataset):
+        return dataset.devkit_boxes(index) if inclusive else dataset.annotations[index].boxes
+    if isinstance(dataset, COCODataset):
+        annotations = dataset.images[index].annotations
+        return xyxy_from_xywh(np.array([a.xywh for a in annotations], dtype=np.float64).reshape(-1, 4))
+    return dataset.target(index)["boxes"].numpy().astype(np.float64)
+
+
+def _areas(dataset: COCODataset) -> NDArray[np.float64]:
+    return np.array([a.area for image in dataset.images for a in image.annotations], dtype=np.float64)

@@ -1,0 +1,148 @@
+"""What a protocol says about every detection of a class, and the AP that follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stepgrad.evaluation.records import Evidence
+from stepgrad.metric._jit import explain_wait, run_threads
+from stepgrad.metric.arrange import Arrangement, ClassView, Layout, class_average_precision, ranked_list
+from stepgrad.metric.average_precision import Ranked
+from stepgrad.metric.batch import Batch
+from stepgrad.metric.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.metric.overlaps import Slots, no_rows
+from stepgrad.metric.protocol import Protocol
+from stepgrad.metric.sorting import descending_order
+
+Ties = Literal["file", "image"]
+"""How equal scores rank: in the order given ("file": the VOC devkit), or image after image ("image": pycocotools)."""
+
+VERDICTS = {TRUE_POSITIVE: "true positive", FALSE_POSITIVE: "false positive", IGNORED: "ignored"}
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A protocol, and the one convention that lies in the order of the data instead of in a field."""
+
+    protocol: Protocol
+    ties: Ties
+
+    @classmethod
+    def of(cls, protocol: Protocol) -> Counting:
+        """COCO's matching comes with COCO's order of equal scores, VOC's with VOC's."""
+        return cls(protocol, "image" if protocol.duplicates == "best_free" else "file")
+
+
+@dataclass(frozen=True)
+class ClassJudgement:
+    """One class under one protocol."""
+
+    label: int
+    detections: NDArray[np.int64]  # (M,) rows of `Detections` by decreasing score
+    verdicts: NDArray[np.int8]  # (thresholds, M) in that order
+    ap: NDArray[np.float64]  # (thresholds,)
+    area_ap: float  # mean over thresholds of the area under the curve, whatever recall levels the protocol has
+    P: int
+    ignored: int  # objects that do not count
+
+    @property
+    def mean_ap(self) -> float:
+        """AP: the mean over thresholds, correctly rounded as the loss does it."""
+        return math.fsum(self.ap.tolist()) / len(self.ap)
+
+
+def ranked_by_class(evidence: Evidence, ties: Ties) -> list[NDArray[np.int64]]:
+    """For each class its detections by decreasing score."""
+    found = evidence.detections
+    sequence = np.arange(len(found)) if ties == "file" else np.argsort(found.images, kind="stable")
+    ranked = sequence[descending_order(found.scores[sequence])]
+    labels = found.labels[ranked]
+    by_class = ranked[np.argsort(labels.astype(np.min_scalar_type(evidence.num_classes)), kind="stable")]
+    return np.split(by_class, np.cumsum(np.bincount(labels, minlength=evidence.num_classes))[:-1])
+
+
+def judge(evidence: Evidence, counting: Counting, labels: Sequence[int] | None = None) -> list[ClassJudgement]:
+    """Judge the classes (all, or those named)."""
+    ranked = ranked_by_class(evidence, counting.ties)
+    chosen = range(evidence.num_classes) if labels is None else labels
+    with explain_wait():
+        return run_threads(
+            lambda c: _judge_class(evidence, counting.protocol, ranked[c], c), chosen, torch.get_num_threads()
+        )
+
+
+def _judge_class(evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int) -> ClassJudgement:
+    arrangement, view = _class_view(evidence, protocol, ranked, label)
+    rules, most = arrangement.rules(), arrangement.max_detections
+    ap = [class_average_precision(view, rule, most) for rule in rules]
+    verdicts = [_verdicts(ranked_list(view, rule, most)) for rule in rules]
+    area = (
+        ap
+        if protocol.recall_levels is None
+        else [class_average_precision(_with_area(view, protocol), rule, most) for rule in rules]
+    )
+    return ClassJudgement(
+        label=label,
+        detections=ranked,
+        verdicts=np.stack(verdicts),
+        ap=np.array(ap),
+        area_ap=math.fsum(area) / len(area),
+        P=view.P,
+        ignored=len(view.objects.ignored) - view.P,
+    )
+
+
+def _class_view(
+    evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int
+) -> tuple[Arrangement, ClassView]:
+    """The detections of one class as the windows of a batch without NMS.
+
+    Windows must lie image by image. Their scores serve only to order them, so each gets minus its rank.
+    """
+    found, objects = evidence.detections, evidence.objects
+    images = found.images[ranked]
+    rank = np.argsort(images, kind="stable")  # of each window
+    counts = np.bincount(images, minlength=evidence.num_images)
+    chosen = np.flatnonzero(objects.labels == label)
+    batch = Batch(
+        offsets=np.concatenate([[0], np.cumsum(counts)]),
+        scores=-rank[:, None].astype(np.float64),
+        boxes=found.boxes[ranked[rank]],
+        object_boxes=objects.boxes[chosen],
+        object_labels=np.zeros(len(chosen), dtype=np.int64),
+        object_images=objects.images[chosen],
+        difficult=objects.difficult[chosen],
+        crowd=objects.crowd[chosen],
+    )
+    slots = _plain_slots(counts)
+    arrangement = Arrangement(batch, protocol, None, 1, Layout(slots, no_rows(len(slots.window_of))))
+    return arrangement, arrangement.view(0)
+
+
+def _plain_slots(counts: NDArray[np.int64]) -> Slots:
+    """Slots in the order of the windows: without NMS nothing is gained by a spatial one."""
+    words = -(-counts // 64)
+    first_slot = 64 * (np.cumsum(words) - words)
+    first_window = np.cumsum(counts) - counts
+    slot_of = (np.arange(counts.sum()) + np.repeat(first_slot - first_window, counts)).astype(np.int32)
+    window_of = np.full(64 * int(words.sum()), -1, dtype=np.int32)
+    window_of[slot_of] = np.arange(len(slot_of), dtype=np.int32)
+    return Slots(slot_of, window_of, np.repeat(np.arange(len(counts), dtype=np.int32), words))
+
+
+def _with_area(view: ClassView, protocol: Protocol) -> ClassView:
+    counts, norm = replace(protocol, recall_levels=None).level_counts(view.P)
+    return replace(view, cumulative=np.cumsum(counts), norm=norm)
+
+
+def _verdicts(ranked: Ranked) -> NDArray[np.int8]:
+    """The role of each detection, from the counts above it."""
+    true, counted = np.diff(ranked.tp_above), np.diff(ranked.counted_above)
+    return np.where(true > 0, TRUE_POSITIVE, np.where(counted > 0, FALSE_POSITIVE, IGNORED)).astype(np.int8)

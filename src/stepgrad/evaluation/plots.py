@@ -1,0 +1,88 @@
+"""Precision-recall curves as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepgrad.errors import ConfigError, MissingDependencyError
+from stepgrad.evaluation.tables import shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from stepgrad.evaluation.result import ClassResult, EvaluationResult
+
+CURVE, ENVELOPE = "#9aa5b1", "#1f5fa8"
+
+
+def plot_curves(
+    result: EvaluationResult,
+    path: str | Path | None = None,
+    threshold: float | None = None,
+    classes: Sequence[str | int] | None = None,
+) -> Figure:
+    """A small panel a class: the curve, and the interpolated curve whose mean is AP."""
+    figure_class = _figure_class()
+    rows = [result.of_class(name) for name in classes] if classes is not None else list(result.classes)
+    if not rows:
+        raise ConfigError("Expected at least one class to plot but got none.")
+    columns = min(len(rows), 5)
+    lines = -(-len(rows) // columns)
+    figure = figure_class(figsize=(1.2 + 2.1 * columns, 1.1 + 2.1 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
+    threshold = threshold or result.protocol.match_thresholds[0]
+    for panel, row in zip(panels.flat, rows, strict=False):
+        _draw(panel, row, threshold)
+    for panel in panels.flat[len(rows) :]:
+        panel.set_axis_off()
+    figure.supxlabel("recall")
+    figure.supylabel("precision")
+    title = f"{result.protocol.name}: mAP {shown(result.map)}, curves at IoU {threshold:g}"
+    figure.suptitle(title)
+    if path is not None:
+        save(figure, Path(path))
+    return figure
+
+
+def _draw(panel: Any, row: ClassResult, threshold: float) -> None:
+    curve = row.curve(threshold)
+    ap = next(v for t, v in row.ap_by_threshold.items() if math.isclose(t, threshold, abs_tol=1e-9))
+    panel.set_title(f"{row.name}  {shown(math.nan if math.isnan(row.ap) else ap)}", fontsize=9)
+    panel.set(xlim=(0, 1), ylim=(0, 1.04), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
+    panel.tick_params(labelsize=8)
+    panel.grid(alpha=0.25, linewidth=0.6)
+    panel.set_axisbelow(True)
+    if row.objects == 0:
+        panel.text(0.5, 0.5, "no objects", ha="center", va="center", fontsize=8, color="#666666")
+        return
+    best = np.concatenate([curve.interpolated[:1], curve.interpolated, [0.0]])
+    reached = np.concatenate([[0.0], curve.recall, curve.recall[-1:] if len(curve.recall) else [0.0]])
+    panel.plot(curve.recall, curve.precision, color=CURVE, linewidth=0.8)
+    panel.step(reached, best, where="pre", color=ENVELOPE, linewidth=1.3)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the picture, whole or not at all; the suffix chooses the format."""
+    from stepgrad.data.files import write_whole
+
+    kinds = figure.canvas.get_supported_filetypes()
+    kind = path.suffix.lstrip(".").lower()
+    if kind not in kinds:
+        raise ConfigError(f"{path}: expected a name that ends in one of {sorted(kinds)}.")
+    content = BytesIO()
+    figure.savefig(content, format=kind, dpi=150)
+    write_whole(path, content.getvalue())
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError('Plots need matplotlib: pip install "stepgrad[detector]"') from error
+    return Figure

@@ -1,0 +1,246 @@
+"""Detections from disk: COCO's result json and VOC's `comp4` text files, with every defect named."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.data.base import DetectionDataset
+from stepgrad.data.coco import COCODataset, xyxy_from_xywh
+from stepgrad.data.voc_xml import continuous_from_devkit, devkit_from_continuous
+from stepgrad.errors import DataError, suggest
+from stepgrad.evaluation.records import Detections
+
+
+@dataclass(frozen=True)
+class FileDetections:
+    """Detections as a file has them."""
+
+    detections: Detections
+    inclusive: bool
+    """VOC files number pixels from 1 and include both corners; COCO files have continuous boxes."""
+    missing: tuple[str, ...] = ()
+    """Classes that VOC files should have but have not."""
+
+    def boxes(self, inclusive: bool) -> Detections:
+        """The detections in the convention asked for; numbers that are in it already stay to the last bit."""
+        if inclusive == self.inclusive:
+            return self.detections
+        convert = devkit_from_continuous if inclusive else continuous_from_devkit
+        return replace(self.detections, boxes=convert(self.detections.boxes))
+
+
+def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: str = "error") -> FileDetections:
+    """Read a COCO result file, or VOC text files: a folder, one file, or a pattern such as `out/comp4_det_val_*.txt`.
+
+    Args:
+        path: where the detections are.
+        dataset: what they were made on; its images and classes are the ones that are known.
+        empty_boxes: "error" refuses boxes without area, "count" lets them pass.
+    """
+    place = Path(path).expanduser()
+    if place.suffix.lower() == ".json":
+        return FileDetections(read_coco_results(place, dataset, empty_boxes), inclusive=False)
+    files = voc_files(place, dataset.class_names)
+    missing = tuple(name for name in dataset.class_names if name not in files)
+    return FileDetections(read_voc_results(files, dataset, empty_boxes), inclusive=True, missing=missing)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Turns what a file says into rows, or raises with the place."""
+
+    dataset: DetectionDataset
+    empty_boxes: str
+    positions: dict[str, int]
+
+    @classmethod
+    def of(cls, dataset: DetectionDataset, empty_boxes: str) -> _Reader:
+        return cls(dataset, empty_boxes, {str(image_id): i for i, image_id in enumerate(dataset.ids)})
+
+    def image(self, image_id: object, where: str) -> int:
+        """Ids compare as text: a text file cannot tell 7 from "7"."""
+        position = self.positions.get(str(image_id))
+        if position is None:
+            close = suggest(str(image_id), list(self.positions)) if len(self.positions) < 10_000 else ""
+            raise DataError(
+                f"{where}: image {image_id!r} is not among the {len(self.positions)} images of {self.dataset.name}; "
+                f"check that detections and data are of the same split.{close}"
+            )
+        return position
+
+    def numbers(self, score: float, box: Sequence[float], where: str) -> None:
+        """Refuse what no protocol can judge; `box` is given by width and height in its last two places."""
+        if not math.isfinite(score):
+            raise DataError(f"{where}: expected a finite score but got {score}; remove the line or mend the detector")
+        if not all(math.isfinite(value) for value in box):
+            raise DataError(f"{where}: expected a finite box but got {list(box)}; remove the line or mend the detector")
+        if self.empty_boxes == "error" and (box[2] <= 0.0 or box[3] <= 0.0):
+            raise DataError(
+                f"{where}: the box is {box[2]:g} wide and {box[3]:g} high; remove it, or count such boxes as the false "
+                "positives they are with --empty_boxes count"
+            )
+
+
+def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = "error") -> Detections:
+    """Read a list of {image_id, category_id, bbox [x, y, width, height], score}, or the same under "annotations"."""
+    entries = _json_entries(path)
+    labels = _labels_by_category(dataset)
+    reader = _Reader.of(dataset, empty_boxes)
+    images, found, scores, boxes = [], [], [], []
+    for number, entry in enumerate(entries):
+        where = f"{path}: detection {number}"
+        box, score, category = _coco_fields(entry, where)
+        if category not in labels:
+            known = ", ".join(f"{key} {dataset.class_names[label]}" for key, label in labels.items())
+            raise DataError(f"{where}: unknown category_id {category!r}; {dataset.name} has {known}")
+        reader.numbers(score, box, where)
+        images.append(reader.image(entry["image_id"], where))
+        found.append(labels[category])
+        scores.append(score)
+        boxes.append(box)
+    return _arrays(images, found, scores, xyxy_from_xywh(np.array(boxes, dtype=np.float64).reshape(-1, 4)))
+
+
+def _json_entries(path: Path) -> list[Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: is not JSON ({error}); was it written to the end? Export it again") from error
+    if isinstance(content, dict):
+        content = content.get("annotations")
+    if not isinstance(content, list):
+        raise DataError(
+            f"{path}: expected a list of detections (COCO's result format) but got {type(content).__name__}"
+        )
+    return content
+
+
+def _coco_fields(entry: Any, where: str) -> tuple[list[float], float, Any]:
+    keys = ("image_id", "category_id", "bbox", "score")
+    if not isinstance(entry, dict) or any(key not in entry for key in keys):
+        got = sorted(entry) if isinstance(entry, dict) else type(entry).__name__
+        raise DataError(
+            f"{where}: expected {', '.join(keys)} but got {got}; detections need a score, objects have none"
+        )
+    box, score = entry["bbox"], entry["score"]
+    if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
+        raise DataError(f"{where}: expected bbox [x, y, width, height] but got {box!r}")
+    if not _is_number(score):
+        raise DataError(f"{where}: expected a number as score but got {score!r}")
+    return box, float(score), entry["category_id"]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _labels_by_category(dataset: DetectionDataset) -> dict[Any, int]:
+    """COCO files bring their own category ids; other datasets number their classes from 1."""
+    return {category: label for label, category in enumerate(category_ids(dataset))}
+
+
+def category_ids(dataset: DetectionDataset) -> tuple[int, ...]:
+    """The category id of each label."""
+    if isinstance(dataset, COCODataset):
+        return dataset.category_ids
+    return tuple(range(1, len(dataset.class_names) + 1))
+
+
+def voc_files(path: Path, class_names: Sequence[str]) -> dict[str, Path]:
+    """The text file of each class: its name ends in `_CLASS.txt`, as in comp4_det_test_dog.txt."""
+    files: dict[str, Path] = {}
+    for file in _text_files(path):
+        name = _class_of(file, class_names)
+        if name is None:
+            continue
+        if name in files:
+            raise DataError(
+                f"{file}: {files[name].name} holds detections of {name!r} too; name one set with a pattern, "
+                f"for example --detections '{file.parent}/comp4_det_test_*.txt'"
+            )
+        files[name] = file
+    if not files:
+        raise DataError(
+            f"{path}: no detections found; expected a COCO result .json, or VOC text files named like "
+            f"comp4_det_test_{class_names[0]}.txt with lines `image score xmin ymin xmax ymax`"
+        )
+    return files
+
+
+def _text_files(path: Path) -> list[Path]:
+    if "*" in path.name:
+        return sorted(path.parent.glob(path.name))
+    if path.is_dir():
+        return sorted(path.glob("*.txt"))
+    if not path.is_file():
+        close = suggest(path.name, [entry.name for entry in path.parent.glob("*")])
+        raise DataError(f"{path}: no such file or folder.{close}")
+    return [path]
+
+
+def _class_of(file: Path, class_names: Sequence[str]) -> str | None:
+    fitting = [name for name in class_names if file.stem == name or file.stem.endswith(f"_{name}")]
+    if fitting:
+        return max(fitting, key=len)  # `motor_bike` before `bike`
+    if "_det_" in file.name:
+        word = file.stem.rsplit("_", 1)[-1]
+        raise DataError(
+            f"{file}: {word!r} is no class of the data, which has {', '.join(class_names)}."
+            f"{suggest(word, list(class_names))}"
+        )
+    return None
+
+
+def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_boxes: str = "error") -> Detections:
+    """Read the lines `image score xmin ymin xmax ymax` of one file a class; the numbers stay as they are."""
+    reader = _Reader.of(dataset, empty_boxes)
+    images: list[int] = []
+    labels: list[int] = []
+    numbers: list[list[float]] = []
+    for label, name in enumerate(dataset.class_names):
+        for image, values in _voc_lines(files[name], reader) if name in files else ():
+            images.append(image)
+            labels.append(label)
+            numbers.append(values)
+    table = np.array(numbers, dtype=np.float64).reshape(-1, 5)
+    return _arrays(images, labels, table[:, 0], table[:, 1:])
+
+
+def _voc_lines(path: Path, reader: _Reader) -> Iterator[tuple[int, list[float]]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as text ({error}); write it again") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        parts = line.split()
+        if not parts:
+            continue
+        where = f"{path}, line {number}"
+        try:
+            values = [float(part) for part in parts[1:]]
+        except ValueError:
+            values = []
+        if len(values) != 5:
+            raise DataError(f"{where}: expected `image score xmin ymin xmax ymax` but got {line.strip()!r}")
+        score, x1, y1, x2, y2 = values
+        reader.numbers(score, (x1, y1, x2 - x1 + 1.0, y2 - y1 + 1.0), where)
+        yield reader.image(parts[0], where), values
+
+
+def _arrays(images: list[int], labels: list[int], scores: Any, boxes: NDArray[np.float64]) -> Detections:
+    return Detections(
+        np.array(images, dtype=np.int32),
+        np.array(labels, dtype=np.int64),
+        np.array(scores, dtype=np.float64),
+        np.ascontiguousarray(boxes),
+    )

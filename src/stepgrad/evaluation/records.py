@@ -1,0 +1,230 @@
+"""What an evaluation looks at: detections and objects as flat arrays, and the tensors they come from, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stepgrad.errors import InputError, NonFiniteError
+
+if TYPE_CHECKING:
+    from stepgrad.data.base import ImageId
+
+Entry = Mapping[str, Any]
+"""One image: tensors by name."""
+
+
+@dataclass(frozen=True)
+class Detections:
+    """M detections of all images and classes. Equal scores rank by their order here."""
+
+    images: NDArray[np.int32]
+    labels: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    boxes: NDArray[np.float64]  # (M, 4) x1 y1 x2 y2
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+@dataclass(frozen=True)
+class Objects:
+    """G objects of all images and classes."""
+
+    images: NDArray[np.int32]
+    labels: NDArray[np.int64]
+    boxes: NDArray[np.float64]  # (G, 4) x1 y1 x2 y2
+    difficult: NDArray[np.bool_]
+    crowd: NDArray[np.bool_]
+    area: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything a protocol judges by."""
+
+    detections: Detections
+    objects: Objects
+    image_ids: Sequence[ImageId]
+    class_names: tuple[str, ...]
+
+    @property
+    def num_images(self) -> int:
+        return len(self.image_ids)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def shrunk(self, pixels: float) -> Evidence:
+        """The same with right and lower edges moved in: what turns continuous boxes into inclusive ones."""
+        if pixels == 0.0:
+            return self
+        corner = np.array([0.0, 0.0, pixels, pixels])
+        return replace(
+            self,
+            detections=replace(self.detections, boxes=self.detections.boxes - corner),
+            objects=replace(self.objects, boxes=self.objects.boxes - corner),
+        )
+
+
+@dataclass(frozen=True)
+class Door:
+    """What is let in."""
+
+    num_classes: int
+    pixel_offset: float = 0.0
+    """Boxes must have positive width and height after this is added."""
+    empty_boxes: str = "error"
+    """"error", or "count": a detection without area finds nothing, so it is a false positive."""
+
+    def check_detections(self, found: Detections, names: Sequence[ImageId]) -> None:
+        """Raise if a detection cannot be judged; `names` are the ids of the images."""
+        _check_finite(found.scores, found.images, names, "scores", "NaN scores come from a diverged model")
+        _check_finite(found.boxes, found.images, names, "boxes", "look at the model that made them")
+        self._check_labels(found.labels, found.images, names, "detection")
+        if self.empty_boxes == "error":
+            way_out = 'drop it, or count such detections as false positives with empty_boxes="count"'
+            self._check_boxes(found.boxes, found.images, names, "detection", way_out)
+
+    def check_objects(self, found: Objects, names: Sequence[ImageId]) -> None:
+        """Raise if an object cannot be found by any detection."""
+        _check_finite(found.boxes, found.images, names, "target boxes", "mend the annotation")
+        self._check_labels(found.labels, found.images, names, "object")
+        self._check_boxes(found.boxes, found.images, names, "object", "mend or drop the annotation")
+
+    def _check_labels(
+        self, labels: NDArray[np.int64], images: NDArray[np.int32], names: Sequence[ImageId], what: str
+    ) -> None:
+        outside = (labels < 0) | (labels >= self.num_classes)
+        if outside.any():
+            image, index = _locate(outside, images)
+            raise InputError(
+                f"image {names[image]}: expected labels in [0, {self.num_classes}) but {what} {index} has label "
+                f"{labels[outside][0]}; labels that count background as 0 need 1 subtracted."
+            )
+
+    def _check_boxes(
+        self, boxes: NDArray[np.float64], images: NDArray[np.int32], names: Sequence[ImageId], what: str, way_out: str
+    ) -> None:
+        sizes = boxes[:, 2:] - boxes[:, :2] + self.pixel_offset
+        empty: NDArray[np.bool_] = np.logical_or(sizes[:, 0] <= 0.0, sizes[:, 1] <= 0.0)
+        if empty.any():
+            image, index = _locate(empty, images)
+            raise InputError(
+                f"image {names[image]}: expected boxes as (x1, y1, x2, y2) of positive width and height "
+                f"but {what} {index} is {boxes[empty][0].tolist()}; {way_out}."
+            )
+
+
+def _locate(wrong: NDArray[np.bool_], images: NDArray[np.int32]) -> tuple[int, int]:
+    """Image of the first wrong row, and the row's number within its image."""
+    row = int(np.argmax(wrong))
+    return int(images[row]), int(np.count_nonzero(images[:row] == images[row]))
+
+
+def _check_finite(
+    values: NDArray[np.float64], images: NDArray[np.int32], names: Sequence[ImageId], what: str, way_out: str
+) -> None:
+    if not np.isfinite(values).all():
+        wrong: NDArray[np.bool_] = ~np.isfinite(values.reshape(len(values), -1).sum(axis=1))
+        image, index = _locate(wrong, images)
+        got = values[wrong][0].tolist()
+        raise NonFiniteError(f"image {names[image]}: expected finite {what} but {what}[{index}] is {got}; {way_out}.")
+
+
+def detections_of(preds: Sequence[Entry], first: int, names: Sequence[ImageId]) -> Detections:
+    """Flatten torchmetrics' predictions: one dict of boxes, scores and labels an image."""
+    boxes, counts = _rows(preds, "boxes", (4,), names, "predictions")
+    scores, scored = _rows(preds, "scores", (), names, "predictions")
+    labels, labelled = _rows(preds, "labels", (), names, "predictions")
+    _check_counts(names, {"boxes": counts, "scores": scored, "labels": labelled})
+    images = np.repeat(np.arange(first, first + len(preds), dtype=np.int32), counts)
+    return Detections(images, _integers(labels, preds, names), _doubles(scores), _doubles(boxes))
+
+
+def objects_of(targets: Sequence[Entry], first: int, names: Sequence[ImageId]) -> Objects:
+    """Flatten the targets: one dict of boxes and labels an image; difficult, iscrowd and area may be missing."""
+    boxes, counts = _rows(targets, "boxes", (4,), names, "targets")
+    labels, labelled = _rows(targets, "labels", (), names, "targets")
+    _check_counts(names, {"boxes": counts, "labels": labelled})
+    images = np.repeat(np.arange(first, first + len(targets), dtype=np.int32), counts)
+    corners = _doubles(boxes)
+    own_area = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
+    return Objects(
+        images,
+        _integers(labels, targets, names),
+        corners,
+        _optional(targets, "difficult", counts, names, np.zeros(len(corners))) != 0.0,
+        _optional(targets, "iscrowd", counts, names, np.zeros(len(corners))) != 0.0,
+        _optional(targets, "area", counts, names, own_area),
+    )
+
+
+def _rows(
+    entries: Sequence[Entry], key: str, shape: tuple[int, ...], names: Sequence[ImageId], what: str
+) -> tuple[Tensor, NDArray[np.int64]]:
+    """The tensors of one name as one, and how many rows each image has."""
+    parts, counts = [], np.zeros(len(entries), dtype=np.int64)
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, Mapping) or key not in entry:
+            keys = sorted(entry) if isinstance(entry, Mapping) else type(entry).__name__
+            raise InputError(f"image {names[i]}: expected {what} to be a dict with {key!r} but got {keys}.")
+        rows = torch.as_tensor(entry[key]).detach()
+        if rows.shape[1:] != shape or rows.ndim == 0:
+            if rows.numel() > 0:
+                wanted = "(N, 4)" if shape else "(N,)"
+                raise InputError(
+                    f"image {names[i]}: expected {key} of shape {wanted} in the {what} but got {tuple(rows.shape)}."
+                )
+            continue  # no rows, however they are written
+        counts[i] = len(rows)
+        if counts[i]:
+            parts.append(rows)
+    return (torch.cat(parts) if parts else torch.zeros(0, *shape, dtype=torch.float64)), counts
+
+
+def _check_counts(names: Sequence[ImageId], counts: dict[str, NDArray[np.int64]]) -> None:
+    table = np.stack(list(counts.values()))
+    wrong = (table != table[0]).any(axis=0)
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        got = ", ".join(f"{count[i]} {key}" for key, count in counts.items())
+        raise InputError(f"image {names[i]}: expected as many {' as '.join(counts)} but got {got}.")
+
+
+def _doubles(rows: Tensor) -> NDArray[np.float64]:
+    return rows.to("cpu", torch.float64).numpy()
+
+
+def _integers(rows: Tensor, entries: Sequence[Entry], names: Sequence[ImageId]) -> NDArray[np.int64]:
+    if len(rows) and (rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool):
+        kinds = [torch.as_tensor(entry["labels"]).dtype for entry in entries]
+        i = kinds.index(rows.dtype) if rows.dtype in kinds else 0
+        raise InputError(f"image {names[i]}: expected integer labels but got {rows.dtype}.")
+    return rows.to("cpu", torch.int64).numpy()
+
+
+def _optional(
+    targets: Sequence[Entry], key: str, counts: NDArray[np.int64], names: Sequence[ImageId], default: NDArray[Any]
+) -> NDArray[np.float64]:
+    """One value an object; images that do not say have the default."""
+    given = np.array([key in target for target in targets], dtype=np.bool_)
+    if not given.any():
+        return default
+    said = [target for target, says in zip(targets, given, strict=True) if says]
+    their_names = [name for name, says in zip(names, given, strict=True) if says]
+    values, found = _rows(said, key, (), their_names, "targets")
+    _check_counts(their_names, {"boxes": counts[given], key: found})
+    filled = default.astype(np.float64)
+    filled[np.repeat(given, counts)] = _doubles(values)
+    return filled

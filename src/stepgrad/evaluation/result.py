@@ -1,0 +1,229 @@
+"""What an evaluation found: a number, a table, and the curves behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.errors import ConfigError, InputError, one_of
+from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
+from stepgrad.evaluation.records import Evidence
+from stepgrad.evaluation.tables import plain_table, shown
+from stepgrad.metric.matching import IGNORED, TRUE_POSITIVE
+from stepgrad.metric.mean_ap import MAPResult, mean_over_classes, result_of
+from stepgrad.metric.protocol import Protocol
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class PRCurve:
+    """Precision and recall after each counted detection, by decreasing score."""
+
+    threshold: float
+    recall: NDArray[np.float64]
+    precision: NDArray[np.float64]
+    scores: NDArray[np.float64]
+
+    @property
+    def interpolated(self) -> NDArray[np.float64]:
+        """The best precision at this recall or any higher: what AP sums."""
+        return np.maximum.accumulate(self.precision[::-1])[::-1]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassResult:
+    """One class."""
+
+    name: str
+    label: int
+    ap: float
+    """nan if the protocol leaves the class out because nothing of it was there to find."""
+    area_ap: float
+    """The area under the interpolated curve, which VOC prints beside the 11-point AP."""
+    ap_by_threshold: dict[float, float]
+    objects: int
+    ignored: int
+    """Objects that do not count: difficult, or crowds."""
+    scores: NDArray[np.float64] = field(repr=False)
+    """(M,) of all detections, in decreasing order."""
+    verdicts: NDArray[np.int8] = field(repr=False)
+    """(thresholds, M) 1 true positive, 0 false positive, 2 ignored."""
+
+    @property
+    def detections(self) -> int:
+        return len(self.scores)
+
+    @property
+    def recall(self) -> float:
+        """The share of objects found, at the lowest threshold; nan without objects."""
+        found = int(np.count_nonzero(self.verdicts[0] == TRUE_POSITIVE))
+        return found / self.objects if self.objects else math.nan
+
+    def curve(self, threshold: float | None = None) -> PRCurve:
+        """The precision-recall curve at one of the protocol's thresholds (default: the first)."""
+        thresholds = list(self.ap_by_threshold)
+        if threshold is None:
+            threshold = thresholds[0]
+        near = [t for t in range(len(thresholds)) if math.isclose(thresholds[t], threshold, abs_tol=1e-9)]
+        if not near:
+            raise ConfigError(f"Expected one of the protocol's thresholds {thresholds} but got {threshold!r}.")
+        verdicts = self.verdicts[near[0]]
+        counted = verdicts != IGNORED
+        true = np.cumsum(verdicts[counted] == TRUE_POSITIVE)
+        recall = true / self.objects if self.objects else np.full(len(true), np.nan)
+        return PRCurve(thresholds[near[0]], recall, true / np.arange(1, len(true) + 1), self.scores[counted])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EvaluationResult(MAPResult):
+    """mAP, the AP of each class, and how they came about. `print` shows a table."""
+
+    protocol: Protocol
+    classes: tuple[ClassResult, ...]
+    images: int
+    others: dict[str, EvaluationResult] = field(default_factory=dict)
+    """Results of further protocols on the same detections, by name."""
+
+    @property
+    def detections(self) -> int:
+        return sum(row.detections for row in self.classes)
+
+    @cached_property
+    def area_map(self) -> float:
+        """The mean of the areas under the interpolated curves."""
+        return self._mean([row.area_ap for row in self.classes])
+
+    def map_at(self, threshold: float) -> float:
+        """mAP at one of the protocol's thresholds: `result.map_at(0.75)` is COCO's AP75."""
+        thresholds = self.protocol.match_thresholds
+        near = [t for t in thresholds if math.isclose(t, threshold, abs_tol=1e-9)]
+        if not near:
+            raise ConfigError(f"Expected one of the protocol's thresholds {list(thresholds)} but got {threshold!r}.")
+        return self._mean([row.ap_by_threshold[near[0]] for row in self.classes])
+
+    def __getitem__(self, name: str) -> EvaluationResult:
+        """The result under the protocol of that name."""
+        one_of("the protocol", name, [self.protocol.name, *self.others])
+        return self if name == self.protocol.name else self.others[name]
+
+    def of_class(self, name: str | int) -> ClassResult:
+        """The row of a class, by name or label."""
+        if isinstance(name, int):
+            if not 0 <= name < len(self.classes):
+                raise InputError(f"Expected a label in [0, {len(self.classes)}) but got {name}.")
+            return self.classes[name]
+        one_of("the class", name, [row.name for row in self.classes])
+        return next(row for row in self.classes if row.name == name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists for json; None where there is no number."""
+        content: dict[str, Any] = {
+            "protocol": self.protocol.name,
+            "map": self.map,
+            "area_map": self.area_map,
+            "images": self.images,
+            "detections": self.detections,
+            "classes": [_class_dict(row) for row in self.classes],
+        }
+        if self.others:
+            content["others"] = {name: result.to_dict() for name, result in self.others.items()}
+        return content
+
+    def plot(
+        self, path: str | Path | None = None, threshold: float | None = None, classes: Sequence[str | int] | None = None
+    ) -> Figure:
+        """Precision-recall curves as a matplotlib figure, written to `path` if given."""
+        from stepgrad.evaluation.plots import plot_curves
+
+        return plot_curves(self, path, threshold, classes)
+
+    def __str__(self) -> str:
+        header, rows = self.table()
+        title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {shown(self.map)}"
+        return "\n\n".join([f"{title}\n{plain_table(header, rows)}", *(str(other) for other in self.others.values())])
+
+    def __repr__(self) -> str:
+        return f"EvaluationResult(protocol={self.protocol.name!r}, map={self.map}, classes={len(self.classes)})"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings, one row a class, and the mean."""
+        extra = self._extra_columns()
+        header = ["class", "objects", "ignored", "detections", "recall", "AP", *extra]
+        rows = [
+            [row.name, str(row.objects), str(row.ignored), str(row.detections), shown(row.recall), shown(row.ap)]
+            + [shown(values[row.label]) for values, _ in extra.values()]
+            for row in self.classes
+        ]
+        counted = sum(not math.isnan(row.ap) for row in self.classes)
+        total = [str(sum(getattr(row, name) for row in self.classes)) for name in ("objects", "ignored", "detections")]
+        mean = [shown(self.map), *(shown(value) for _, value in extra.values())]
+        return header, [*rows, [f"mean of {counted}", *total, "", *mean]]
+
+    def _extra_columns(self) -> dict[str, tuple[list[float], float]]:
+        """Further APs people look for: the area beside the 11 points, AP50 and AP75 beside the mean over thresholds."""
+        columns: dict[str, tuple[list[float], float]] = {}
+        if self.protocol.recall_levels == 11:
+            columns["AP (area)"] = [self._left_out(row, row.area_ap) for row in self.classes], self.area_map
+        thresholds = self.protocol.match_thresholds
+        for t in (0.5, 0.75):
+            if len(thresholds) > 1 and t in thresholds:
+                values = [self._left_out(row, row.ap_by_threshold[t]) for row in self.classes]
+                columns[f"AP{100 * t:.0f}"] = values, self.map_at(t)
+        return columns
+
+    def _left_out(self, row: ClassResult, value: float) -> float:
+        return math.nan if math.isnan(row.ap) else value
+
+    def _mean(self, values: list[float]) -> float:
+        present = np.array([row.objects > 0 for row in self.classes], dtype=np.bool_)
+        return mean_over_classes(np.array(values), present, self.protocol.absent_classes)
+
+
+def _class_dict(row: ClassResult) -> dict[str, Any]:
+    number = lambda value: None if math.isnan(value) else value  # noqa: E731
+    return {
+        "name": row.name,
+        "ap": number(row.ap),
+        "area_ap": number(row.area_ap) if not math.isnan(row.ap) else None,
+        "ap_by_threshold": {f"{t:.2f}": value for t, value in row.ap_by_threshold.items()},
+        "objects": row.objects,
+        "ignored": row.ignored,
+        "detections": row.detections,
+        "recall": number(row.recall),
+    }
+
+
+def evaluate_under(evidence: Evidence, counting: Counting) -> EvaluationResult:
+    """Judge everything under one protocol."""
+    return result_from(judge(evidence, counting), evidence, counting.protocol)
+
+
+def result_from(judged: list[ClassJudgement], evidence: Evidence, protocol: Protocol) -> EvaluationResult:
+    """The result that follows from the verdicts."""
+    ap = np.array([row.mean_ap for row in judged], dtype=np.float64)
+    present = np.array([row.P > 0 for row in judged], dtype=np.bool_)
+    found = result_of(ap, present, protocol.absent_classes)
+    classes = tuple(
+        ClassResult(
+            name=evidence.class_names[row.label],
+            label=row.label,
+            ap=float(value),
+            area_ap=row.area_ap,
+            ap_by_threshold=dict(zip(protocol.match_thresholds, row.ap.tolist(), strict=True)),
+            objects=row.P,
+            ignored=row.ignored,
+            scores=evidence.detections.scores[row.detections],
+            verdicts=row.verdicts,
+        )
+        for row, value in zip(judged, found.ap.tolist(), strict=True)
+    )
+    return EvaluationResult(found.map, found.ap, protocol, classes, evidence.num_images)

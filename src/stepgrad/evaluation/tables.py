@@ -1,0 +1,40 @@
+"""Numbers and tables as plain text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def shown(value: float) -> str:
+    """Four decimals, or a dash for nan.
+
+    >>> shown(0.72138), shown(float("nan"))
+    ('0.7214', '-')
+    """
+    return "-" if math.isnan(value) else f"{value:.4f}"
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned, words to the left and numbers to the right.
+
+    >>> print(plain_table(["class", "AP", "rule"], [["dog", "0.5", "ties"], ["cat", "12.75", ""]]))
+    class     AP  rule
+    dog      0.5  ties
+    cat    12.75
+    """
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    right = [all(_numeric(cell) for cell in column[1:]) for column in columns]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if numeric else cell.ljust(width)
+            for cell, width, numeric in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in [header, *rows]
+    ]
+    return "\n".join(lines)
+
+
+def _numeric(cell: str) -> bool:
+    return cell in ("", "-") or cell.lstrip("+-").replace(".", "", 1).isdigit()

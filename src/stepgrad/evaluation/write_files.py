@@ -1,0 +1,88 @@
+"""Detections to disk: COCO's result json and VOC's `comp4` text files, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from stepgrad.data.base import ImageId
+from stepgrad.data.files import WriteError, write_whole
+from stepgrad.data.voc_xml import devkit_from_continuous
+from stepgrad.evaluation.records import Entry, detections_of
+
+
+def write_coco_results(
+    path: str | Path, preds: Sequence[Entry], image_ids: Sequence[ImageId], categories: Sequence[int] | None = None
+) -> None:
+    """Write detections (continuous boxes) as COCO's result json.
+
+    Args:
+        path: the file; it is replaced only once the new one is whole.
+        preds: per image a dict of boxes, scores and labels.
+        image_ids: the id of each image.
+        categories: the category id of each label; None numbers them from 1.
+    """
+    found = detections_of(preds, 0, image_ids)
+    rows = zip(found.images.tolist(), found.labels.tolist(), found.boxes.tolist(), found.scores.tolist(), strict=True)
+    entries = [
+        {
+            "image_id": image_ids[image],
+            "category_id": label + 1 if categories is None else categories[label],
+            "bbox": [x1, y1, x2 - x1, y2 - y1],
+            "score": score,
+        }
+        for image, label, (x1, y1, x2, y2), score in rows
+    ]
+    write_whole(Path(path), json.dumps(entries).encode())
+
+
+def write_voc_results(
+    folder: str | Path,
+    preds: Sequence[Entry],
+    image_ids: Sequence[ImageId],
+    class_names: Sequence[str],
+    prefix: str = "comp4_det_test",
+    decimals: int | None = 6,
+) -> list[Path]:
+    """Write detections (continuous boxes) as VOC text files, one a class, in 1-based inclusive pixels.
+
+    Args:
+        folder: where the files go; existing ones are replaced only once all new ones are whole.
+        preds: per image a dict of boxes, scores and labels.
+        image_ids: the id of each image.
+        class_names: a file each, empty for a class without detections.
+        prefix: of the file names: `comp4_det_val` for VOC's val split.
+        decimals: of scores and boxes; None writes as many as the numbers have. Three, as often seen, make ties.
+    """
+    found = detections_of(preds, 0, image_ids)
+    text = repr if decimals is None else f"{{:.{decimals}f}}".format
+    boxes = devkit_from_continuous(found.boxes).tolist()
+    lines: dict[int, list[str]] = {label: [] for label in range(len(class_names))}
+    for image, label, score, box in zip(
+        found.images.tolist(), found.labels.tolist(), found.scores.tolist(), boxes, strict=True
+    ):
+        lines[label].append(" ".join([str(image_ids[image]), *(text(value) for value in (score, *box))]) + "\n")
+    contents = {f"{prefix}_{name}.txt": "".join(lines[label]).encode() for label, name in enumerate(class_names)}
+    return _write_together(Path(folder), contents)
+
+
+def _write_together(folder: Path, contents: dict[str, bytes]) -> list[Path]:
+    """All files or none: they are made whole in a folder beside, then put in place."""
+    beside = folder / f".writing-{os.getpid()}"
+    try:
+        for name, content in contents.items():
+            write_whole(beside / name, content)
+        for name in contents:
+            os.replace(beside / name, folder / name)
+    except WriteError as error:
+        raise WriteError(str(error).replace(str(beside), str(folder))) from error
+    finally:
+        for name in contents:
+            with suppress(OSError):
+                (beside / name).unlink()
+        with suppress(OSError):
+            beside.rmdir()
+    return [folder / name for name in contents]
