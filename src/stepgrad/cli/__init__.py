@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True, highlight=False)
     try:
         result = auto_cli(
-            commands(),
+            dict[str, Any](commands()),
             args=list(sys.argv[1:] if arguments is None else arguments),
             prog="stepgrad",
             description="Train detectors directly for the metric you report. `stepgrad demo` shows it in minutes.",

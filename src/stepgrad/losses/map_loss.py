@@ -94,6 +94,7 @@ class MAPLoss(nn.Module):
         absent_classes: str = "zero",
     ) -> None:
         super().__init__()
+        _keep_out_of_compiled_graphs()
         check_nms_threshold(nms_threshold)
         one_of("balance", balance, BALANCES)
         if num_classes < 1:
@@ -129,7 +130,6 @@ class MAPLoss(nn.Module):
         }
         return cls(num_classes, protocol, **{**settings, **changes})
 
-    @torch.compiler.disable
     def forward(self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]) -> Tensor:
         """The loss of a batch: lists per image of (N, K) scores, (N, 4) or (N, K, 4) boxes, and target dicts."""
         batch = make_batch(scores, boxes, targets, self.num_classes)
@@ -170,6 +170,14 @@ class MAPLoss(nn.Module):
             f"{self.num_classes}, protocol={self.protocol.name!r}, nms_threshold={self.nms_threshold}, "
             f"estimator={self.method.estimator!r}, through_nms={self.method.through_nms!r}, balance={self.balance!r}"
         )
+
+
+def _keep_out_of_compiled_graphs() -> None:
+    """Make compiled models call the loss as it is. Done at first use: the decorator imports the compiler, seconds of work."""
+    if not getattr(MAPLoss.forward, "_outside_graphs", False):
+        outside: Any = torch.compiler.disable(MAPLoss.forward)
+        outside._outside_graphs = True
+        MAPLoss.forward = outside  # type: ignore[method-assign]
 
 
 def _like(gradient: NDArray[np.float64], scores: Tensor) -> Tensor:
