@@ -11,7 +11,7 @@ import torch
 
 import stepgrad as sg
 from stepgrad.metric.protocol import COCO, VOC12, Protocol
-from tests.oracles.batch import Options, batch_ap, batch_steps
+from tests.oracles.batch import Options, batch_ap, batch_gradient, batch_steps
 from tests.oracles.step_function import NearestSteps
 from tests.scenes import Batch, over_seeds, random_batch, small_batch
 
@@ -68,6 +68,31 @@ def test_steps_with_a_limit_on_detections_equal_brute_force(
     for _ in range(10):
         protocol = replace(base, name="limited", max_detections=int(rng.integers(1, 5)))
         assert_same_steps(small_batch(rng), Options(protocol, nms_threshold, match_threshold=0.5))
+
+
+def test_a_window_that_suppresses_two_detections_lets_one_from_beyond_the_limit_in() -> None:
+    boxes = [[3, 9, 8, 14], [3, 8, 8, 13], [3, 9, 6, 13], [3, 8, 9, 12], [4, 10, 8, 12], [2, 10, 6, 14]]
+    scores = np.array([3.0, -1.0, -1.0, 2.0, 3.0, 1.0])[:, None]
+    target = {"boxes": np.array([[3.0, 9.0, 7.0, 13.0]]), "labels": np.array([0])}
+    batch = Batch([scores], [np.array(boxes, dtype=np.float64)], [target])
+    options = Options(replace(VOC12, name="four", max_detections=4), 0.5, match_threshold=0.7)
+    # window 1 on top removes windows 0 and 3, and window 2, which finds the object, becomes the fourth detection
+    assert at(library_steps(batch, options), 0, 1, 0)[:2] == (3.0, 0.25)
+    assert_same_steps(batch, options)
+
+
+@over_seeds(3, 40)
+def test_estimators_under_a_limit_on_detections(seed: int) -> None:
+    rng = np.random.default_rng([seed, 28])
+    for estimator in ("mee", "sde", "radius"):
+        for base in (VOC12, COCO):
+            protocol = replace(base, name="limited", max_detections=int(rng.integers(1, 5)))
+            batch = small_batch(rng, most_windows=12)
+            options = Options(protocol, 0.3, 0.5, estimator=estimator, min_step=0.1)
+            ours = sg.map_pseudogradient(*batch.tensors(), **options.for_gradient())
+            for g, e in zip(ours, batch_gradient(batch, options), strict=True):
+                defined = ~np.isnan(e)
+                np.testing.assert_allclose(g.numpy()[defined], e[defined], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["voc07-devkit", "voc12-devkit", "voc07-python"])
