@@ -127,6 +127,20 @@ def test_two_runs_give_the_same_bits(estimator: str) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_the_number_of_threads_does_not_change_a_bit() -> None:
+    batch = medium_batch(4, windows=300, K=8, objects=60, clusters=6)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append(loss_and_gradient(batch))
+    finally:
+        torch.set_num_threads(before)
+    assert results[0][0] == results[1][0]
+    for a, b in zip(results[0][1], results[1][1], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def linear_model() -> torch.nn.Linear:
     torch.manual_seed(0)
     return torch.nn.Linear(8, 3)
