@@ -68,7 +68,11 @@ class Arm:
 
 
 def arms() -> list[Arm]:
-    forms = {"mee": list(FORMS), "radius": ["none", "class", "project"], "sde": ["none", "class"]}
+    forms = {
+        "mee": list(FORMS),
+        "radius": ["none", "class", "project", "class+project"],
+        "sde": ["none", "class", "class+project"],
+    }
     found = [Arm(start, "nll") for start in RATES]
     found += [Arm(start, est, form) for start in RATES for est, names in forms.items() for form in names]
     return found + [Arm(start, "mee", "class", "paper") for start in RATES]
