@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ def test_unknown_mode_is_refused_with_a_suggestion() -> None:
 
 
 def test_missing_opencv_names_the_extra(picture: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "cv2", None)
+    monkeypatch.setitem(sys.modules, "cv2.ximgproc", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "stepgrad\[detector\]"'):
         selective_search(picture)
 
@@ -207,7 +208,7 @@ def test_damaged_mat_file_is_refused(tmp_path: Path, data: bytes) -> None:
 
 
 def test_missing_scipy_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "scipy.io", None)
+    monkeypatch.setitem(sys.modules, "scipy.io", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "stepgrad\[detector\]"'):
         import_mat(tmp_path / "w.mat")
 
