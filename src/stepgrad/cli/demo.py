@@ -31,7 +31,9 @@ class Windows:
     targets: list[Target]
 
     def choose(self, images: list[int]) -> Windows:
-        return Windows(*([part[i] for i in images] for part in (self.features, self.boxes, self.targets)))
+        return Windows(
+            [self.features[i] for i in images], [self.boxes[i] for i in images], [self.targets[i] for i in images]
+        )
 
 
 def describe(image: Tensor, boxes: Tensor) -> Tensor:
@@ -69,15 +71,16 @@ def demo(seconds: float = 120.0, images: int = 400, batch: int = 32, seed: int =
             raise ConfigError(f"Expected --{name} to be at least {least} but got {value}.")
     console = Console()
     generator = torch.Generator().manual_seed(seed)
+    num_classes = len(ShapesDataset("train", 1).class_names)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = nn.Sequential(
             nn.Linear(ORIENTATIONS * CELLS * CELLS, 128),
             nn.ReLU(),
-            nn.Linear(128, len(ShapesDataset("train", 1).class_names)),
+            nn.Linear(128, num_classes),
         )
     train, held_out = _draw("train", images), _draw("val", max(1, images // 5))
-    loss_fn = MAPLoss(num_classes=model[-1].out_features)
+    loss_fn = MAPLoss(num_classes)
     console.print(f"{images} images of shapes, {sum(map(len, train.boxes))} windows; loss: [bold]{loss_fn}[/]")
     rows = _train(model, loss_fn, train, held_out, seconds, batch, generator, console)
     console.print(_table(rows))

@@ -22,6 +22,8 @@ from stepgrad.gradient.scene import (
     edit_for_place,
     list_rivals,
     list_sum,
+    replay_shifts_a_true_positive,
+    replay_touches_objects,
     sum_with,
     unrivalled,
 )
@@ -193,7 +195,7 @@ def _kept_steps(
 
 
 @kernel
-def replaces(scene: Scene, slot: int) -> bool:
+def _replaces(scene: Scene, slot: int) -> bool:
     """Whether the replay only put this window in its suppressor's place, with the same claim on objects."""
     counts = scene.cascade.counts
     best = scene.found.best
@@ -204,6 +206,29 @@ def replaces(scene: Scene, slot: int) -> bool:
 
 
 @kernel
+def _amounts_to_replacing(scene: Scene, slot: int) -> bool:
+    """Whether, one false positive in another's place apart, the replay leaves every true positive's rank as it is."""
+    image = scene.image_of_word[slot >> 6]
+    if (
+        len(scene.listed) > 0
+        and scene.listed_ptr[image + 1] - scene.listed_ptr[image] + scene.cascade.counts[1] >= scene.most
+    ):
+        return False
+    if replay_touches_objects(scene, slot):
+        return False
+    other = scene.kept.suppressor[slot]
+    tp_above, at = scene.ranked.tp_above, scene.position[other]
+    if tp_above[scene.ties.start[at]] != tp_above[at]:
+        return False
+    cascade = scene.cascade
+    cascade.added[cascade.counts[1]] = other  # stands for the window that takes its place
+    cascade.counts[1] += 1
+    shifted = replay_shifts_a_true_positive(scene)
+    cascade.counts[1] -= 1
+    return not shifted
+
+
+@kernel
 def _suppressed_steps(scene: Scene, slot: int, hi: float, lo: float, out: Found) -> None:
     above = scene.kept.suppressor[slot]
     limit = scene.limit[scene.image_of_word[slot >> 6]]
@@ -211,7 +236,7 @@ def _suppressed_steps(scene: Scene, slot: int, hi: float, lo: float, out: Found)
     same = scene.position[above] > limit
     if not same:
         on_top(slot, scene.cascade, scene.kept, scene.rows, scene.order, scene.position, limit)
-        same = replaces(scene, slot)
+        same = _replaces(scene, slot) or _amounts_to_replacing(scene, slot)
     if same:
         out.up_at[slot], out.up_sum[slot] = out.up_at[above], out.up_sum[above]
         return

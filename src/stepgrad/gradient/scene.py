@@ -93,6 +93,7 @@ class Scene(NamedTuple):
     ]  # scratch: windows of the replayed scene whose role may depend on the moved window's place
     rival_rank: NDArray[np.int32]  # scratch: how many windows of the replayed image rank above, if the limit may bind
     rival_state: NDArray[np.int64]  # (3,) how many rivals; whether the limit may bind; places up to this one count
+    shift: NDArray[np.int32]  # (T + 1,) scratch: detections gained between two true positives
     taken: NDArray[np.int32]  # scratch: objects taken, by stamp
     stamp: NDArray[np.int32]  # (1,)
 
@@ -200,6 +201,7 @@ def build_scene(given: Inputs) -> Scene:
         np.empty(len(order) + 1, dtype=np.int32),
         np.empty(len(order) + 1, dtype=np.int32),
         np.zeros(3, dtype=np.int64),
+        np.zeros(ranked.T + 1, dtype=np.int32),
         np.zeros(len(given.objects.image), dtype=np.int32),
         np.zeros(1, dtype=np.int32),
     )
@@ -242,6 +244,26 @@ def replay_touches_objects(scene: Scene, slot: int) -> bool:
 
 
 @kernel
+def replay_shifts_a_true_positive(scene: Scene) -> bool:
+    """Whether detections lost and gained in the replay, all false positives, fail to cancel above some true positive."""
+    cascade, tp_above, shift = scene.cascade, scene.ranked.tp_above, scene.shift
+    for i in range(cascade.counts[0]):
+        shift[tp_above[scene.position[cascade.removed[i]]]] -= 1
+    for i in range(cascade.counts[1]):
+        shift[tp_above[scene.position[cascade.added[i]]]] += 1
+    shifted = False
+    for i in range(cascade.counts[0]):
+        gap = tp_above[scene.position[cascade.removed[i]]]
+        shifted |= shift[gap] != 0 and gap < scene.ranked.T
+        shift[gap] = 0
+    for i in range(cascade.counts[1]):
+        gap = tp_above[scene.position[cascade.added[i]]]
+        shifted |= shift[gap] != 0 and gap < scene.ranked.T
+        shift[gap] = 0
+    return shifted
+
+
+@kernel
 def _is_gone(scene: Scene, slot: int) -> bool:
     return bool(scene.cascade.gone[slot >> 6] & (np.uint64(1) << np.uint64(slot & 63)))
 
@@ -253,7 +275,8 @@ def list_rivals(scene: Scene, slot: int) -> None:
     cascade, state = scene.cascade, scene.rival_state
     state[0], state[1], state[2] = 0, 0, len(scene.order) + 1
     kept = scene.listed_ptr[image + 1] - scene.listed_ptr[image]
-    if len(scene.listed) > 0 and kept - cascade.counts[0] + cascade.counts[1] >= scene.most:
+    binds = kept - cascade.counts[0] + cascade.counts[1] >= scene.most
+    if len(scene.listed) > 0 and (binds or scene.over[image]):
         _list_rivals_for_places(scene, image)
     elif replay_touches_objects(scene, slot):
         _list_rivals_for_objects(scene, image)

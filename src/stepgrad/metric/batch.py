@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
 
-Target = Mapping[str, Tensor]
+Target = Mapping[str, Any]  # boxes, labels and, if wanted, difficult and iscrowd; other keys are left alone
 
 
 @dataclass(frozen=True)

@@ -105,40 +105,43 @@ def _block_bounds(
 
 
 @kernel
-def _row_word(columns: NDArray[np.float64], row: int, block: int, threshold: float) -> int:
+def _row_word(columns: NDArray[np.float64], row: int, block: int, threshold: float, excess: NDArray[np.float64]) -> int:
     """Bits of the slots of `block` whose IoU with slot `row` exceeds the threshold.
 
-    Division is slow, so inter > t * union decides unless it is within a rounding of the threshold.
+    Division is slow, so inter > threshold * union decides, for 64 slots in one go (`excess` is room for them), and the
+    quotient itself only where the two are within a rounding of each other.
     """
     x1, y1, x2, y2, area = columns[0, row], columns[1, row], columns[2, row], columns[3, row], columns[4, row]
-    surely = np.uint64(0)
-    perhaps = np.uint64(0)
     base = 64 * block
-    low, high = threshold * (1.0 - _MARGIN), threshold * (1.0 + _MARGIN)
+    lefts, tops = columns[0, base : base + 64], columns[1, base : base + 64]
+    rights, bottoms = columns[2, base : base + 64], columns[3, base : base + 64]
+    areas = columns[4, base : base + 64]
+    lenient = threshold * (1.0 - _MARGIN)
     for j in range(64):
-        left = columns[0, base + j] if columns[0, base + j] > x1 else x1
-        top = columns[1, base + j] if columns[1, base + j] > y1 else y1
-        right = columns[2, base + j] if columns[2, base + j] < x2 else x2
-        bottom = columns[3, base + j] if columns[3, base + j] < y2 else y2
+        left = lefts[j] if lefts[j] > x1 else x1
+        top = tops[j] if tops[j] > y1 else y1
+        right = rights[j] if rights[j] < x2 else x2
+        bottom = bottoms[j] if bottoms[j] < y2 else y2
         width = right - left
         height = bottom - top
         width = width if width > 0.0 else 0.0
         height = height if height > 0.0 else 0.0
         inter = width * height
-        union = area + columns[4, base + j] - inter
-        surely |= np.uint64(inter > high * union) << np.uint64(j)
-        perhaps |= np.uint64(inter > low * union) << np.uint64(j)
-    unsure = perhaps & ~surely
-    while unsure:
-        j = lowest_bit(unsure)
-        unsure &= unsure - np.uint64(1)
-        i = base + j
-        inter = (min(columns[2, i], x2) - max(columns[0, i], x1)) * (min(columns[3, i], y2) - max(columns[1, i], y1))
-        if inter / (area + columns[4, i] - inter) > threshold:
-            surely |= np.uint64(1) << np.uint64(j)
+        excess[j] = inter - lenient * (area + areas[j] - inter)
+    found = np.uint64(0)
+    for j in range(64):
+        found |= np.uint64(excess[j] > 0.0) << np.uint64(j)
     if row >> 6 == block:
-        surely &= ~(np.uint64(1) << np.uint64(row & 63))
-    return surely
+        found &= ~(np.uint64(1) << np.uint64(row & 63))
+    left_to_check = found
+    while left_to_check:
+        j = lowest_bit(left_to_check)
+        left_to_check &= left_to_check - np.uint64(1)
+        if excess[j] <= 4.0 * _MARGIN * (area + areas[j]):
+            inter = (min(rights[j], x2) - max(lefts[j], x1)) * (min(bottoms[j], y2) - max(tops[j], y1))
+            if not inter / (area + areas[j] - inter) > threshold:
+                found &= ~(np.uint64(1) << np.uint64(j))
+    return found
 
 
 @kernel
@@ -152,6 +155,7 @@ def image_rows(
     words = np.empty(max(16, 8 * 64 * blocks), dtype=np.int32)
     bits = np.empty(len(words), dtype=np.uint64)
     near = np.empty(blocks, dtype=np.int64)
+    excess = np.empty(64)
     filled = 0
     for block in range(blocks):
         candidates = 0
@@ -181,7 +185,7 @@ def image_rows(
                     and bounds[other, 1] < columns[3, row]
                     and bounds[other, 3] > columns[1, row]
                 ):
-                    word = _row_word(columns, row, other, threshold)
+                    word = _row_word(columns, row, other, threshold, excess)
                     if word:
                         words[filled] = word0 + other
                         bits[filled] = word
