@@ -61,8 +61,11 @@ def _draw(panel: Any, row: ClassResult, threshold: float) -> None:
     if row.objects == 0:
         panel.text(0.5, 0.5, "no objects", ha="center", va="center", fontsize=8, color="#666666")
         return
+    if len(curve.recall) == 0:
+        panel.text(0.5, 0.5, "nothing found", ha="center", va="center", fontsize=8, color="#666666")
+        return
     best = np.concatenate([curve.interpolated[:1], curve.interpolated, [0.0]])
-    reached = np.concatenate([[0.0], curve.recall, curve.recall[-1:] if len(curve.recall) else [0.0]])
+    reached = np.concatenate([[0.0], curve.recall, curve.recall[-1:]])
     panel.plot(curve.recall, curve.precision, color=CURVE, linewidth=0.8)
     panel.step(reached, best, where="pre", color=ENVELOPE, linewidth=1.3)
 

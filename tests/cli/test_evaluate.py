@@ -1,0 +1,171 @@
+"""`stepgrad evaluate` as a user sees it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepgrad.cli import main
+from stepgrad.cli.evaluate import evaluate
+from stepgrad.data.files import WriteError
+from stepgrad.errors import ConfigError, DataError
+from tests.data.builders import DOG, coco_content, write_coco, write_voc
+
+HIT, MISS, SECOND = "a 0.9 11 6 30 25", "a 0.8 40 30 50 39", "b 0.7 11 6 30 25"
+
+
+@pytest.fixture
+def voc(tmp_path: Path) -> dict[str, str]:
+    """Annotations without images: a dog in each of two images; three detections."""
+    root = write_voc(tmp_path / "V", {"a": [DOG], "b": [DOG]})
+    for image in (root / "JPEGImages").iterdir():
+        image.unlink()
+    (root / "JPEGImages").rmdir()
+    (root / "classes.txt").write_text("dog\ncat\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "comp4_det_test_dog.txt").write_text("\n".join([HIT, MISS, SECOND]))
+    return {"detections": str(out), "data": str(root)}
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> dict[str, str]:
+    content = coco_content()
+    found = [{"image_id": 4, "category_id": 18, "bbox": [0, 0, 60, 20], "score": 0.5}]  # IoU with the dog: one half
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    return {"detections": str(tmp_path / "found.json"), "data": str(write_coco(tmp_path / "C", content))}
+
+
+def output(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out
+
+
+def test_voc_annotations_without_images_are_enough(voc: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(**voc) == 0
+    lines = output(capsys).splitlines()
+    assert lines[0] == "voc07-devkit, 2 images, 3 detections: mAP 0.4242"
+    eleven, area = (6 * 1 + 5 * 2 / 3) / 11, (1 + 2 / 3) / 2
+    assert lines[2].split() == ["dog", "2", "0", "3", "1.0000", f"{eleven:.4f}", f"{area:.4f}"]
+    assert "note: no file for cat: counted as without detections" in lines
+
+
+def test_coco_files_are_judged_by_coco_unless_told_otherwise(
+    coco: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(**coco) == 0
+    assert output(capsys).startswith("coco, 2 images, 1 detections: mAP 0.0500")
+    assert evaluate(**coco, protocol="voc12") == 0
+    assert output(capsys).startswith("voc12, 2 images, 1 detections: mAP 0.2500")  # VOC knows no crowds
+
+
+def test_compare_names_the_rule(voc: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text("a 0.9 11 6 30 15\n")  # half of the dog
+    assert evaluate(**voc, compare=["voc07-devkit", "voc07-python", "voc07"]) == 0
+    text = output(capsys)
+    rows = [" ".join(line.split()) for line in text.splitlines() if line.startswith("dog") and " a " in line]
+    assert rows == [
+        "dog a 0.9 11 6 30 15 0.5 true positive false positive equality",
+        "dog a 0.9 11 6 30 15 0.5 true positive false positive pixel offset",
+    ]
+
+
+def test_pixel_convention_is_named_and_can_be_converted(
+    voc: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text("a 0.9 11 6 30 15\n")  # 20 x 10 in 20 x 20
+    maps = {}
+    for boxes in ("file", "converted"):
+        assert evaluate(**voc, protocol="voc12", boxes=boxes) == 0  # type: ignore[arg-type]
+        text = output(capsys)
+        maps[boxes] = text.split("mAP ")[1].split()[0]
+        assert ("counted these numbers without a pixel added" in text) == (boxes == "file")
+    assert maps == {"file": "0.0000", "converted": "0.2500"}
+    assert evaluate(**voc, protocol="voc12-devkit", boxes="converted") == 0
+    assert "mAP 0.2500" in output(capsys)
+
+
+def test_report_and_plot_are_written(voc: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="plots need it: pip install stepgrad[detector]")
+    report, plot = tmp_path / "r/report.json", tmp_path / "curves.svg"
+    assert evaluate(**voc, report=str(report), plot=str(plot)) == 0
+    content = json.loads(report.read_text())
+    assert content["protocol"] == "voc07-devkit"
+    assert content["classes"][0]["name"] == "dog"
+    assert f"mAP {content['map']:.4f}" in output(capsys)
+    assert plot.read_text().rstrip().endswith("</svg>")
+    assert evaluate(**voc, compare=["voc12", "coco"], report=str(report), plot=str(plot)) == 0
+    assert json.loads(report.read_text())["pairs"][0]["protocols"] == ["voc12", "coco"]
+
+
+def test_twelve_numbers_are_printed_and_reported(
+    coco: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("faster_coco_eval", reason="the twelve numbers need it: pip install stepgrad[detector]")
+    assert evaluate(**coco, coco=True, report=str(tmp_path / "r.json")) == 0
+    assert "AR100" in output(capsys)
+    content = json.loads((tmp_path / "r.json").read_text())
+    assert content["coco"]["AP"] == pytest.approx(content["map"], abs=1e-12)
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "nothing given": ({"detections": None}, ConfigError, "both --detections .* and --data"),
+    "unknown protocol": ({"protocol": "voc7"}, ConfigError, "Did you mean 'voc07'"),
+    "one protocol": ({"compare": ["coco"]}, ConfigError, "two or more protocols to compare but got"),
+    "converted": ({"compare": ["coco", "voc12"], "boxes": "converted"}, ConfigError, "the same numbers"),
+    "unknown split": ({"split": "tset"}, DataError, "no such image set"),
+    "no data": ({"data": "nowhere"}, DataError, "nowhere: no such file or folder"),
+    "no detections": ({"detections": "nowhere"}, DataError, "nowhere: no such file or folder"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_are_named_with_the_way_out(voc: dict[str, str], case: str) -> None:
+    changes, error, message = BAD[case]
+    with pytest.raises(error, match=message):
+        evaluate(**{**voc, **changes})
+
+
+def test_detections_of_another_split_are_named(voc: dict[str, str]) -> None:
+    (Path(voc["data"]) / "ImageSets/Main/half.txt").write_text("a\n")
+    with pytest.raises(
+        DataError, match=r"comp4_det_test_dog.txt, line 3: image 'b' is not among the 1 images of V half"
+    ):
+        evaluate(**voc, split="half")
+
+
+def test_command_line_prints_errors_without_a_traceback(
+    voc: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text("a nan 1 1 9 9\n")
+    code = main(["evaluate", f"--detections={voc['detections']}", f"--data={voc['data']}"])
+    shown = capsys.readouterr().err
+    assert code != 0
+    assert "comp4_det_test_dog.txt" in shown.replace("\n", "")
+    assert "finite score" in " ".join(shown.split())
+    assert "Traceback" not in shown
+
+
+def test_command_line_runs(voc: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["evaluate", f"--detections={voc['detections']}", f"--data={voc['data']}"]
+    assert main([*arguments, "--protocol", "voc12-devkit"]) == 0
+    assert output(capsys).startswith("voc12-devkit, 2 images, 3 detections: mAP 0.4167")
+    assert main([*arguments, "--compare", '["voc12-devkit", "coco"]']) == 0
+    assert "voc12-devkit 0.4167, coco" in output(capsys)
+
+
+def test_full_disk_leaves_the_old_report(voc: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tmp_path / "report.json"
+    report.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WriteError, match=f"{report}: the disk is full"):
+        evaluate(**voc, report=str(report))
+    assert report.read_text() == "old"

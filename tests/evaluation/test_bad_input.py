@@ -1,0 +1,166 @@
+"""Nothing that cannot be judged gets in, and the message names the image and the way out."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import pytest
+import torch
+
+from stepgrad.errors import ConfigError, InputError, MissingDependencyError, NonFiniteError
+from stepgrad.evaluation import Evaluator
+from tests.evaluation.datasets import boxes_at, pred, target
+
+GOOD_PRED, GOOD_TARGET = pred(boxes_at(0, 30), [0.9, 0.8]), target(boxes_at(0))
+NAN, INF = float("nan"), float("inf")
+LABELLED = {"image_id": "000123"}
+
+
+def spoiled(entry: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**entry, **changes}
+
+
+BAD_PREDS = {
+    "NaN score": ({"scores": torch.tensor([0.9, NAN])}, NonFiniteError, r"finite scores but scores\[1\] is nan"),
+    "infinite score": ({"scores": torch.tensor([INF, 0.8])}, NonFiniteError, r"scores\[0\] is inf"),
+    "NaN box": ({"boxes": boxes_at(0, NAN)}, NonFiniteError, r"finite boxes but boxes\[1\] is \[nan"),
+    "reversed box": (
+        {"boxes": boxes_at(0, 30, width=-1)},
+        InputError,
+        "positive width .* detection 0 is .*empty_boxes",
+    ),
+    "empty box": ({"boxes": boxes_at(0, 30, height=0)}, InputError, "positive width and height but detection 0"),
+    "label too large": (
+        {"labels": torch.tensor([0, 2])},
+        InputError,
+        r"labels in \[0, 2\) but detection 1 has label 2",
+    ),
+    "negative label": ({"labels": torch.tensor([-1, 0])}, InputError, "detection 0 has label -1"),
+    "float labels": ({"labels": torch.tensor([0.0, 1.0])}, InputError, "integer labels but got torch.float32"),
+    "missing scores": (
+        {"scores": torch.tensor([0.9])},
+        InputError,
+        "as many boxes as scores as labels but got 2 boxes",
+    ),
+    "boxes of five": ({"boxes": torch.zeros(2, 5)}, InputError, r"boxes of shape \(N, 4\).*got \(2, 5\)"),
+    "scores by class": ({"scores": torch.zeros(2, 3)}, InputError, r"scores of shape \(N,\).*got \(2, 3\)"),
+}
+BAD_TARGETS = {
+    "NaN box": ({"boxes": boxes_at(NAN)}, NonFiniteError, r"finite target boxes but target boxes\[0\]"),
+    "empty box": ({"boxes": boxes_at(0, width=0)}, InputError, "object 0 is .*mend or drop the annotation"),
+    "label": ({"labels": torch.tensor([7])}, InputError, "object 0 has label 7; labels that count background"),
+    "difficult": (
+        {"difficult": torch.tensor([True, False])},
+        InputError,
+        "as many boxes as difficult but got 1 boxes, 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PREDS)
+def test_bad_detections_are_refused_with_the_image(case: str) -> None:
+    changes, error, message = BAD_PREDS[case]
+    evaluator = Evaluator(2)
+    with pytest.raises(error, match=f"image 000123: .*{message}"):
+        evaluator.update([GOOD_PRED, spoiled(GOOD_PRED, **changes)], [GOOD_TARGET, spoiled(GOOD_TARGET, **LABELLED)])
+    assert evaluator.compute().images == 0  # nothing of the bad batch was kept
+
+
+@pytest.mark.parametrize("case", BAD_TARGETS)
+def test_bad_objects_are_refused_with_the_image(case: str) -> None:
+    changes, error, message = BAD_TARGETS[case]
+    evaluator = Evaluator(2)
+    evaluator.update([GOOD_PRED], [GOOD_TARGET])
+    with pytest.raises(error, match=f"image 000123: .*{message}"):
+        evaluator.update([GOOD_PRED], [spoiled(GOOD_TARGET, **changes, **LABELLED)])
+    assert evaluator.compute().images == 1
+
+
+def test_images_without_id_are_named_by_their_number() -> None:
+    evaluator = Evaluator(1)
+    evaluator.update([GOOD_PRED], [GOOD_TARGET])
+    with pytest.raises(NonFiniteError, match="image 1: "):
+        evaluator.update([pred(boxes_at(0), [NAN])], [GOOD_TARGET])
+
+
+def test_inclusive_protocols_accept_boxes_of_one_pixel() -> None:
+    one = boxes_at(5, width=0, height=0)
+    evaluator = Evaluator(1, "voc07-devkit")
+    evaluator.update([pred(one, [0.9])], [target(one)])
+    assert evaluator.compute().map == 1.0
+    with pytest.raises(InputError, match="positive width"):
+        evaluator.update([pred(boxes_at(5, width=-1), [0.9])], [target(one)])
+
+
+@pytest.mark.parametrize(
+    ("preds", "targets", "message"),
+    [
+        (GOOD_PRED, [GOOD_TARGET], "preds to be a list with one dict an image but got dict"),
+        ([GOOD_PRED], torch.zeros(1), "targets to be a list .* but got Tensor"),
+        ([GOOD_PRED, GOOD_PRED], [GOOD_TARGET], "as many preds as targets but got 2 and 1"),
+        ([{"boxes": boxes_at(0)}], [GOOD_TARGET], r"predictions to be a dict with 'scores' but got \['boxes'\]"),
+        ([GOOD_PRED], [boxes_at(0)], "targets to be a dict with 'boxes' but got Tensor"),
+    ],
+)
+def test_wrong_containers_are_refused(preds: Any, targets: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Evaluator(2).update(preds, targets)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_classes": 0}, "num_classes to be an integer of at least 1 but got 0"),
+        ({"num_classes": 2, "protocol": "voc7"}, "Did you mean 'voc07'"),
+        ({"num_classes": 2, "protocol": ["coco", "coco"]}, "different names"),
+        ({"num_classes": 2, "protocol": []}, "one or more protocols"),
+        ({"num_classes": 2, "class_names": ["a"]}, "2 class names"),
+        ({"num_classes": 2, "boxes": "pixels"}, "boxes to be one of"),
+        ({"num_classes": 2, "empty_boxes": "drop"}, "empty_boxes to be one of"),
+    ],
+)
+def test_bad_options_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Evaluator(**arguments)
+
+
+def test_asking_for_what_is_not_there_names_what_is() -> None:
+    result = Evaluator(2, "voc12", ["cat", "dog"]).compute()
+    with pytest.raises(ConfigError, match="Did you mean 'dog'"):
+        result.of_class("dig")
+    with pytest.raises(ConfigError, match=r"protocol to be one of \['voc12'\]"):
+        result["coco"]
+    with pytest.raises(InputError, match="label in"):
+        result.of_class(2)
+    with pytest.raises(ConfigError, match="thresholds"):
+        result.map_at(0.75)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_detections": (10, 1, 100)}, "three increasing max_detections"),
+        ({"max_detections": (1, 100)}, "three increasing max_detections"),
+        ({"areas": {"tiny": (0, 10)}}, "areas among"),
+    ],
+)
+def test_bad_options_of_the_twelve_numbers_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Evaluator(1).coco_numbers(**options)
+
+
+@pytest.mark.parametrize(("module", "call"), [("faster_coco_eval", "coco_numbers"), ("matplotlib.figure", "plot")])
+def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch, module: str, call: str) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name == module:
+            raise ImportError(name)
+        return real(name, *rest)
+
+    evaluator = Evaluator(1)
+    owner: Any = evaluator if call == "coco_numbers" else evaluator.compute()
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingDependencyError, match=r'pip install "stepgrad\[detector\]"'):
+        getattr(owner, call)()

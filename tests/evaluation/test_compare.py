@@ -1,0 +1,198 @@
+"""Why two protocols disagree: the first detection they judge differently, and the rule responsible."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import stepgrad as sg
+from stepgrad.errors import ConfigError
+from stepgrad.evaluation import Comparison, Evaluator, Pair, compare
+from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.rules import RULES, differing, switched
+from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC07, VOC07_PYTHON, VOC12, get_protocol
+from tests.evaluation.datasets import Entries, boxes_at, pred, random_dataset, target
+from tests.scenes import over_seeds
+
+WITH_LIMIT = replace(VOC12, name="limited", max_detections=1)
+ALL_COUNT = replace(VOC12, name="all count", difficult="count")
+FREE = replace(VOC12, name="free", duplicates="best_free")
+STRICT = replace(VOC12, name="strict", equality=False)
+AT_60 = replace(VOC12, name="at 60", match_thresholds=(0.6,))
+WIDER = replace(VOC12, name="wider", pixel_offset=1.0)
+BOTH = replace(VOC12, name="both", pixel_offset=1.0, equality=False)
+
+
+def compared(a: str | sg.Protocol, b: str | sg.Protocol, preds: Entries, targets: Entries, K: int = 1) -> Comparison:
+    evaluator = Evaluator(K, [a, b])
+    evaluator.update(preds, targets)
+    return evaluator.compare()
+
+
+def pair_of(
+    a: str | sg.Protocol, b: str | sg.Protocol, found: dict[str, torch.Tensor], there: dict[str, torch.Tensor]
+) -> Pair:
+    (pair,) = compared(a, b, [found], [there]).pairs
+    return pair
+
+
+TWO = target(torch.tensor([[0.0, 0, 10, 10], [0, 2, 10, 12]]))
+ON_THE_FIRST = pred(torch.tensor([[0.0, 0, 10, 10], [0, 0.5, 10, 10.5]]), [0.9, 0.8])
+HALF = pred(torch.cat([boxes_at(0), boxes_at(30, height=5)]), [0.9, 0.8])
+CASES = {
+    "equality": (VOC12, STRICT, HALF, target(boxes_at(0, 30)), ("true positive", "false positive")),
+    "pixel offset": (
+        *(VOC12, WIDER, pred(boxes_at(0, width=9, height=4), [0.8]), target(boxes_at(0, width=9, height=9))),
+        ("false positive", "true positive"),
+    ),
+    "duplicate rule": (VOC12, FREE, ON_THE_FIRST, TWO, ("false positive", "true positive")),
+    "difficult": (
+        *(VOC12, ALL_COUNT, pred(boxes_at(0), [0.8]), target(boxes_at(0), difficult=[True])),
+        ("ignored", "true positive"),
+    ),
+    "max detections": (
+        VOC12,
+        WITH_LIMIT,
+        pred(boxes_at(0, 30), [0.9, 0.8]),
+        target(boxes_at(0, 30)),
+        ("true positive", "ignored"),
+    ),
+    "match thresholds": (VOC12, AT_60, HALF, target(boxes_at(0, 30)), ("true positive", "false positive")),
+}
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_rule_that_changes_a_verdict_is_named_with_the_detection(rule: str) -> None:
+    a, b, found, there, verdicts = CASES[rule]
+    pair = pair_of(a, b, found, {**there, "image_id": "street"})  # type: ignore[dict-item]
+    (first,) = pair.first
+    assert first.rules == (rule,)
+    assert (first.image_id, first.score, first.verdicts) == ("street", 0.8, verdicts)
+    assert first.because == rule
+    assert [step.rule for step in pair.steps][:1] == [rule]
+    swapped = pair_of(b, a, found, there)
+    assert swapped.first[0].verdicts == verdicts[::-1]
+    assert swapped.first[0].rules == (rule,)
+
+
+@pytest.mark.parametrize("rule", ["recall levels", "absent classes"])
+def test_rule_that_changes_only_the_sum_is_named_by_its_step(rule: str) -> None:
+    other = VOC07 if rule == "recall levels" else replace(VOC12, name="skip", absent_classes="skip")
+    found, there = pred(boxes_at(0, 50, 20), [0.9, 0.8, 0.7]), target(boxes_at(0, 20))
+    (pair,) = compared(VOC12, other, [found], [there], K=2).pairs
+    assert pair.first == ()
+    (step,) = pair.steps
+    assert step.rule == rule
+    assert step.map == pair.maps[1] != pair.maps[0]
+    assert "no detection is judged differently" in str(pair)
+
+
+def test_ties_are_named_where_equal_scores_change_places() -> None:
+    evaluator = Evaluator(1, ["voc12", FREE])
+    evaluator.update([pred(boxes_at(0), [0.5]), pred(boxes_at(50), [0.5])], [target(boxes_at(0))] * 2)
+    evidence = evaluator.evidence()
+    backwards = replace(
+        evidence.detections, **{name: values[::-1] for name, values in vars(evidence.detections).items()}
+    )
+    (pair,) = compare(replace(evidence, detections=backwards), [VOC12, FREE]).pairs
+    (first,) = pair.first
+    assert first.rules == ("ties",)
+    assert first.verdicts == ("false positive, place 1", "false positive, place 2")
+    assert pair.maps == (0.25, 0.5)
+    assert [(step.rule, step.map) for step in pair.steps] == [("duplicate rule", 0.25), ("ties", 0.5)]
+
+
+def test_rules_that_only_act_together_are_named_together() -> None:
+    # IoU 4/9, or exactly 1/2 with a pixel added
+    found, there = pred(boxes_at(0, width=9, height=4), [0.8]), target(boxes_at(0, width=9, height=9))
+    assert pair_of(VOC12, BOTH, found, there).first == ()  # one half is not enough for `>`
+    strict_65, loose = (
+        replace(AT_60, name="65", match_thresholds=(0.65,)),
+        replace(WIDER, name="loose", match_thresholds=(0.5,)),
+    )
+    (first,) = pair_of(strict_65, loose, found, there).first  # 4/9 misses both thresholds, 1/2 the higher one
+    assert first.rules == ("pixel offset", "match thresholds")
+    assert first.together
+    assert first.because == "pixel offset and match thresholds"
+
+
+def test_either_rule_is_named_when_each_alone_suffices() -> None:
+    found, there = pred(boxes_at(0, height=5), [0.8]), target(boxes_at(0))
+    strict_wider = replace(AT_60, name="strict at 60", equality=False)
+    (first,) = pair_of(VOC12, strict_wider, found, there).first
+    assert first.rules == ("equality", "match thresholds")
+    assert first.because == "equality or match thresholds"
+
+
+@over_seeds(10, 200)
+def test_first_difference_is_the_highest_scored_detection_judged_differently(seed: int) -> None:
+    rng = np.random.default_rng([seed, 40])
+    data = random_dataset(rng, "difficult")
+    a, b = (get_protocol(str(name)) for name in rng.choice(["voc07", "voc07-devkit", "voc07-python", "coco"], 2, False))
+    evaluator = data.evaluator(a, b)
+    (pair,) = evaluator.compare().pairs
+    named = {d.class_name: d for d in pair.first}
+    evidence = evaluator.evidence()
+    at_half = [Counting.of(replace(p, match_thresholds=(0.5,))) for p in (a, b)]
+    for one, other in zip(*(judge(evidence, counting) for counting in at_half), strict=True):
+        said = dict(zip(other.detections.tolist(), other.verdicts[0].tolist(), strict=True))
+        rows = zip(one.detections.tolist(), one.verdicts[0].tolist(), strict=True)
+        different = [row for row, verdict in rows if said[row] != verdict]
+        name = evidence.class_names[one.label]
+        assert (name in named) == bool(different)
+        if different:
+            assert named[name].score == evidence.detections.scores[different[0]]
+            assert named[name].box == tuple(evidence.detections.boxes[different[0]].tolist())
+            assert named[name].rules
+    assert list(pair.first) == sorted(pair.first, key=lambda d: -d.score)
+
+
+@over_seeds(2, 50)
+def test_steps_lead_from_one_number_to_the_other(seed: int) -> None:
+    data = random_dataset(np.random.default_rng([seed, 41]), "difficult")
+    comparison = data.evaluator(*PROTOCOLS).compare()
+    assert len(comparison.pairs) == 15
+    for pair in comparison.pairs:
+        assert pair.steps[-1].map == pair.maps[1]
+        assert [step.rule for step in pair.steps] == differing(*(Counting.of(PROTOCOLS[name]) for name in pair.names))
+
+
+def test_switching_every_differing_rule_gives_the_other_protocol() -> None:
+    for a in PROTOCOLS.values():
+        for b in PROTOCOLS.values():
+            one, other = Counting.of(a), Counting.of(b)
+            result = switched(one, other, differing(one, other))
+            assert replace(result.protocol, name=b.name) == b
+            assert result.ties == other.ties
+
+
+def test_every_field_of_a_protocol_belongs_to_a_rule() -> None:
+    fields: Sequence[str] = [name for names in RULES.values() for name in names]
+    assert sorted([*fields, "name"]) == sorted(vars(COCO))
+
+
+def test_comparison_prints_a_table_and_the_reasons() -> None:
+    text = str(compared("voc07-devkit", "voc07-python", [HALF], [target(boxes_at(0, 30))]))
+    assert text.splitlines()[0].split() == ["AP", "voc07-devkit", "voc07-python"]
+    assert "recall levels  11 levels (exact)  11 levels (float)" in text
+    strict = str(compared(VOC12, STRICT, [HALF], [target(boxes_at(0, 30))]))
+    row = " ".join(strict.splitlines()[-1].split())
+    assert row == "0 0 0.8 30 0 40 5 0.5 true positive false positive equality"
+    content = json.loads(json.dumps(compared(VOC12, STRICT, [HALF], [target(boxes_at(0, 30))]).to_dict()))
+    assert content["pairs"][0]["first_differences"][0]["rules"] == ["equality"]
+    assert [result["protocol"] for result in content["results"]] == ["voc12", "strict"]
+
+
+def test_protocols_with_the_same_rules_are_said_to_be_the_same() -> None:
+    found, there = pred(boxes_at(0), [0.8]), target(boxes_at(0))
+    assert str(pair_of(VOC12, replace(VOC12, name="copy"), found, there)).endswith("the same rules")
+
+
+def test_comparing_converted_boxes_is_refused() -> None:
+    with pytest.raises(ConfigError, match='needs boxes="given"'):
+        Evaluator(1, [VOC12, VOC07_PYTHON], boxes="continuous").compare()

@@ -1,0 +1,235 @@
+"""The evaluator as its users meet it: updates, results, and the loss it must agree with to the last bit."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import stepgrad as sg
+from stepgrad.errors import ConfigError
+from stepgrad.evaluation import Evaluator
+from stepgrad.metric.protocol import COCO, PROTOCOLS
+from tests.evaluation.datasets import boxes_at, evaluate, pred, random_dataset, target
+from tests.scenes import Batch, over_seeds, small_batch
+
+
+def after_nms(scores: list[Tensor], boxes: list[Tensor], threshold: float | None) -> list[dict[str, Tensor]]:
+    """What a detector hands in: per image the windows that NMS keeps, class by class."""
+    preds = []
+    for s, b in zip(scores, boxes, strict=True):
+        found = []
+        for c in range(s.shape[1]):
+            own = b[:, c] if b.ndim == 3 else b
+            keep = torch.arange(len(s)) if threshold is None else sg.nms(own, s[:, c], threshold)[0]
+            found.append((own[keep], s[keep, c], torch.full((len(keep),), c)))
+        columns = [torch.cat(column) for column in zip(*found, strict=True)]
+        preds.append(dict(zip(("boxes", "scores", "labels"), columns, strict=True)))
+    return preds
+
+
+def evaluator_of(batch: Batch, protocol: sg.Protocol, threshold: float | None, dtype: torch.dtype) -> Evaluator:
+    scores, boxes, targets = batch.tensors(dtype)
+    evaluator = Evaluator(batch.K, protocol)
+    evaluator.update(after_nms(scores, boxes, threshold), targets)
+    return evaluator
+
+
+def assert_same_bits(ours: sg.MAPResult, expected_map: float, expected_ap: Tensor) -> None:
+    assert ours.map == expected_map
+    np.testing.assert_array_equal(ours.ap.numpy(), expected_ap.numpy())
+
+
+@over_seeds(150, 3000)
+def test_value_of_the_loss_equals_the_evaluator_to_the_last_bit(seed: int) -> None:
+    rng = np.random.default_rng([seed, 30])
+    batch = small_batch(rng, crowds=True, most_windows=24)
+    protocol = PROTOCOLS[str(rng.choice(sorted(PROTOCOLS)))]
+    if rng.random() < 0.3:
+        protocol = replace(protocol, max_detections=int(rng.integers(1, 4)))
+    threshold = [None, 0.3][rng.integers(2)]
+    dtype = [torch.float32, torch.float64][rng.integers(2)]
+    scores, boxes, targets = batch.tensors(dtype)
+    ours = evaluator_of(batch, protocol, threshold, dtype).compute()
+    metric = sg.mean_average_precision(scores, boxes, targets, protocol=protocol, nms_threshold=threshold)
+    assert_same_bits(ours, metric.map, metric.ap)
+    loss_fn = sg.MAPLoss(batch.K, protocol, threshold, absent_classes=protocol.absent_classes, eps=0.01)
+    loss = loss_fn([s.double() for s in scores], boxes, targets)
+    assert_same_bits(ours, loss_fn.metrics["map"], loss_fn.metrics["ap"])
+    assert float(loss) == -math.log(ours.map + 0.01)
+
+
+@over_seeds(10, 100)
+def test_value_does_not_depend_on_how_images_are_handed_in(seed: int) -> None:
+    data = random_dataset(np.random.default_rng([seed, 31]), "difficult")
+    at_once, one_by_one = Evaluator(data.K, "voc12"), Evaluator(data.K, "voc12")
+    at_once.update(data.preds, data.targets)
+    for p, t in zip(data.preds, data.targets, strict=True):
+        one_by_one.update([p], [t])
+    assert_same_bits(one_by_one.compute(), at_once.compute().map, at_once.compute().ap)
+
+
+@over_seeds(5, 50)
+def test_all_protocols_in_one_pass_equal_each_alone(seed: int) -> None:
+    data = random_dataset(np.random.default_rng([seed, 32]), "difficult")
+    result = data.evaluator(*PROTOCOLS).compute()
+    for name in PROTOCOLS:
+        alone = data.evaluator(name).compute()
+        assert_same_bits(result[name], alone.map, alone.ap)
+    assert result.protocol.name == next(iter(PROTOCOLS))
+
+
+def test_reset_forgets_everything() -> None:
+    evaluator = Evaluator(1)
+    evaluator.update([pred(boxes_at(50), [0.9])], [target(boxes_at(0))])
+    evaluator.reset()
+    evaluator.update([pred(boxes_at(0), [0.9])], [target(boxes_at(0))])
+    result = evaluator.compute()
+    assert (result.map, result.images, result.detections) == (1.0, 1, 1)
+
+
+def test_detections_are_final_no_suppression_happens() -> None:
+    twice = torch.cat([boxes_at(0), boxes_at(0)])
+    assert evaluate("voc12", [pred(twice, [0.9, 0.8])], [target(boxes_at(0))]) == 1.0
+    assert evaluate("voc12", [pred(twice, [0.9, 0.8])], [target(torch.cat([boxes_at(0), boxes_at(30)]))]) == 0.5
+    after = [pred(torch.cat([twice, boxes_at(30)]), [0.9, 0.8, 0.7])]
+    assert evaluate("voc12", after, [target(boxes_at(0, 30))]) == pytest.approx((1 + 2 / 3) / 2)
+
+
+def test_result_is_a_map_result_and_a_number() -> None:
+    result = random_dataset(np.random.default_rng(1), "difficult").evaluator("voc12").compute()
+    assert isinstance(result, sg.MAPResult)
+    assert float(result) == result.map
+    assert result.ap.shape == (25,)
+    assert result.ap.dtype == torch.float64
+
+
+def test_absent_classes_are_zero_or_nan_as_the_protocol_says() -> None:
+    evaluator = Evaluator(3, ["voc12", "coco"], ["cat", "dog", "cow"])
+    evaluator.update([pred(boxes_at(0, 30), [0.9, 0.8], [1, 2])], [target(boxes_at(0), [1])])
+    result = evaluator.compute()
+    assert result.ap.tolist() == [0.0, 1.0, 0.0]
+    assert result.map == 1 / 3
+    assert result["coco"].map == 1.0
+    assert [math.isnan(ap) for ap in result["coco"].ap.tolist()] == [True, False, True]
+    assert "cow              0        0           1       -       -" in str(result["coco"])
+
+
+def test_curve_gives_precision_and_recall_after_each_counted_detection() -> None:
+    evaluator = Evaluator(1, "voc12")
+    objects = target(boxes_at(0, 20, 40, 60), difficult=[False, False, True, False])
+    evaluator.update([pred(boxes_at(0, 90, 40, 20), [0.9, 0.8, 0.7, 0.6])], [objects])
+    row = evaluator.compute().of_class("0")
+    curve = row.curve()
+    assert curve.recall.tolist() == [1 / 3, 1 / 3, 2 / 3]
+    assert curve.precision.tolist() == [1.0, 1 / 2, 2 / 3]
+    assert curve.interpolated.tolist() == [1.0, 2 / 3, 2 / 3]
+    assert curve.scores.tolist() == [0.9, 0.8, 0.6]  # the one on the difficult object does not count
+    assert (row.objects, row.ignored, row.detections, row.recall) == (3, 1, 4, 2 / 3)
+
+
+@over_seeds(10, 200)
+def test_area_under_the_interpolated_curve_is_ap(seed: int) -> None:
+    data = random_dataset(np.random.default_rng([seed, 33]), "difficult")
+    for row in data.evaluator("voc12").compute().classes:
+        if row.objects:
+            curve = row.curve()
+            area = np.sum(np.diff(curve.recall, prepend=0.0) * curve.interpolated)
+            assert abs(area - row.ap) < 1e-12
+            assert np.all(np.diff(curve.recall) >= 0)
+
+
+def test_curves_exist_at_each_threshold_and_only_there() -> None:
+    result = random_dataset(np.random.default_rng(2), "iscrowd").evaluator("coco").compute()
+    found = [result.of_class(0).curve(t).recall[-1] for t in COCO.match_thresholds]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > found[-1]
+    with pytest.raises(ConfigError, match=r"thresholds \[0.5, .*but got 0.52"):
+        result.of_class(0).curve(0.52)
+
+
+def test_to_dict_is_plain_json_with_none_for_no_number() -> None:
+    evaluator = Evaluator(2, ["coco", "voc07"], ["cat", "dog"])
+    evaluator.update([pred(boxes_at(0), [0.9], [1])], [target(boxes_at(0), [1])])
+    content = json.loads(json.dumps(evaluator.compute().to_dict(), allow_nan=False))
+    assert content["map"] == 1.0
+    assert content["classes"][0]["ap"] is None
+    assert content["classes"][0]["recall"] is None
+    assert content["classes"][1] == {
+        **{"name": "dog", "ap": 1.0, "area_ap": 1.0, "objects": 1, "ignored": 0, "detections": 1, "recall": 1.0},
+        "ap_by_threshold": {f"{t:.2f}": 1.0 for t in COCO.match_thresholds},
+    }
+    assert content["others"]["voc07"]["map"] == 0.5
+
+
+def test_continuous_boxes_give_the_same_number_under_inclusive_protocols() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        data = random_dataset(rng, "difficult")
+        result = Evaluator(data.K, ["voc07", "voc07-devkit"], boxes="continuous")
+        result.update(data.preds, data.targets)
+        found = result.compute()
+        assert found.map == found["voc07-devkit"].map  # whole pixels: no rounding
+        given = data.evaluator("voc07", "voc07-devkit").compute()
+        assert given.map == found.map
+        if given.map != given["voc07-devkit"].map:
+            return
+    pytest.fail("the pixel offset never mattered, so the test shows nothing")
+
+
+def test_empty_detections_can_be_counted_as_false_positives() -> None:
+    evaluator = Evaluator(1, "voc12", empty_boxes="count")
+    boxes = torch.cat([boxes_at(0, width=0.0), boxes_at(0)])
+    evaluator.update([pred(boxes, [0.9, 0.8])], [target(boxes_at(0))])
+    assert evaluator.compute().map == 0.5
+
+
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+def test_empty_sets_have_a_defined_result(protocol: str) -> None:
+    empty, no_object = pred(boxes_at(), []), target(boxes_at())
+    evaluator = Evaluator(2, protocol)
+    assert evaluator.compute().map == 0.0  # no images at all
+    assert evaluator.compute().images == 0
+    evaluator.update([], [])
+    evaluator.update([empty, empty], [no_object, target(boxes_at(0))])  # nothing found
+    assert evaluator.compute().map == 0.0
+    assert evaluator.compute().of_class(0).curve().recall.tolist() == []
+    evaluator.reset()
+    evaluator.update([pred(boxes_at(0), [0.5])], [no_object])  # nothing to find
+    assert evaluator.compute().map == 0.0
+    assert "mean of" in str(evaluator.compute())
+    evaluator.reset()
+    only_difficult: dict[str, Any] = target(boxes_at(0), difficult=[True])
+    evaluator.update([pred(boxes_at(0), [0.5])], [only_difficult])
+    assert evaluator.compute().of_class(0).detections == 1
+    assert evaluator.compute().map == 0.0
+
+
+def test_empty_entries_may_have_any_empty_shape() -> None:
+    nothing = {"boxes": torch.zeros(0), "scores": torch.zeros(0), "labels": torch.zeros(0)}
+    evaluator = Evaluator(1)
+    evaluator.update([nothing, pred(boxes_at(0), [0.5])], [{"boxes": [], "labels": []}, target(boxes_at(0))])
+    assert evaluator.compute().map == 1.0
+
+
+def test_half_precision_scores_and_whole_number_boxes_are_taken_exactly() -> None:
+    evaluator = Evaluator(1)
+    found = {"boxes": boxes_at(0, 30).int(), "scores": torch.tensor([0.1, 0.2]).half(), "labels": torch.zeros(2).int()}
+    evaluator.update([found], [target(boxes_at(0))])
+    assert evaluator.compute().map == 0.5
+
+
+def test_flags_may_be_missing_in_some_images() -> None:
+    evaluator = Evaluator(1)
+    evaluator.update(
+        [pred(boxes_at(0), [0.9]), pred(boxes_at(0), [0.8])],
+        [target(boxes_at(0)), target(boxes_at(0), difficult=[True])],
+    )
+    row = evaluator.compute().classes[0]
+    assert (row.objects, row.ignored, row.ap) == (1, 1, 1.0)

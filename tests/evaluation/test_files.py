@@ -1,0 +1,247 @@
+"""Files of detections: what is written is read back, and what is broken is named with its place."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stepgrad.data import DetectionDataset, load_dataset
+from stepgrad.data.files import WriteError
+from stepgrad.errors import DataError
+from stepgrad.evaluation import Detections
+from stepgrad.evaluation.from_files import evidence_from
+from stepgrad.evaluation.read_files import read_detections
+from stepgrad.evaluation.write_files import write_coco_results, write_voc_results
+from tests.data.builders import write_coco, write_voc
+from tests.evaluation.datasets import Entries, boxes_at, pred
+
+GOOD = {"image_id": 4, "category_id": 18, "bbox": [1, 2, 10, 20], "score": 0.5}
+
+
+@pytest.fixture
+def voc(tmp_path: Path) -> DetectionDataset:
+    return load_dataset(write_voc(tmp_path / "VOC"), class_names=["cat", "dog"], need_images=False)
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> DetectionDataset:
+    return load_dataset(write_coco(tmp_path / "COCO"), need_images=False)
+
+
+def random_preds(images: int, exact: bool) -> Entries:
+    rng = np.random.default_rng(7)
+    preds = []
+    for _ in range(images):
+        corner, size = rng.uniform(0, 50, (6, 2)), rng.uniform(1, 50, (6, 2))
+        boxes = np.concatenate([corner, corner + size], axis=1)
+        boxes = np.floor(boxes * 8) / 8 + [0, 0, 1, 1] if exact else boxes
+        labels = rng.integers(0, 2, 6).tolist()
+        preds.append(pred(torch.tensor(boxes), rng.random(6).tolist(), labels))
+    return preds
+
+
+def same_rows(found: Detections, preds: Entries, atol: float) -> None:
+    """Files go class by class, so rows are compared in a common order."""
+    there = np.concatenate([
+        np.column_stack([np.full(len(p["scores"]), i), p["labels"], p["scores"], p["boxes"]]) for i, p in enumerate(preds)
+    ])  # fmt: skip
+    mine = np.column_stack([found.images, found.labels, found.scores, found.boxes])
+    order = lambda rows: rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]  # noqa: E731
+    np.testing.assert_allclose(order(mine), order(there), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(("decimals", "exact", "atol"), [(6, False, 5.1e-7), (None, True, 0.0), (2, False, 5.1e-3)])
+def test_voc_files_are_read_back(
+    tmp_path: Path, voc: DetectionDataset, decimals: int | None, exact: bool, atol: float
+) -> None:
+    preds = random_preds(2, exact)
+    paths = write_voc_results(tmp_path / "out", preds, voc.ids, voc.class_names, decimals=decimals)
+    assert sorted(path.name for path in paths) == ["comp4_det_test_cat.txt", "comp4_det_test_dog.txt"]
+    same_rows(read_detections(tmp_path / "out", voc).boxes(inclusive=False), preds, atol)
+
+
+def test_voc_files_hold_one_based_inclusive_pixels_and_six_decimals(tmp_path: Path, voc: DetectionDataset) -> None:
+    write_voc_results(tmp_path, [pred(boxes_at(0), [1 / 3], [1])], ["a"], ["cat", "dog"], prefix="comp4_det_val")
+    line = (tmp_path / "comp4_det_val_dog.txt").read_text()
+    assert line == "a 0.333333 1.000000 1.000000 10.000000 10.000000\n"
+    assert (tmp_path / "comp4_det_val_cat.txt").read_text() == ""
+
+
+def test_coco_files_are_read_back(tmp_path: Path, coco: DetectionDataset) -> None:
+    preds = random_preds(2, exact=True)
+    write_coco_results(tmp_path / "found.json", preds, coco.ids, [18, 17])
+    same_rows(read_detections(tmp_path / "found.json", coco).detections, preds, 0.0)
+    entry = json.loads((tmp_path / "found.json").read_text())[0]
+    assert set(entry) == {"image_id", "category_id", "bbox", "score"}
+    assert entry["image_id"] == 4
+
+
+def test_coco_detections_of_a_voc_folder_number_classes_from_one(tmp_path: Path, voc: DetectionDataset) -> None:
+    write_coco_results(tmp_path / "found.json", random_preds(2, exact=True), voc.ids)
+    same_rows(read_detections(tmp_path / "found.json", voc).detections, random_preds(2, exact=True), 0.0)
+
+
+def test_detections_may_lie_under_annotations(tmp_path: Path, coco: DetectionDataset) -> None:
+    (tmp_path / "found.json").write_text(json.dumps({"images": [], "annotations": [GOOD]}))
+    assert read_detections(tmp_path / "found.json", coco).detections.boxes.tolist() == [[1, 2, 11, 22]]
+
+
+def test_numbers_are_counted_in_the_convention_of_the_annotations(tmp_path: Path, voc: DetectionDataset) -> None:
+    preds = [pred(torch.tensor([[10.0, 5, 30, 25]]), [0.9], [1]), pred(boxes_at(), [])]  # the dog of image a
+    write_voc_results(tmp_path / "out", preds, voc.ids, voc.class_names)
+    write_coco_results(tmp_path / "found.json", preds, voc.ids)
+    from_text, from_json = (read_detections(tmp_path / name, voc) for name in ("out", "found.json"))
+    for found in (from_text, from_json):
+        as_in_files, continuous = evidence_from(voc, found), evidence_from(voc, found, continuous=True)
+        assert as_in_files.detections.boxes.tolist() == [[11, 6, 30, 25]]
+        assert as_in_files.objects.boxes[0].tolist() == [11, 6, 30, 25]
+        assert continuous.detections.boxes.tolist() == [[10, 5, 30, 25]]
+        assert continuous.objects.boxes[0].tolist() == [10, 5, 30, 25]
+
+
+def test_coco_objects_keep_double_precision(tmp_path: Path, coco: DetectionDataset) -> None:
+    (tmp_path / "found.json").write_text(json.dumps([GOOD]))
+    evidence = evidence_from(coco, read_detections(tmp_path / "found.json", coco))
+    assert evidence.objects.area.tolist() == [2400.0, 77.5, 400.0]
+    assert evidence.objects.crowd.tolist() == [False, False, True]
+    assert evidence.objects.boxes.dtype == np.float64
+    assert evidence.image_ids == [4, 9]
+
+
+BAD_ENTRIES: dict[str, tuple[Any, str]] = {
+    "unknown image": ({**GOOD, "image_id": 5}, "image 5 is not among the 2 images of instances; check .* same split"),
+    "unknown category": ({**GOOD, "category_id": 1}, "unknown category_id 1; instances has 18 dog, 17 cat"),
+    "NaN score": ({**GOOD, "score": float("nan")}, "expected a finite score but got nan"),
+    "score in words": ({**GOOD, "score": "high"}, "expected a number as score but got 'high'"),
+    "infinite box": ({**GOOD, "bbox": [0, 0, float("inf"), 1]}, r"expected a finite box but got \[0, 0, inf, 1\]"),
+    "short box": ({**GOOD, "bbox": [0, 0, 1]}, r"expected bbox \[x, y, width, height\] but got \[0, 0, 1\]"),
+    "empty box": ({**GOOD, "bbox": [0, 0, 0, 5]}, "the box is 0 wide and 5 high; .*--empty_boxes count"),
+    "no score": ({k: v for k, v in GOOD.items() if k != "score"}, "expected image_id, .* detections need a score"),
+    "no entry": (7, "but got int"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ENTRIES)
+def test_bad_entry_is_named_with_file_and_number(tmp_path: Path, coco: DetectionDataset, case: str) -> None:
+    entry, message = BAD_ENTRIES[case]
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps([GOOD, entry]))
+    with pytest.raises(DataError, match=f"{path}: detection 1: .*{message}"):
+        read_detections(path, coco)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'[{"image_id": 4, "cat', "is not JSON .*written to the end"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"images": []}', "expected a list of detections .* but got NoneType"),
+        (b"3", "expected a list of detections .* but got int"),
+    ],
+)
+def test_damaged_json_is_named(tmp_path: Path, coco: DetectionDataset, content: bytes, message: str) -> None:
+    path = tmp_path / "found.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"{path}: {message}"):
+        read_detections(path, coco)
+
+
+BAD_LINES = {
+    "unknown image": ("zzz 0.5 1 1 9 9", "image 'zzz' is not among the 2 images"),
+    "five words": ("a 0.5 1 1 9", "expected `image score xmin ymin xmax ymax` but got 'a 0.5 1 1 9'"),
+    "no number": ("a 0.5 1 1 9 nine", "expected `image score"),
+    "NaN score": ("a nan 1 1 9 9", "expected a finite score"),
+    "infinite box": ("a 0.5 1 1 inf 9", "expected a finite box"),
+    "reversed": ("a 0.5 9 1 1 9", "the box is -7 wide and 9 high"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LINES)
+def test_bad_line_is_named_with_file_and_number(tmp_path: Path, voc: DetectionDataset, case: str) -> None:
+    line, message = BAD_LINES[case]
+    path = tmp_path / "comp4_det_test_dog.txt"
+    path.write_text(f"a 0.9 1 1 9 9\n\n{line}\n")
+    with pytest.raises(DataError, match=f"{path}, line 3: {message}"):
+        read_detections(path, voc)
+
+
+def test_text_that_is_none_is_named(tmp_path: Path, voc: DetectionDataset) -> None:
+    path = tmp_path / "comp4_det_test_dog.txt"
+    path.write_bytes(b"\x80\x81")
+    with pytest.raises(DataError, match=f"{path}: cannot be read as text"):
+        read_detections(path, voc)
+
+
+def test_empty_boxes_pass_when_they_are_to_be_counted(tmp_path: Path, voc: DetectionDataset) -> None:
+    (tmp_path / "comp4_det_test_dog.txt").write_text("a 0.5 9 1 1 9\n")
+    assert len(read_detections(tmp_path, voc, empty_boxes="count").detections) == 1
+
+
+def test_folder_may_hold_other_texts_but_not_other_classes(tmp_path: Path, voc: DetectionDataset) -> None:
+    (tmp_path / "comp4_det_test_dog.txt").write_text("a 0.9 1 1 9 9\n")
+    (tmp_path / "README.txt").write_text("notes\n")
+    found = read_detections(tmp_path, voc)
+    assert found.missing == ("cat",)
+    assert found.detections.labels.tolist() == [1]
+    (tmp_path / "comp4_det_test_dig.txt").write_text("")
+    with pytest.raises(DataError, match=r"comp4_det_test_dig.txt: 'dig' is no class of the data.*Did you mean 'dog'"):
+        read_detections(tmp_path, voc)
+
+
+def test_two_sets_in_one_folder_are_told_apart_by_a_pattern(tmp_path: Path, voc: DetectionDataset) -> None:
+    for split in ("test", "val"):
+        (tmp_path / f"comp4_det_{split}_dog.txt").write_text("a 0.9 1 1 9 9\n" * (1 + (split == "val")))
+    with pytest.raises(DataError, match=r"comp4_det_val_dog.txt: comp4_det_test_dog.txt holds .*pattern"):
+        read_detections(tmp_path, voc)
+    assert len(read_detections(tmp_path / "comp4_det_val_*.txt", voc).detections) == 2
+    assert len(read_detections(tmp_path / "comp4_det_test_dog.txt", voc).detections) == 1
+
+
+@pytest.mark.parametrize("name", ["nothing", "absent.txt", "absent.json", "comp4_*.txt"])
+def test_missing_detections_are_named(tmp_path: Path, voc: DetectionDataset, name: str) -> None:
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(DataError, match=r"no detections found|no such file|cannot be read"):
+        read_detections(tmp_path / name, voc)
+
+
+def test_class_names_that_end_alike_are_told_apart(tmp_path: Path) -> None:
+    dataset = load_dataset(
+        write_voc(tmp_path / "V", {"a": [("bike", 1, 1, 9, 9), ("motor_bike", 1, 1, 9, 9)]}), need_images=False
+    )
+    for name in dataset.class_names:
+        (tmp_path / f"comp4_det_test_{name}.txt").write_text("a 0.9 1 1 9 9\n")
+    assert read_detections(tmp_path, dataset).detections.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["voc", "coco"])
+def test_full_disk_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def write(score: float) -> None:
+        preds = [pred(boxes_at(0, 30), [score, score], [0, 1])]
+        if kind == "voc":
+            write_voc_results(tmp_path, preds, ["a"], ["cat", "dog"])
+        else:
+            write_coco_results(tmp_path / "found.json", preds, ["a"])
+
+    write(0.5)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    real, calls = os.fsync, iter(range(9))
+
+    def full(handle: int) -> None:
+        if kind == "coco" or next(calls) == 1:  # the second of two files
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        WriteError, match=rf"{tmp_path}/(found|comp4_det_test_dog).*: the disk is full.*nothing was over"
+    ):
+        write(0.9)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
