@@ -63,6 +63,27 @@ def test_coco_files_are_judged_by_coco_unless_told_otherwise(
     assert output(capsys).startswith("voc12, 2 images, 1 detections: mAP 0.2500")  # VOC knows no crowds
 
 
+def test_empty_files_of_detections_find_nothing(
+    voc: dict[str, str], coco: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(coco["detections"]).write_text("[]")
+    assert evaluate(**coco) == 0
+    assert output(capsys).startswith("coco, 2 images, 0 detections: mAP 0.0000")
+    (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text("")
+    assert evaluate(**voc, compare=["voc07-devkit", "coco"]) == 0
+    assert "no detection is judged differently" in output(capsys)
+
+
+def test_objects_without_area_are_refused_or_dropped(coco: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    content = coco_content()
+    content["annotations"][0]["bbox"] = [1, 2, 0, 20]
+    Path(coco["data"]).write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"instances.json: annotation 1 .*width 0"):
+        evaluate(**coco)
+    assert evaluate(**coco, degenerate="drop") == 0
+    assert "mAP 0.1000" in output(capsys)
+
+
 def test_compare_names_the_rule(voc: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text("a 0.9 11 6 30 15\n")  # half of the dog
     assert evaluate(**voc, compare=["voc07-devkit", "voc07-python", "voc07"]) == 0

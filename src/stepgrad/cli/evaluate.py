@@ -32,6 +32,7 @@ def evaluate(
     compare: list[str] | None = None,
     boxes: Literal["file", "converted"] = "file",
     empty_boxes: Literal["error", "count"] = "error",
+    degenerate: Literal["error", "drop"] = "error",
     class_names: list[str] | None = None,
     coco: bool = False,
     plot: str | None = None,
@@ -53,6 +54,7 @@ def evaluate(
         boxes: `file`: every protocol counts the numbers of the annotation files as they stand. `converted`: each gets
             the boxes in its own pixel convention.
         empty_boxes: `count` counts detections without area as false positives instead of refusing them.
+        degenerate: `drop` leaves out objects without area instead of refusing them.
         class_names: VOC folders: the classes, in the order of the labels.
         coco: Print COCO's twelve numbers as well.
         plot: Write the precision-recall curves to this file (.png, .svg, .pdf).
@@ -65,7 +67,7 @@ def evaluate(
         raise ConfigError("Expected both --detections (what to judge) and --data (what there was to find).")
     console = Console(highlight=False, markup=False, soft_wrap=True)
     with Console(stderr=True).status("reading annotations and detections"):
-        dataset = load_dataset(data, split, class_names=class_names, need_images=False)
+        dataset = load_dataset(data, split, class_names=class_names, need_images=False, degenerate=degenerate)
         found = read_detections(detections, dataset, empty_boxes)
     protocols = _protocols(protocol, compare, boxes, dataset)
     evidence = evidence_from(dataset, found, continuous=boxes == "converted")

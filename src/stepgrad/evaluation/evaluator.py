@@ -93,12 +93,15 @@ class Evaluator:
         first = len(self._image_ids)
         ids = [_image_id(target, first + i) for i, target in enumerate(targets)]
         found, objects = detections_of(preds, first, ids), objects_of(targets, first, ids)
-        names = [*self._image_ids, *ids]
-        self._door.check_detections(found, names)
-        self._door.check_objects(objects, names)
+        self._image_ids.extend(ids)
+        try:
+            self._door.check_detections(found, self._image_ids)
+            self._door.check_objects(objects, self._image_ids)
+        except InputError:
+            del self._image_ids[first:]  # as if nothing had been handed in
+            raise
         self._detections.append(found)
         self._objects.append(objects)
-        self._image_ids = names
 
     def compute(self) -> EvaluationResult:
         """The result under the first protocol; those under the others are `result["coco"]` and so on."""

@@ -176,21 +176,23 @@ def _rows(
     """The tensors of one name as one, and how many rows each image has."""
     parts, counts = [], np.zeros(len(entries), dtype=np.int64)
     for i, entry in enumerate(entries):
-        if not isinstance(entry, Mapping) or key not in entry:
+        try:
+            rows = entry[key]
+        except (KeyError, TypeError, IndexError):
             keys = sorted(entry) if isinstance(entry, Mapping) else type(entry).__name__
-            raise InputError(f"image {names[i]}: expected {what} to be a dict with {key!r} but got {keys}.")
-        rows = torch.as_tensor(entry[key]).detach()
-        if rows.shape[1:] != shape or rows.ndim == 0:
-            if rows.numel() > 0:
-                wanted = "(N, 4)" if shape else "(N,)"
-                raise InputError(
-                    f"image {names[i]}: expected {key} of shape {wanted} in the {what} but got {tuple(rows.shape)}."
-                )
-            continue  # no rows, however they are written
-        counts[i] = len(rows)
-        if counts[i]:
-            parts.append(rows)
-    return (torch.cat(parts) if parts else torch.zeros(0, *shape, dtype=torch.float64)), counts
+            raise InputError(f"image {names[i]}: expected {what} to be a dict with {key!r} but got {keys}.") from None
+        if not isinstance(rows, Tensor):
+            rows = torch.as_tensor(rows)
+        size = rows.shape
+        if len(size) == 1 + len(shape) and size[1:] == shape:
+            counts[i] = size[0]
+            if size[0]:  # an empty list has no say in the type
+                parts.append(rows)
+        elif rows.numel() > 0:  # no rows are no rows, however they are written
+            wanted = "(N, 4)" if shape else "(N,)"
+            raise InputError(f"image {names[i]}: expected {key} of shape {wanted} in the {what} but got {tuple(size)}.")
+    with torch.no_grad():
+        return (torch.cat(parts) if parts else torch.zeros(0, *shape, dtype=torch.float64)), counts
 
 
 def _check_counts(names: Sequence[ImageId], counts: dict[str, NDArray[np.int64]]) -> None:
