@@ -13,8 +13,9 @@ from torch import Tensor
 from stepgrad.errors import ConfigError, one_of
 from stepgrad.gradient.balance import BALANCES, Sums, finish_class
 from stepgrad.gradient.estimators import check_min_step, check_radius, mee_at, radius_difference, sde_at
-from stepgrad.gradient.nms_steps import THROUGH_EXACT, THROUGH_NONE, Found, radius_of_class, steps_of_class
+from stepgrad.gradient.nms_steps import THROUGH_EXACT, THROUGH_NONE, Found, steps_of_class
 from stepgrad.gradient.paper_steps import paper_of_class
+from stepgrad.gradient.radius_steps import radius_of_class
 from stepgrad.gradient.scene import Inputs
 from stepgrad.metric._jit import explain_wait, kernel, run_threads
 from stepgrad.metric.arrange import Arrangement, ClassView, arrange
@@ -164,20 +165,21 @@ def all_gradients(arrangement: Arrangement, method: Method | None) -> list[Class
 
 def join_classes(
     classes: Sequence[ClassGradient],
-    windows: int,
+    scores: NDArray[np.floating],
     scale: float,
     clip: float | None,
     balance: str,
     threads: int,
 ) -> tuple[NDArray[np.float64], Sums]:
-    """(K, N) gradients: scaled, clipped, then balanced (which only ever shrinks, so the bound still holds)."""
-    full = np.zeros((len(classes), windows))
+    """(K, N) gradients: scaled, clipped, then balanced."""
+    full = np.zeros((len(classes), len(scores)))
 
     def finish(c: int) -> Sums:
         found = classes[c].gradient
         if found is None:
             return Sums(0, 0.0, 0.0)
-        return Sums(*finish_class(found, scale, clip or np.inf, balance == "class", full[c]))
+        free = balance != "none", balance == "class+scale"
+        return Sums(*finish_class(found, scores[:, c], scale, clip or np.inf, *free, full[c]))
 
     parts = run_threads(finish, range(len(classes)), threads)
     return full, Sums(*(sum(column) for column in zip(*parts, strict=True))) if parts else Sums(0, 0.0, 0.0)
@@ -223,7 +225,7 @@ def map_pseudogradient(
         arrangement = arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)
         classes = all_gradients(arrangement, method)
     _, counted = classes_result(classes, resolved.absent_classes)
-    full, _ = join_classes(classes, len(arrangement.batch.scores), 1.0 / max(counted, 1), None, balance, 1)
+    full, _ = join_classes(classes, arrangement.batch.scores, 1.0 / max(counted, 1), None, balance, 1)
     return _per_image(full.T, scores)
 
 

@@ -15,18 +15,16 @@ from numpy.typing import NDArray
 
 from stepgrad.gradient.cascade import highest_freed, on_top, only_lift_out, without
 from stepgrad.gradient.rank_steps import NONE, GapSteps, envelope_of, false_positive_steps, true_positive_steps
-from stepgrad.gradient.scene import (
-    Inputs,
-    Scene,
-    build_scene,
+from stepgrad.gradient.replay import (
     edit_for_place,
     list_rivals,
-    list_sum,
+    place_of,
     replay_shifts_a_true_positive,
     replay_touches_objects,
     sum_with,
     unrivalled,
 )
+from stepgrad.gradient.scene import Inputs, Scene, build_scene, list_sum
 from stepgrad.metric._jit import by_reference, keep_alive, kernel
 from stepgrad.metric.average_precision import edited_sum
 from stepgrad.metric.exact_sum import differ
@@ -42,15 +40,6 @@ class Found(NamedTuple):
     up_sum: NDArray[np.float64]
     down_at: NDArray[np.float64]
     down_sum: NDArray[np.float64]
-
-
-@kernel
-def _place(scene: Scene, gap: int) -> int:
-    """How many rivals rank above position `gap`."""
-    place = 0
-    while place < scene.rival_state[0] and scene.position[scene.rivals[place]] < gap:
-        place += 1
-    return place
 
 
 @kernel
@@ -110,7 +99,7 @@ def _first_change(scene: Scene, role: int, near: int, far: int, hi: float, lo: f
 @kernel
 def _rise(scene: Scene, slot: int, gap: int, hi: float, lo: float) -> tuple[int, float]:
     """The position first passed, at or above `gap`, beyond which the sum differs from (hi, lo); NONE if there is none."""
-    place = _place(scene, gap)
+    place = place_of(scene, gap)
     while True:
         role = edit_for_place(scene, slot, place)
         now_hi, now_lo = sum_with(scene, role, gap)
@@ -124,7 +113,7 @@ def _rise(scene: Scene, slot: int, gap: int, hi: float, lo: float) -> tuple[int,
         if place == 0:
             return NONE, hi
         gap = scene.ties.start[scene.position[scene.rivals[place - 1]]]
-        place = _place(scene, gap)
+        place = place_of(scene, gap)
 
 
 @kernel
@@ -132,7 +121,7 @@ def _sink(scene: Scene, slot: int, barrier: int, hi: float, lo: float) -> tuple[
     """Likewise downwards, for a kept window, as long as it stays above position `barrier`."""
     gap = scene.ties.end[scene.position[slot]] + 1
     while gap <= barrier:
-        place = _place(scene, gap)
+        place = place_of(scene, gap)
         role = edit_for_place(scene, slot, place)
         now_hi, now_lo = sum_with(scene, role, gap)
         if differ(now_hi, now_lo, hi, lo):
@@ -267,85 +256,5 @@ def steps_of_class(given: Inputs, through: int) -> Found:
     """`nearest_steps` of the scene made of `given`."""
     owned = build_scene(given)
     found = nearest_steps(by_reference(owned), through)
-    keep_alive(owned)
-    return found
-
-
-@kernel
-def _gap_for(scene: Scene, slot: int, score: float) -> int:
-    """The gap window `slot` would take with that score: after all higher ones and the equal ones of lower index."""
-    low, high = 0, len(scene.order)
-    while low < high:
-        middle = (low + high) // 2
-        other = scene.order[middle]
-        ahead = scene.scores[other] > score or (
-            scene.scores[other] == score and scene.window_of[other] < scene.window_of[slot]
-        )
-        if ahead:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@kernel
-def _sum_at(scene: Scene, slot: int, gap: int, hi: float) -> float:
-    """The sum with the window at `gap` of the replayed scene."""
-    tp_above = scene.ranked.tp_above
-    plain = scene.found.best[slot] < 0 and not scene.over[scene.image_of_word[slot >> 6]]
-    if plain and scene.cascade.counts[0] == 1 and scene.cascade.counts[1] == 0:
-        left = scene.cascade.removed[0]
-        if (
-            scene.roles[left] == FALSE_POSITIVE
-            and scene.found.best[left] < 0
-            and tp_above[gap] == tp_above[scene.position[left]]
-        ):
-            return hi
-    list_rivals(scene, slot)
-    role = edit_for_place(scene, slot, _place(scene, gap))
-    now, _ = sum_with(scene, role, gap)
-    return now
-
-
-@kernel
-def sums_at_radius(scene: Scene, radius: float, through: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The sums with each window's score alone raised, and lowered, by `radius`."""
-    slots = len(scene.position)
-    hi, _ = list_sum(scene)
-    raised, lowered = np.full(slots, hi), np.full(slots, hi)
-    for slot in scene.order:
-        limit = scene.limit[scene.image_of_word[slot >> 6]]
-        kept = scene.roles[slot] != ABSENT
-        if not kept and through != THROUGH_EXACT:
-            continue
-        up, down = (
-            _gap_for(scene, slot, scene.scores[slot] + radius),
-            _gap_for(scene, slot, scene.scores[slot] - radius),
-        )
-        if not kept:
-            above = scene.kept.suppressor[slot]
-            if up <= min(scene.position[above], limit):
-                on_top(slot, scene.cascade, scene.kept, scene.rows, scene.order, scene.position, limit)
-                raised[slot] = _sum_at(scene, slot, up, hi)
-            continue
-        only_lift_out(slot, scene.cascade, scene.rows)
-        if up <= limit:
-            raised[slot] = _sum_at(scene, slot, up, hi)
-        theta = highest_freed(slot, scene.kept, scene.rows, scene.position) if through == THROUGH_EXACT else NONE
-        if theta == NONE or down <= theta:
-            lowered[slot] = _sum_at(scene, slot, down, hi)
-        elif scene.position[slot] <= limit or theta <= limit:
-            without(slot, scene.cascade, scene.kept, scene.rows, scene.order, scene.position, limit)
-            list_rivals(scene, slot)
-            edit_for_place(scene, slot, NONE)
-            lowered[slot], _ = edited_sum(scene.ranked, scene.lift, scene.edits)
-    return raised, lowered
-
-
-@kernel
-def radius_of_class(given: Inputs, radius: float, through: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`sums_at_radius` of the scene made of `given`."""
-    owned = build_scene(given)
-    found = sums_at_radius(by_reference(owned), radius, through)
     keep_alive(owned)
     return found

@@ -61,7 +61,8 @@ class MAPLoss(nn.Module):
         l4: weight of the score regulariser sum s^4; None: off.
         clip: bound on each element of the gradient before balance and L4; None: off.
         min_step: lower bound on the distance to a step where there is one on one side only.
-        balance: "class" makes the pushes up and down of each class sum to zero; "none" leaves them as they are.
+        balance: "class" makes the pushes up and down of each class sum to zero, as shifting all its scores changes nothing;
+            "class+scale" also removes what would only stretch the scores; "none" leaves the gradient as it is.
         absent_classes: classes without objects in the batch count as AP 0 ("zero") or are left out ("skip").
 
     After each call, `metrics` holds map, ap (K,), kept (windows after NMS, all classes), positives (objects to find),
@@ -151,7 +152,7 @@ class MAPLoss(nn.Module):
             result, counted = classes_result(classes, self.protocol.absent_classes)
             outer = -1.0 / (result.map + self.eps) if self.log else -1.0
             gradient, sums = join_classes(
-                classes, len(batch.scores), outer / max(counted, 1), self.clip, self.balance, arrangement.threads
+                classes, batch.scores, outer / max(counted, 1), self.clip, self.balance, arrangement.threads
             )
         metrics = {
             "map": result.map,
