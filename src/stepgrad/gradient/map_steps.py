@@ -25,7 +25,7 @@ from stepgrad.metric.mean_ap import (
     MAPResult,
     check_nms_threshold,
     class_ap,
-    class_average_precision,
+    mean_of,
     resolve_protocol,
     result_of,
 )
@@ -105,13 +105,13 @@ def _add_estimates(
     out: NDArray[np.float64],
     slot_of: NDArray[np.int32],
     scores: NDArray[np.float64],
-    value: float,
     steps: Found,
     norm: float,
     symmetric: bool,
     min_step: float,
 ) -> None:
     """out[window] += the estimate from the window's nearest steps, SDE if `symmetric`, else MEE."""
+    value = steps.present / norm
     for window in range(len(out)):
         s = slot_of[window]
         up, down = steps.up_sum[s] / norm, steps.down_sum[s] / norm
@@ -123,23 +123,22 @@ def _add_estimates(
 
 def _add_threshold_gradient(
     out: NDArray[np.float64], view: ClassView, rule: Rule, max_detections: int, method: Method
-) -> None:
-    """Add the pseudogradient of AP at one match threshold, by window."""
+) -> float:
+    """Add the pseudogradient of AP at one match threshold, by window; returns the AP."""
     inputs = _inputs(view, rule, max_detections)
     slot_of = view.slots.slot_of
     if method.estimator == "radius":
-        raised, lowered = radius_of_class(inputs, method.radius, _THROUGH[method.through_nms])
+        raised, lowered, present = radius_of_class(inputs, method.radius, _THROUGH[method.through_nms])
         out += radius_difference(raised, lowered, method.radius * view.norm)[slot_of]
-        return
+        return float(present / view.norm)
     if method.through_nms == "paper":
         steps, pushes = paper_of_class(inputs, method.min_step)
         out += (pushes / view.norm)[slot_of]
     else:
         steps = steps_of_class(inputs, _THROUGH[method.through_nms])
-    value = class_average_precision(view, rule, max_detections)
-    _add_estimates(
-        out, slot_of, view.scores, value, steps, float(view.norm), method.estimator == "sde", float(method.min_step)
-    )
+    symmetric = method.estimator == "sde"
+    _add_estimates(out, slot_of, view.scores, steps, float(view.norm), symmetric, float(method.min_step))
+    return float(steps.present / view.norm)
 
 
 def class_gradient(arrangement: Arrangement, c: int, method: Method | None) -> ClassGradient:
@@ -149,11 +148,10 @@ def class_gradient(arrangement: Arrangement, c: int, method: Method | None) -> C
         return ClassGradient(class_ap(arrangement, view), view.P, view.kept_count, None)
     rules = arrangement.rules()
     total = np.zeros(len(view.order))
-    for rule in rules:
-        _add_threshold_gradient(total, view, rule, arrangement.max_detections, method)
+    values = [_add_threshold_gradient(total, view, rule, arrangement.max_detections, method) for rule in rules]
     if len(rules) > 1:
         total /= len(rules)
-    return ClassGradient(class_ap(arrangement, view), view.P, view.kept_count, total)
+    return ClassGradient(mean_of(values), view.P, view.kept_count, total)
 
 
 def all_gradients(arrangement: Arrangement, method: Method | None) -> list[ClassGradient]:
@@ -267,10 +265,9 @@ def map_steps(
 
         def of_class(c: int) -> tuple[float, list[NDArray[np.float64]]]:
             view = arrangement.view(c)
-            ap = class_average_precision(view, rule, arrangement.max_detections)
             if view.P == 0:
                 blank = np.full(len(view.order), 0.0)
-                return ap, [blank + np.inf, blank, blank - np.inf, blank]
+                return 0.0, [blank + np.inf, blank, blank - np.inf, blank]
             inputs = _inputs(view, rule, arrangement.max_detections)
             found = (
                 paper_of_class(inputs, 0.0)[0]
@@ -278,6 +275,7 @@ def map_steps(
                 else steps_of_class(inputs, _THROUGH[through_nms])
             )
             at = view.slots.slot_of
+            ap = float(found.present / view.norm)
             return ap, [
                 found.up_at[at],
                 found.up_sum[at] / view.norm,

@@ -40,6 +40,7 @@ class Found(NamedTuple):
     up_sum: NDArray[np.float64]
     down_at: NDArray[np.float64]
     down_sum: NDArray[np.float64]
+    present: float  # the sum as things stand
 
 
 @kernel
@@ -165,10 +166,9 @@ def _score_at(scene: Scene, position: int, missing: float) -> float:
 
 @kernel
 def _kept_steps(
-    scene: Scene, slot: int, fp: GapSteps, tp: GapSteps, hi: float, lo: float, exact: bool, out: Found
+    scene: Scene, slot: int, theta: int, fp: GapSteps, tp: GapSteps, hi: float, lo: float, out: Found
 ) -> None:
     image = scene.image_of_word[slot >> 6]
-    theta = highest_freed(slot, scene.kept, scene.rows, scene.position) if exact else NONE
     barrier = scene.ties.start[theta] if theta != NONE else len(scene.order)
     up, up_sum, down, down_sum = _list_steps(scene, slot, barrier, fp, tp, hi, lo)
     out.up_at[slot], out.up_sum[slot] = _score_at(scene, up, np.inf), up_sum if up != NONE else hi
@@ -242,12 +242,24 @@ def nearest_steps(scene: Scene, through: int) -> Found:
     env = envelope_of(scene.ranked)
     fp = false_positive_steps(scene.ranked, scene.lift, scene.edits, env, scene.ties)
     tp = true_positive_steps(scene.ranked, scene.lift, scene.edits, env, scene.ties)
-    out = Found(np.full(slots, np.inf), np.full(slots, hi), np.full(slots, -np.inf), np.full(slots, hi))
-    for slot in scene.order:  # a suppressor ranks above its victims, so its steps are known before theirs
-        if scene.roles[slot] != ABSENT:
-            _kept_steps(scene, slot, fp, tp, hi, lo, through == THROUGH_EXACT, out)
-        elif through == THROUGH_EXACT:
-            _suppressed_steps(scene, slot, hi, lo, out)
+    out = Found(np.full(slots, np.inf), np.full(slots, hi), np.full(slots, -np.inf), np.full(slots, hi), hi)
+    exact = through == THROUGH_EXACT
+    roles, best, tp_above = scene.roles, scene.found.best, scene.ranked.tp_above
+    for p in range(len(scene.order)):  # a suppressor ranks above its victims, so its steps are known before theirs
+        slot = scene.order[p]
+        if roles[slot] == ABSENT:
+            if exact:
+                _suppressed_steps(scene, slot, hi, lo, out)
+            continue
+        theta = highest_freed(slot, scene.kept, scene.rows, scene.position) if exact else NONE
+        if theta == NONE and roles[slot] == FALSE_POSITIVE and best[slot] < 0 and unrivalled(scene, slot):
+            u = tp_above[p]
+            if fp.up[u] != NONE:
+                out.up_at[slot], out.up_sum[slot] = scene.scores[scene.order[fp.up[u]]], fp.up_sum[u]
+            if fp.down[u] != NONE:
+                out.down_at[slot], out.down_sum[slot] = scene.scores[scene.order[fp.down[u]]], fp.down_sum[u]
+        else:
+            _kept_steps(scene, slot, theta, fp, tp, hi, lo, out)
     return out
 
 

@@ -52,8 +52,8 @@ def _sum_at(scene: Scene, slot: int, gap: int, hi: float) -> float:
 
 
 @kernel
-def sums_at_radius(scene: Scene, radius: float, through: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The sums with each window's score alone raised, and lowered, by `radius`."""
+def sums_at_radius(scene: Scene, radius: float, through: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """The sums with each window's score alone raised, and lowered, by `radius`, and as things stand."""
     slots = len(scene.position)
     hi, _ = list_sum(scene)
     raised, lowered = np.full(slots, hi), np.full(slots, hi)
@@ -83,11 +83,13 @@ def sums_at_radius(scene: Scene, radius: float, through: int) -> tuple[NDArray[n
             list_rivals(scene, slot)
             edit_for_place(scene, slot, NONE)
             lowered[slot], _ = edited_sum(scene.ranked, scene.lift, scene.edits)
-    return raised, lowered
+    return raised, lowered, hi
 
 
 @kernel
-def radius_of_class(given: Inputs, radius: float, through: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def radius_of_class(
+    given: Inputs, radius: float, through: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
     """`sums_at_radius` of the scene made of `given`."""
     owned = build_scene(given)
     found = sums_at_radius(by_reference(owned), radius, through)

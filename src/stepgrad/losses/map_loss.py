@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stepgrad.errors import ConfigError, one_of
+from stepgrad.errors import ConfigError, NonFiniteError, one_of
 from stepgrad.gradient.balance import BALANCES
 from stepgrad.gradient.map_steps import Method, all_gradients, classes_result, join_classes
 from stepgrad.metric._jit import explain_wait
@@ -142,6 +142,7 @@ class MAPLoss(nn.Module):
         value = torch.tensor(objective.value, dtype=precision, device=flat.device)
         loss = _WithGradient.apply(flat, value, _like(objective.gradient, flat)) if needed else value
         if self.l4 is not None:
+            _check_l4(self.l4, batch.scores, torch.finfo(precision).max, torch.finfo(flat.dtype).max)
             loss = loss + self.l4 * flat.to(precision).pow(4).sum()
         return loss
 
@@ -179,6 +180,18 @@ def _keep_out_of_compiled_graphs() -> None:
         outside: Any = torch.compiler.disable(MAPLoss.forward)
         outside._outside_graphs = True
         MAPLoss.forward = outside  # type: ignore[method-assign]
+
+
+def _check_l4(l4: float, scores: NDArray[np.floating], largest_loss: float, largest_gradient: float) -> None:
+    """Raise before the regulariser overflows and a NaN reaches the weights."""
+    if scores.size == 0:
+        return
+    top = float(np.abs(scores).max())
+    if l4 * scores.size * top**4 > largest_loss or 4.0 * l4 * top**3 > largest_gradient:
+        raise NonFiniteError(
+            f"Expected scores small enough for the L4 term but the largest of {scores.size} is {top:g}, so that "
+            f"l4 * s^4 with l4={l4:g} overflows; switch it off with l4=None, or look for a diverged model."
+        )
 
 
 def _like(gradient: NDArray[np.float64], scores: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from stepgrad.metric.batch import Batch
 from stepgrad.metric.exact_sum import add_multiple
 from stepgrad.metric.matching import BEST, BEST_FREE, Objects, Pairs, Rule, candidates_of, match_all, overlap_pairs
 from stepgrad.metric.nms import Kept, greedy_nms
-from stepgrad.metric.overlaps import Rows, Slots, image_rows, join_rows, no_rows, spatial_slots
+from stepgrad.metric.overlaps import Rows, Slots, image_rows, join_rows, no_rows, plain_slots, spatial_slots
 from stepgrad.metric.protocol import Protocol
 from stepgrad.metric.sorting import descending_order
 
@@ -110,9 +110,10 @@ class Arrangement:
         ignored = crowd | (batch.difficult[chosen] & (protocol.difficult == "ignore"))
         images = batch.object_images[chosen]
         boxes = self.class_boxes(c)
+        by_left = _by_left_edge(boxes, batch.offsets, images)
         windows, found, iou = _all_pairs(
-            boxes,
-            _by_left_edge(boxes, batch.offsets, images),
+            boxes[by_left] if len(by_left) else boxes,
+            by_left,
             batch.offsets,
             batch.object_boxes[chosen],
             images,
@@ -136,9 +137,10 @@ def layout_of(
     boxes: NDArray[np.float64], offsets: NDArray[np.int64], nms_threshold: float | None, threads: int
 ) -> Layout:
     """Slots for all windows and, unless the threshold is None, their overlaps."""
-    slots = spatial_slots(boxes, offsets, descending_order)
     if nms_threshold is None:
+        slots = plain_slots(offsets)
         return Layout(slots, no_rows(len(slots.window_of)))
+    slots = spatial_slots(boxes, offsets, descending_order)
     edges = np.searchsorted(slots.image_of_word, np.arange(len(offsets)))
     spans = [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
     parts = run_threads(lambda span: image_rows(boxes, slots.window_of, *span, nms_threshold), spans, threads)
@@ -170,7 +172,7 @@ def _by_left_edge(
     by_left = np.arange(offsets[-1], dtype=np.int32)
     for image in np.flatnonzero(counts):
         a, b = offsets[image], offsets[image + 1]
-        by_left[a:b] = a + np.argsort(boxes[a:b, 0])
+        by_left[a:b] = a + descending_order(-boxes[a:b, 0])
     return by_left
 
 

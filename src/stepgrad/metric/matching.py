@@ -137,13 +137,16 @@ def match_all(
     roles = np.full(64 * len(kept), ABSENT, dtype=np.int8)
     taken = np.zeros(len(objects.image), dtype=np.int32)
     seen = np.zeros(len(found.several), dtype=np.int32)
+    best = found.best
     for slot in order:
-        if not kept[slot >> 6] & (np.uint64(1) << np.uint64(slot & 63)):
+        word = slot >> 6
+        if not kept[word] & (np.uint64(1) << np.uint64(slot & 63)):
             continue
-        image = image_of_word[slot >> 6]
-        seen[image] += 1
-        if seen[image] > max_detections:
+        seen[image_of_word[word]] += 1
+        if seen[image_of_word[word]] > max_detections:
             roles[slot] = IGNORED
+        elif best[slot] < 0:
+            roles[slot] = FALSE_POSITIVE
         else:
             roles[slot] = role_of(slot, pairs, objects, found, rule, taken, 1)
     return roles
@@ -164,41 +167,38 @@ def overlap_pairs(
 ) -> int:
     """Windows start..stop whose IoU with `target` is at least `lowest`; returns how many were written.
 
-    `by_left` lists the windows by x1 (or is empty: then all are tried). A window of that overlap cannot be wider than
-    target / lowest, which bounds its left edge. A crowd's IoU divides by the window's area alone (COCO).
+    If `by_left` is not empty, boxes[i] is window by_left[i] and an image's boxes are sorted by x1. A window of that overlap
+    cannot be wider than target / lowest, which bounds its left edge. A crowd's IoU divides by the window's area (COCO).
     """
     tw = target[2] - target[0] + pixel_offset
     th = target[3] - target[1] + pixel_offset
     low, high = start, stop
     if len(by_left) > 0 and not crowd and lowest > 0.0:
-        reach = target[0] - tw / lowest * 1.000001 - 2.0 * pixel_offset
-        low = start + _first_not_left_of(boxes, by_left, start, stop, reach)
-        high = start + _first_not_left_of(boxes, by_left, start, stop, target[2] + pixel_offset * 1.000001)
+        low = _first_not_left_of(boxes, start, stop, target[0] - tw / lowest * 1.000001 - 2.0 * pixel_offset)
+        high = _first_not_left_of(boxes, start, stop, target[2] + pixel_offset * 1.000001)
     written = 0
     for i in range(low, high):
-        w = by_left[i] if len(by_left) > 0 else i
-        width = min(boxes[w, 2], target[2]) - max(boxes[w, 0], target[0]) + pixel_offset
-        height = min(boxes[w, 3], target[3]) - max(boxes[w, 1], target[1]) + pixel_offset
+        width = min(boxes[i, 2], target[2]) - max(boxes[i, 0], target[0]) + pixel_offset
+        height = min(boxes[i, 3], target[3]) - max(boxes[i, 1], target[1]) + pixel_offset
         if width <= 0.0 or height <= 0.0:
             continue
         inter = width * height
-        area = (boxes[w, 2] - boxes[w, 0] + pixel_offset) * (boxes[w, 3] - boxes[w, 1] + pixel_offset)
+        area = (boxes[i, 2] - boxes[i, 0] + pixel_offset) * (boxes[i, 3] - boxes[i, 1] + pixel_offset)
         iou = inter / (area if crowd else area + tw * th - inter)
         if iou >= lowest:
-            out_window[written] = w
+            out_window[written] = by_left[i] if len(by_left) > 0 else i
             out_iou[written] = iou
             written += 1
     return written
 
 
 @kernel
-def _first_not_left_of(boxes: NDArray[np.float64], by_left: NDArray[np.int32], start: int, stop: int, x: float) -> int:
-    """How many of the windows by_left[start:stop] have x1 < x."""
-    low, high = start, stop
+def _first_not_left_of(boxes: NDArray[np.float64], low: int, high: int, x: float) -> int:
+    """The first of boxes[low:high], sorted by x1, with x1 >= x."""
     while low < high:
         middle = (low + high) // 2
-        if boxes[by_left[middle], 0] < x:
+        if boxes[middle, 0] < x:
             low = middle + 1
         else:
             high = middle
-    return low - start
+    return low

@@ -58,7 +58,11 @@ def mean_over_classes(ap: NDArray[np.float64], present: NDArray[np.bool_], absen
 
 def class_ap(arrangement: Arrangement, view: ClassView) -> float:
     """AP of a class: the mean over the protocol's thresholds."""
-    values = [class_average_precision(view, rule, arrangement.max_detections) for rule in arrangement.rules()]
+    return mean_of([class_average_precision(view, rule, arrangement.max_detections) for rule in arrangement.rules()])
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """The mean of a correctly rounded sum."""
     return math.fsum(values) / len(values)
 
 

@@ -8,6 +8,7 @@ words of its row. Spatial order keeps those words few; bounding boxes of 64-slot
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -63,20 +64,28 @@ def spatial_slots(
     boxes: NDArray[np.float64], offsets: NDArray[np.int64], order: Callable[[NDArray[np.floating]], NDArray[np.int32]]
 ) -> Slots:
     """Give every window its slot; `order` sorts keys (any stable order will do, results never depend on it)."""
+    by_place = np.arange(offsets[-1], dtype=np.int32)
+    for start, stop in pairwise(offsets.tolist()):
+        if stop - start > 64:
+            by_place[start:stop] = start + order(_spatial_key(boxes, start, stop))
+    return _slots_in_order(by_place, offsets)
+
+
+def plain_slots(offsets: NDArray[np.int64]) -> Slots:
+    """Slots in the order of the windows: where overlaps do not matter."""
+    return _slots_in_order(np.arange(offsets[-1], dtype=np.int32), offsets)
+
+
+def _slots_in_order(windows: NDArray[np.int32], offsets: NDArray[np.int64]) -> Slots:
+    """Each image's windows, in the order given, on slots from a multiple of 64 on."""
     counts = np.diff(offsets)
     words = -(-counts // 64)
-    first_word = np.concatenate([[0], np.cumsum(words)])
-    slot_of = np.empty(int(offsets[-1]), dtype=np.int32)
-    window_of = np.full(64 * int(first_word[-1]), -1, dtype=np.int32)
-    for image in range(len(counts)):
-        start, stop = int(offsets[image]), int(offsets[image + 1])
-        if stop - start > 64:
-            inside = start + order(_spatial_key(boxes, start, stop)).astype(np.int64)
-        else:
-            inside = np.arange(start, stop)
-        slots = 64 * int(first_word[image]) + np.arange(stop - start)
-        slot_of[inside] = slots
-        window_of[slots] = inside
+    first_slot = 64 * (np.cumsum(words) - words)
+    slots = (np.arange(offsets[-1]) + np.repeat(first_slot - offsets[:-1], counts)).astype(np.int32)
+    slot_of = np.empty(len(windows), dtype=np.int32)
+    slot_of[windows] = slots
+    window_of = np.full(64 * int(words.sum()), -1, dtype=np.int32)
+    window_of[slots] = windows
     return Slots(slot_of, window_of, np.repeat(np.arange(len(counts), dtype=np.int32), words))
 
 
