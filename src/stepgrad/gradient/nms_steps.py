@@ -245,21 +245,22 @@ def nearest_steps(scene: Scene, through: int) -> Found:
     out = Found(np.full(slots, np.inf), np.full(slots, hi), np.full(slots, -np.inf), np.full(slots, hi), hi)
     exact = through == THROUGH_EXACT
     roles, best, tp_above = scene.roles, scene.found.best, scene.ranked.tp_above
-    for p in range(len(scene.order)):  # a suppressor ranks above its victims, so its steps are known before theirs
-        slot = scene.order[p]
+    for slot in range(slots):  # image after image, so that what is looked up stays near
         if roles[slot] == ABSENT:
-            if exact:
-                _suppressed_steps(scene, slot, hi, lo, out)
             continue
         theta = highest_freed(slot, scene.kept, scene.rows, scene.position) if exact else NONE
         if theta == NONE and roles[slot] == FALSE_POSITIVE and best[slot] < 0 and unrivalled(scene, slot):
-            u = tp_above[p]
+            u = tp_above[scene.position[slot]]
             if fp.up[u] != NONE:
                 out.up_at[slot], out.up_sum[slot] = scene.scores[scene.order[fp.up[u]]], fp.up_sum[u]
             if fp.down[u] != NONE:
                 out.down_at[slot], out.down_sum[slot] = scene.scores[scene.order[fp.down[u]]], fp.down_sum[u]
         else:
             _kept_steps(scene, slot, theta, fp, tp, hi, lo, out)
+    if exact:
+        for slot in range(slots):  # a window may share the steps of its suppressor, known by now
+            if scene.kept.suppressor[slot] >= 0:
+                _suppressed_steps(scene, slot, hi, lo, out)
     return out
 
 

@@ -57,7 +57,9 @@ def sums_at_radius(scene: Scene, radius: float, through: int) -> tuple[NDArray[n
     slots = len(scene.position)
     hi, _ = list_sum(scene)
     raised, lowered = np.full(slots, hi), np.full(slots, hi)
-    for slot in scene.order:
+    for slot in range(slots):
+        if scene.position[slot] < 0:
+            continue  # padding
         limit = scene.limit[scene.image_of_word[slot >> 6]]
         kept = scene.roles[slot] != ABSENT
         if not kept and through != THROUGH_EXACT:
