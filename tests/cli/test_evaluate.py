@@ -106,8 +106,11 @@ def test_pixel_convention_is_named_and_can_be_converted(
         maps[boxes] = text.split("mAP ")[1].split()[0]
         assert ("counted these numbers without a pixel added" in text) == (boxes == "file")
     assert maps == {"file": "0.0000", "converted": "0.2500"}
-    assert evaluate(**voc, protocol="voc12-devkit", boxes="converted") == 0
-    assert "mAP 0.2500" in output(capsys)
+    for bottom, expected in ((15, "0.2500"), (14.75, "0.0000")):  # a half; less, unless a pixel were added twice
+        (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text(f"a 0.9 11 6 30 {bottom}\n")
+        for boxes in ("file", "converted"):
+            assert evaluate(**voc, protocol="voc12-devkit", boxes=boxes) == 0  # type: ignore[arg-type]
+            assert f"mAP {expected}" in output(capsys)
 
 
 def test_report_and_plot_are_written(voc: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,6 +119,9 @@ def test_rules_that_only_act_together_are_named_together() -> None:
     assert first.rules == ("pixel offset", "match thresholds")
     assert first.together
     assert first.because == "pixel offset and match thresholds"
+    unconcerned = replace(loose, name="and more", max_detections=5, difficult="count")
+    (first,) = pair_of(strict_65, unconcerned, found, there).first
+    assert first.rules == ("pixel offset", "match thresholds")
 
 
 def test_either_rule_is_named_when_each_alone_suffices() -> None:
@@ -127,6 +130,14 @@ def test_either_rule_is_named_when_each_alone_suffices() -> None:
     (first,) = pair_of(VOC12, strict_wider, found, there).first
     assert first.rules == ("equality", "match thresholds")
     assert first.because == "equality or match thresholds"
+
+
+def test_first_difference_of_several_thresholds_is_the_highest_scored() -> None:
+    # the first detection is judged differently at IoU 0.8 only, the second at 0.5 only
+    boxes = torch.cat([boxes_at(0, height=8), boxes_at(30, height=5)])
+    coco, strict = (replace(p, name=p.name + "s", match_thresholds=(0.5, 0.8)) for p in (VOC12, STRICT))
+    (first,) = pair_of(coco, strict, pred(boxes, [0.9, 0.8]), target(boxes_at(0, 30))).first
+    assert (first.score, first.threshold, first.rules) == (0.9, 0.8, ("equality",))
 
 
 @over_seeds(10, 200)

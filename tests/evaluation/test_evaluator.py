@@ -118,7 +118,7 @@ def test_absent_classes_are_zero_or_nan_as_the_protocol_says() -> None:
     assert result.map == 1 / 3
     assert result["coco"].map == 1.0
     assert [math.isnan(ap) for ap in result["coco"].ap.tolist()] == [True, False, True]
-    assert "cow              0        0           1       -       -" in str(result["coco"])
+    assert "cow              0        0           1       -       -       -       -" in str(result["coco"])
 
 
 def test_curve_gives_precision_and_recall_after_each_counted_detection() -> None:

@@ -19,7 +19,7 @@ from stepgrad.evaluation import Detections
 from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.read_files import read_detections
 from stepgrad.evaluation.write_files import write_coco_results, write_voc_results
-from tests.data.builders import write_coco, write_voc
+from tests.data.builders import coco_content, write_coco, write_voc
 from tests.evaluation.datasets import Entries, boxes_at, pred
 
 GOOD = {"image_id": 4, "category_id": 18, "bbox": [1, 2, 10, 20], "score": 0.5}
@@ -106,12 +106,15 @@ def test_numbers_are_counted_in_the_convention_of_the_annotations(tmp_path: Path
         assert continuous.objects.boxes[0].tolist() == [10, 5, 30, 25]
 
 
-def test_coco_objects_keep_double_precision(tmp_path: Path, coco: DetectionDataset) -> None:
+def test_coco_objects_keep_double_precision(tmp_path: Path) -> None:
+    content = coco_content()
+    content["annotations"][0].update(area=1023.9999999, bbox=[0.1, 0.2, 10.3, 20.4])  # the area is small: just so
+    coco = load_dataset(write_coco(tmp_path, content), need_images=False)
     (tmp_path / "found.json").write_text(json.dumps([GOOD]))
     evidence = evidence_from(coco, read_detections(tmp_path / "found.json", coco))
-    assert evidence.objects.area.tolist() == [2400.0, 77.5, 400.0]
+    assert evidence.objects.area.tolist() == [2400.0, 1023.9999999, 400.0]
+    assert evidence.objects.boxes[1].tolist() == [0.1, 0.2, 0.1 + 10.3, 0.2 + 20.4]
     assert evidence.objects.crowd.tolist() == [False, False, True]
-    assert evidence.objects.boxes.dtype == np.float64
     assert evidence.image_ids == [4, 9]
 
 
