@@ -27,3 +27,8 @@ def test_demo_trains_and_reports_the_map_before_and_after(capsys: pytest.Capture
 def test_a_bad_option_value_is_an_error_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--images=2"]) == 2
     assert "Expected --images to be at least 5 but got 2" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_lists_are_written_as_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--detections=none.json", "--data=shapes", "--compare", "voc07", "coco"]) == 2
+    assert "none.json" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from stepgrad.cli.lists import gather_lists
 from stepgrad.errors import StepgradError
 
 INTERRUPTED, FAILED = 130, 2
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = auto_cli(
             dict[str, Any](commands()),
-            args=list(sys.argv[1:] if arguments is None else arguments),
+            args=gather_lists(sys.argv[1:] if arguments is None else arguments),
             prog="stepgrad",
             description="Train detectors directly for the metric you report. `stepgrad demo` shows it in minutes.",
         )
