@@ -14,7 +14,7 @@ A 512-unit head on frozen ImageNet AlexNet features of VOC 2012 windows (700 tra
 search, 512 principal components), Adam, 100 steps of 32 images x 300 windows, area AP after NMS at 0.3, no clip, no L4.
 "scratch" trains raw outputs from random weights; "nll" goes on from 600 steps of cross-entropy, on log-probabilities.
 The estimator "nll" is the control: cross-entropy on as many images (400 steps of 8). Each arm took its learning rate
-from the same grid of two by mAP on held-out training images; val was evaluated once, at the end. Means over seeds, with
+from the grid of its start by mAP on held-out training images; val was evaluated once, at the end. Means over seeds, with
 the standard deviation.
 
 `python -m experiments.balance choose --data FOLDER --cache DIR`, then `final`.
