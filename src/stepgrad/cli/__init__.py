@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return int(result or 0)
     except StepgradError as error:
-        errors.print(f"[bold red]stepgrad:[/] {escape(str(error))}")
+        errors.print(f"[bold red]stepgrad:[/] {escape(str(error))}", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
         errors.print("stepgrad: interrupted.")
