@@ -92,17 +92,52 @@ class Scene(NamedTuple):
 
 
 @kernel
+def _reaching(pairs: Pairs, best: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The slots that reach an object (few), in slot order, so image after image."""
+    slots = np.empty(len(pairs.slot), dtype=np.int32)
+    count = 0
+    for slot in pairs.slot:
+        if best[slot] >= 0 and (count == 0 or slots[count - 1] != slot):
+            slots[count] = slot
+            count += 1
+    return slots[:count]
+
+
+@kernel
 def _last_relevant(
-    scene_order: NDArray[np.int32], image_of_word: NDArray[np.int32], found: Candidates, ranked: Ranked, images: int
+    reaching: NDArray[np.int32],
+    position: NDArray[np.int32],
+    image_of_word: NDArray[np.int32],
+    ranked: Ranked,
+    images: int,
 ) -> NDArray[np.int32]:
     """AP depends on true positives' ranks only: nothing matters below the last one and the last window that could be one."""
     limit = np.full(images, ranked.tp_position[ranked.T], dtype=np.int32)
-    for p in range(len(scene_order)):
-        slot = scene_order[p]
-        if found.best[slot] >= 0:
-            image = image_of_word[slot >> 6]
-            limit[image] = max(limit[image], p)
+    for slot in reaching:
+        image = image_of_word[slot >> 6]
+        limit[image] = max(limit[image], position[slot])
     return limit
+
+
+@kernel
+def _contenders(
+    reaching: NDArray[np.int32],
+    position: NDArray[np.int32],
+    image_of_word: NDArray[np.int32],
+    roles: NDArray[np.int8],
+    images: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The kept ones, image after image, by decreasing score, and where each image's begin."""
+    kept = reaching[roles[reaching] != ABSENT]
+    ptr = np.zeros(images + 1, dtype=np.int32)
+    keys = np.empty(len(kept), dtype=np.int64)
+    for i in range(len(kept)):
+        image = image_of_word[kept[i] >> 6]
+        ptr[image + 1] += 1
+        keys[i] = image * np.int64(len(position) + 1) + position[kept[i]]
+    for image in range(images):
+        ptr[image + 1] += ptr[image]
+    return kept[np.argsort(keys)], ptr
 
 
 @kernel
@@ -160,7 +195,8 @@ def build_scene(given: Inputs) -> Scene:
     ranked = rank_list(order, roles, given.cumulative)
     most = given.max_detections
     listed, listed_ptr, cap, over = _limit_of_detections(order, given.position, image_of_word, roles, images, most)
-    contenders, contenders_ptr = _by_image(order, image_of_word, (roles != ABSENT) & (found.best >= 0), images)
+    reaching = _reaching(given.pairs, found.best)
+    contenders, contenders_ptr = _contenders(reaching, given.position, image_of_word, roles, images)
     claims = np.zeros(len(given.objects.image), dtype=np.int32)
     for slot in contenders:
         claims[found.best[slot]] += given.position[slot] <= cap[image_of_word[slot >> 6]]
@@ -182,7 +218,7 @@ def build_scene(given: Inputs) -> Scene:
         new_lift(ranked.T),
         new_edits(len(order) + 8),
         new_cascade(words),
-        _last_relevant(order, image_of_word, found, ranked, images),
+        _last_relevant(reaching, given.position, image_of_word, ranked, images),
         most,
         cap,
         over,
