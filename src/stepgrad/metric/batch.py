@@ -64,7 +64,7 @@ def make_batch(
     flat_scores = _flat(scores, (0, K), keep_double=True)
     flat_boxes = _flat(boxes, (0, K, 4) if by_class else (0, 4)).astype(np.float64)
     _check_windows(flat_scores, flat_boxes, offsets)
-    return Batch(offsets, flat_scores, flat_boxes, *_objects(targets, K))
+    return Batch(offsets, flat_scores, flat_boxes, *_objects(_on_cpu(targets), K))
 
 
 def _columns(scores: Tensor) -> int:
@@ -126,6 +126,28 @@ def _check_windows(scores: NDArray[np.floating], boxes: NDArray[np.float64], off
             f"image {image}: expected boxes as (x1, y1, x2, y2) with x2 > x1 and y2 > y1 "
             f"but boxes[{index}] is {boxes[tuple(first)].tolist()}; drop empty boxes before the loss."
         )
+
+
+def _on_cpu(targets: Sequence[Target]) -> Sequence[Target]:
+    """Targets with their tensors on the CPU, each key of all images in one transfer."""
+    moved = [dict(t) if isinstance(t, Mapping) else t for t in targets]
+    for key in ("boxes", "labels", "difficult", "iscrowd"):
+        there = [t for t in moved if isinstance(t, dict) and isinstance(t.get(key), Tensor) and not t[key].is_cpu]
+        for target, tensor in zip(there, moved_together([t[key] for t in there]), strict=True):
+            target[key] = tensor
+    return moved
+
+
+def moved_together(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same tensors on the CPU, by one transfer.
+
+    >>> [t.tolist() for t in moved_together([torch.tensor([[1, 2]]), torch.tensor([3])])]
+    [[[1, 2]], [3]]
+    """
+    if not tensors:
+        return []
+    flat = torch.cat([t.detach().reshape(-1) for t in tensors]).cpu()
+    return [part.reshape(t.shape) for part, t in zip(flat.split([t.numel() for t in tensors]), tensors, strict=True)]
 
 
 def _objects(
