@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from benchmarks.claims import Claim, check_claims, floor_seconds
+from stepgrad.data.files import write_whole
 
 
 def write_results(results: dict[str, Any], folder: Path) -> str:
     """Write loss.json and loss.md, and return the page."""
     folder.mkdir(parents=True, exist_ok=True)
     page = render(results)
-    _write_whole(folder / "loss.json", json.dumps(results, indent=1) + "\n")
-    _write_whole(folder / "loss.md", page)
+    write_whole(folder / "loss.json", (json.dumps(results, indent=1) + "\n").encode())
+    write_whole(folder / "loss.md", page.encode())
     return page
 
 
@@ -109,12 +109,3 @@ def _milliseconds(seconds: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if value < 100 else f"{value:.0f}"
-
-
-def _write_whole(file: Path, text: str) -> None:
-    beside = file.with_suffix(file.suffix + ".part")
-    with beside.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(file)

@@ -6,7 +6,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments.results import load_runs, write_whole
+from experiments.results import load_runs
+from stepgrad.data.files import write_whole
 
 INTRODUCTION = """# Balance: which form lets training for mAP work?
 
@@ -30,7 +31,7 @@ def render(file: Path, page: Path) -> str:
     header = ["start", "estimator", "balance", "through NMS", "rate", "held-out mAP", "train mAP", "val mAP", "seeds"]
     lines = [_line(header), _line(["---"] * len(header)), *[_row(rows, held) for rows in groups.values()]]
     text = INTRODUCTION + "\n" + "\n".join(lines) + "\n"
-    write_whole(page, text)
+    write_whole(page, text.encode())
     return text
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torchvision.models import alexnet
 from torchvision.ops import roi_pool
 
-from experiments.results import write_whole
 from experiments.voc_subset import WindowedImage
+from stepgrad.data.files import write_whole
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 STRIDE = 16
@@ -87,7 +87,7 @@ def cached_features(
     note = cache / "features.json"
     if not note.is_file() or note.read_text() != tag:
         _fill_cache(splits, weights, cache, settings)
-        write_whole(note, tag)
+        write_whole(note, tag.encode())
     return {name: _split_by_image(np.load(cache / f"{name}.npy"), images) for name, images in splits.items()}
 
 

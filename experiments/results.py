@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from stepgrad.data.files import write_whole
 
 
 def load_runs(file: Path, phase: str) -> list[dict[str, Any]]:
@@ -17,18 +18,8 @@ def save_runs(file: Path, phase: str, row: dict[str, Any]) -> None:
     """Add one run."""
     content = _load(file)
     content.setdefault(phase, []).append(row)
-    write_whole(file, json.dumps(content, indent=1) + "\n")
+    write_whole(file, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def _load(file: Path) -> dict[str, list[dict[str, Any]]]:
     return json.loads(file.read_text()) if file.is_file() else {}
-
-
-def write_whole(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_suffix(file.suffix + ".part")
-    with beside.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(file)
