@@ -24,7 +24,7 @@ from torch import Tensor
 
 import stepgrad
 from experiments.balance_forms import FORMS
-from experiments.balance_table import render
+from experiments.balance_table import best_runs, render
 from experiments.frozen_features import FeatureSettings, cached_features
 from experiments.results import load_runs, save_runs
 from experiments.voc_subset import read_split
@@ -150,11 +150,7 @@ def final(train: Part, val: Part, file: Path, seeds: int, limit: float) -> None:
 
 def chosen_rates(runs: list[dict[str, Any]]) -> dict[str, float]:
     """Per arm, the rate with the best held-out mAP."""
-    best: dict[str, dict[str, Any]] = {}
-    for row in runs:
-        if row["arm"] not in best or row["heldout"] > best[row["arm"]]["heldout"]:
-            best[row["arm"]] = row
-    return {arm: row["rate"] for arm, row in best.items()}
+    return {run["arm"]: run["rate"] for run in best_runs(runs)}
 
 
 def _run_plan(
