@@ -70,8 +70,8 @@ class Arm:
 def arms() -> list[Arm]:
     forms = {
         "mee": list(FORMS),
-        "radius": ["none", "class", "project", "class+project"],
-        "sde": ["none", "class", "class+project"],
+        "radius": ["none", "class", "project", "class+scale"],
+        "sde": ["none", "class", "class+scale"],
     }
     found = [Arm(start, "nll") for start in RATES]
     found += [Arm(start, est, form) for start in RATES for est, names in forms.items() for form in names]

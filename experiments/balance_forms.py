@@ -79,5 +79,5 @@ FORMS: dict[str, Form] = {
     "geometric": geometric_total,
     "shift": shift_support,
     "project": project_support,
-    "class+project": smaller_total_then_scale,
+    "class+scale": smaller_total_then_scale,
 }

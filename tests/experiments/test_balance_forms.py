@@ -7,7 +7,7 @@ from torch import Tensor
 from experiments.balance_forms import FORMS
 
 BALANCED = [name for name in FORMS if name != "none"]
-SCALE_FREE = ["project", "class+project"]
+SCALE_FREE = ["project", "class+scale"]
 
 
 def _case(seed: int) -> tuple[Tensor, Tensor]:
