@@ -3,7 +3,7 @@
 With r_k the rank of the k-th true positive, p_k = max over l >= k of l / r_l, and integer counts from the protocol,
 AP = sum_k count_k p_k / norm. Moving one window, or replaying NMS around it, edits the list at a few places: between two
 edits all true positives shift by the same number of places. `edited_sum` therefore walks segments, not windows, and a
-segment longer than a few dozen true positives is summed from a table for its shift (`_Lift`) in logarithmic time.
+segment longer than a few dozen true positives is summed from a table for its shift (`Lift`) in logarithmic time.
 """
 
 from __future__ import annotations

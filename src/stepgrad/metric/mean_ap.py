@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, InputError, NonFiniteError
+from stepgrad.errors import ConfigError, InputError
 from stepgrad.metric._jit import explain_wait, run_threads
 from stepgrad.metric.arrange import Arrangement, ClassView, arrange, class_average_precision, layout_of
 from stepgrad.metric.batch import Target, make_batch
@@ -144,6 +144,3 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> tuple[Tensor, Tensor
         np.where(by >= 0, window_of[np.maximum(by, 0)], -1).astype(np.int64) if len(by) else np.zeros(0, dtype=np.int64)
     )
     return torch.from_numpy(keep).to(boxes.device), torch.from_numpy(who).to(boxes.device)
-
-
-__all__ = ["MAPResult", "NonFiniteError", "mean_average_precision", "nms"]

@@ -22,8 +22,7 @@ class Kept(NamedTuple):
 
     suppressor: NDArray[np.int32]  # (slots,) the highest kept neighbour, -1 for kept windows and padding
     kept: NDArray[np.uint64]  # (W,)
-    once: NDArray[np.uint64]  # (W,) windows with at least one stopper
-    twice: NDArray[np.uint64]  # (W,) with at least two
+    twice: NDArray[np.uint64]  # (W,) windows with at least two stoppers
     many: NDArray[np.uint64]  # (W,) with more than the planes can count
     planes: NDArray[np.uint64]  # (W, PLANES) the number of stoppers
     stops: NDArray[np.uint64]  # like Rows.bits: the neighbours that a kept window is a stopper of
@@ -68,4 +67,4 @@ def greedy_nms(order: NDArray[np.int32], rows: Rows, words: int) -> Kept:
             while fresh:
                 suppressor[64 * at + lowest_bit(fresh)] = slot
                 fresh &= fresh - np.uint64(1)
-    return Kept(suppressor, kept, once, twice, many, planes, stops)
+    return Kept(suppressor, kept, twice, many, planes, stops)
