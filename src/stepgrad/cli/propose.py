@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from rich.console import Console
@@ -16,14 +15,13 @@ from stepgrad.data import (
     DetectionDataset,
     Recall,
     SearchSettings,
-    VOCDataset,
     generate_proposals,
     import_proposals,
     load_dataset,
     load_proposals,
     recall,
 )
-from stepgrad.data.proposals.generate import Outcome
+from stepgrad.data.proposals.generate import Outcome, default_folder
 from stepgrad.data.proposals.search import Mode
 
 INTERRUPTED = 130
@@ -62,7 +60,7 @@ def propose(
     """
     console = Console(highlight=False)
     dataset = load_dataset(data, split, images=images)
-    folder = Path(out) if out else _default_folder(dataset, Path(source).stem if source else mode)
+    folder = Path(out) if out else default_folder(dataset, Path(source).stem if source else mode)
     console.print(f"{len(dataset)} images of {dataset.name}, windows in {escape(str(folder))}", soft_wrap=True)
     try:
         with _progress() as bar:
@@ -82,12 +80,6 @@ def propose(
         return 1
     console.print(_table(recall(CachedProposals(folder), dataset)))
     return 0
-
-
-def _default_folder(dataset: DetectionDataset, suffix: str) -> Path:
-    """`proposals/VOC2012-fast`; the splits of a VOC folder share it, since no two images share an id."""
-    name = dataset.root.resolve().name if isinstance(dataset, VOCDataset) else dataset.name
-    return Path("proposals") / re.sub(r"[^\w.-]+", "-", f"{name}-{suffix}")
 
 
 def _progress() -> Progress:

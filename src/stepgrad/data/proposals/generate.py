@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -22,6 +23,7 @@ from stepgrad.data.files import WriteError
 from stepgrad.data.proposals.cache import Record, check_record, record_path, write_record
 from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search, use_one_thread
 from stepgrad.data.proposals.windows import Proposals
+from stepgrad.data.voc import VOCDataset
 from stepgrad.errors import DataError
 
 Progress = Callable[[], None]
@@ -55,6 +57,12 @@ class Job:
     def write(self, index: int, windows: NDArray[np.generic], settings: str) -> None:
         record = Record(windows, settings, self.dataset.fingerprint(index), self.dataset.name)
         write_record(record_path(self.folder, self.dataset.ids[index]), record)
+
+
+def default_folder(dataset: DetectionDataset, suffix: str) -> Path:
+    """`proposals/VOC2012-fast`; the splits of a VOC folder share it, since no two images share an id."""
+    name = dataset.root.resolve().name if isinstance(dataset, VOCDataset) else dataset.name
+    return Path("proposals") / re.sub(r"[^\w.-]+", "-", f"{name}-{suffix}")
 
 
 def generate_proposals(

@@ -1,0 +1,182 @@
+"""From a dataset and its windows to the images of a step. Which images those are depends on seed and step alone."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from stepgrad.data import DetectionDataset, Proposals, generate_proposals, load_dataset, load_proposals
+from stepgrad.data.base import Target
+from stepgrad.data.proposals.generate import default_folder
+from stepgrad.data.shapes import ShapesDataset
+from stepgrad.errors import ConfigError, DataError
+from stepgrad.train.config import DataConfig
+from stepgrad.train.progress import Progress, QuietProgress
+
+MEMORY_BYTES = 1 << 30
+"""Decoded images kept in memory."""
+_LARGE = 2**63 - 25
+
+
+class Example(NamedTuple):
+    """What the model is given of one image."""
+
+    image: Any
+    """(3, H, W) uint8, or the `Features` of a frozen trunk."""
+    windows: Tensor
+    """(N, 4)."""
+    target: Target
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset with windows: its first `count` images, at most `max_windows` windows each."""
+
+    dataset: DetectionDataset
+    proposals: Proposals
+    count: int
+    max_windows: int | None = None
+    _kept: dict[int, Example] = field(default_factory=dict, repr=False)
+    _lock: Any = field(default_factory=Lock, repr=False)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def windows(self, index: int) -> Tensor:
+        """(N, 4). Where windows come in no order of worth, those used are a random choice fixed by the image's id."""
+        image_id = self.dataset.ids[index]
+        found = self.proposals[image_id]
+        if self.max_windows is None or len(found) <= self.max_windows:
+            return found
+        if self.proposals.source.endswith(".mat"):  # the best come first
+            return found[: self.max_windows]
+        generator = torch.Generator().manual_seed(zlib.crc32(str(image_id).encode()))
+        chosen = torch.randperm(len(found), generator=generator)[: self.max_windows]
+        return found[chosen.sort().values]
+
+    def example(self, index: int, flipped: bool = False) -> Example:
+        """One image, mirrored if asked for."""
+        with self._lock:
+            known = self._kept.get(index)
+        if known is None:
+            image, target = self.dataset[index]
+            known = Example(image, self.windows(index), target)
+            with self._lock:
+                if len(self._kept) * image.numel() < MEMORY_BYTES:
+                    self._kept[index] = known
+        return mirrored(known) if flipped else known
+
+    def facts(self, index: int) -> tuple[Tensor, Target]:
+        """Windows and objects alone; no image is read."""
+        return self.windows(index), self.dataset.target(index)
+
+
+def mirrored(example: Example) -> Example:
+    """The example seen in a mirror.
+
+    >>> from stepgrad.data import make_target
+    >>> seen = mirrored(Example(torch.zeros(3, 4, 10), torch.tensor([[0., 0, 4, 4]]), make_target([[1, 0, 3, 4]], [0], 7)))
+    >>> seen.windows.tolist(), seen.target["boxes"].tolist()
+    ([[6.0, 0.0, 10.0, 4.0]], [[7.0, 0.0, 9.0, 4.0]])
+    """
+    width = example.image.shape[-1]
+    target = cast(Target, {**example.target, "boxes": mirrored_boxes(example.target["boxes"], width)})
+    return Example(example.image.flip(-1), mirrored_boxes(example.windows, width), target)
+
+
+def mirrored_boxes(boxes: Tensor, width: float) -> Tensor:
+    """x becomes W - x, and left and right change places."""
+    x1, y1, x2, y2 = boxes.unbind(-1)
+    return torch.stack([width - x2, y1, width - x1, y2], dim=-1)
+
+
+def open_split(config: DataConfig, part: str, progress: Progress | None = None) -> Data:
+    """The training (`part="train"`) or validation (`"val"`) data of a config."""
+    progress = progress or QuietProgress()
+    is_val = part == "val"
+    path = (config.val_path or config.path) if is_val else config.path
+    windows = (config.val_windows or config.windows) if is_val else config.windows
+    split = config.val if is_val else config.train
+    limit = config.val_images if is_val else config.train_images
+    return open_data(path, split, windows, limit, config.max_windows, config.class_names, progress)
+
+
+def open_data(
+    path: str,
+    split: str | None,
+    windows: str | None = None,
+    limit: int | None = None,
+    max_windows: int | None = None,
+    class_names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Data:
+    """A dataset with its windows, which are searched for if none are named."""
+    dataset = load_dataset(path, split, class_names=class_names)
+    if len(dataset) == 0:
+        raise DataError(f"{dataset.name}: has no images; look at it with `stepgrad doctor {path}`.")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"Expected at least one image of {dataset.name} but got a limit of {limit}.")
+    proposals = _windows_of(dataset, windows, progress or QuietProgress())
+    return Data(dataset, proposals, min(limit or len(dataset), len(dataset)), max_windows)
+
+
+def _windows_of(dataset: DetectionDataset, source: str | None, progress: Progress) -> Proposals:
+    if source is None and isinstance(dataset, ShapesDataset):
+        source = "built-in"
+    if source is not None:
+        return load_proposals(source, dataset, verify=False)
+    folder = default_folder(dataset, "fast")
+    progress.say(f"windows of {dataset.name}: {folder} (selective search where there are none yet)")
+    with progress.stage("searching windows", len(dataset)) as tick:
+        outcome = generate_proposals(dataset, folder, workers=os.cpu_count() or 1, progress=tick)
+    if outcome.failed:
+        raise DataError(f"{len(outcome.failed)} images could not be searched, first: {outcome.failed[0]}")
+    return load_proposals(Path(folder), dataset, verify=False)
+
+
+class Order:
+    """The endless sequence of (image, mirrored?) pairs: every pair once an epoch, shuffled anew for each.
+
+    >>> order = Order(count=2, flip=True, seed=0)
+    >>> sorted(order.entries(0, 4))
+    [(0, False), (0, True), (1, False), (1, True)]
+    >>> order.entries(2, 3) == order.entries(0, 5)[2:]   # whatever was asked for before
+    True
+    """
+
+    def __init__(self, count: int, flip: bool, seed: int) -> None:
+        self.count, self.sides, self.seed = count, 2 if flip else 1, seed
+        self._epoch, self._shuffled = -1, torch.zeros(0)
+
+    def entries(self, first: int, n: int) -> list[tuple[int, bool]]:
+        """The pairs at positions first, first + 1, ..., first + n - 1 of the sequence."""
+        return [self._entry(position) for position in range(first, first + n)]
+
+    def _entry(self, position: int) -> tuple[int, bool]:
+        epoch, offset = divmod(position, self.count * self.sides)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(mix(self.seed, epoch, 1))
+            self._epoch, self._shuffled = epoch, torch.randperm(self.count * self.sides, generator=generator)
+        entry = int(self._shuffled[offset])
+        return entry % self.count, entry >= self.count
+
+
+def mix(*numbers: int) -> int:
+    """One seed from several numbers, so that each step of each run has its own randomness.
+
+    >>> mix(3, 0) != mix(0, 3)
+    True
+    """
+    mixed = 0x9E3779B97F4A7C15
+    for number in numbers:
+        mixed = ((mixed ^ (number + 0x7F4A7C15)) * 0xBF58476D1CE4E5B9) % 2**64
+        mixed ^= mixed >> 31
+    return mixed % _LARGE

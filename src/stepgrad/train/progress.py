@@ -1,0 +1,42 @@
+"""What a run tells whoever watches it. The command line draws bars; a library call is quiet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+Tick = Callable[[], None]
+"""Called once for each unit of work that is done."""
+
+
+class Progress(Protocol):
+    """Receives the news of a run; the lines are those of log.jsonl."""
+
+    def start(self, total: int, at: int) -> None:
+        """Training begins, or goes on, at step `at` of `total`."""
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        """A step was taken; lines of kind "train"."""
+
+    def val(self, line: Mapping[str, Any]) -> None:
+        """A validation is done; lines of kind "val"."""
+
+    def say(self, text: str) -> None:
+        """Something worth a line of its own."""
+
+    def stage(self, what: str, total: int | None = None) -> AbstractContextManager[Tick]:
+        """Other long work: `with progress.stage("validating", 500) as tick: ...`."""
+
+
+class QuietProgress:
+    """Says nothing."""
+
+    def start(self, total: int, at: int) -> None: ...
+    def step(self, line: Mapping[str, Any]) -> None: ...
+    def val(self, line: Mapping[str, Any]) -> None: ...
+    def say(self, text: str) -> None: ...
+
+    @contextmanager
+    def stage(self, what: str, total: int | None = None) -> Iterator[Tick]:
+        yield lambda: None
