@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from stepgrad.errors import DataError
 
@@ -18,18 +21,60 @@ class WriteError(DataError):
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write beside `path`, flush to the disk, then put it in place: a reader sees the old file or the whole new one."""
+    with writing_whole(path) as handle:
+        handle.write(data)
+
+
+@contextmanager
+def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file to write to piece by piece, put in place when the block ends; `write_whole` for what is too large for that.
+
+    Unless `durable`, nothing waits for the disk: after a power cut the file may be there with wrong bytes in it, so the
+    reader must be able to tell.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "wb") as handle:
-            handle.write(data)
+            yield handle
             handle.flush()
-            os.fsync(handle.fileno())
+            if durable:
+                os.fsync(handle.fileno())
         os.replace(beside, path)
     except OSError as error:
         raise WriteError(_explain(path, error)) from error
     finally:
         _remove(beside)
+    if durable:
+        _sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path, pattern: str = "*") -> None:
+    """Remove what writers killed halfway left beside files whose names match `pattern`.
+
+    Only for files with a single writer: another one's half-written file would go too.
+    """
+    for leftover in folder.glob(f".{pattern}.*.tmp"):
+        _remove(leftover)
+
+
+def literal(name: str) -> str:
+    """A pattern that matches exactly this name.
+
+    >>> literal("run[1].json")
+    'run[[]1].json'
+    """
+    return glob.escape(name)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name last through a power cut, on systems where folders can be flushed."""
+    with suppress(OSError):  # the file is in place; Windows, for one, cannot open folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _remove(path: Path) -> None:
