@@ -20,7 +20,7 @@ from torch import Tensor
 from stepgrad.data.files import WriteError, remove_leftovers
 from stepgrad.errors import DataError, InputError
 from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
-from stepgrad.train.weights_file import load_weights, save_weights, write_tensors
+from stepgrad.train.weights_file import load_weights, read_tensors, save_weights, write_tensors
 
 __all__ = [
     "Checkpoint",
@@ -97,7 +97,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint; if it is damaged, a DataError says how and offers the newest earlier one that is whole."""
     path = Path(path)
     try:
-        tensors, metadata = load_weights(path)
+        tensors, metadata = read_tensors(path)
     except DataError as error:
         raise DataError(f"{error}; {_offer(path)}") from error
     if not {"step", "state"} <= set(metadata):
@@ -141,7 +141,7 @@ def _offer(path: Path) -> str:
 
 def _is_whole(path: Path) -> bool:
     try:
-        return "state" in load_weights(path)[1]
+        return "state" in read_tensors(path)[1]
     except DataError:
         return False
 

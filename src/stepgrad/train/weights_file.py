@@ -51,7 +51,14 @@ def load_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     The tensors are views of one block of memory; clone those that should outlive the others.
     """
-    path = Path(path)
+    try:
+        return read_tensors(Path(path))
+    except DataError as error:
+        raise DataError(f"{error}; restore it from a copy, or make it again") from error
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """As `load_weights`, for callers that know a better way out."""
     content = _read(path)
     trouble = _trouble(content)
     if trouble:
@@ -67,7 +74,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     with writing_whole(path, durable=durable) as handle:
         handle.write(header)
         for name in names:
-            data = _bytes(tensors[name])
+            data = bytes_of(tensors[name])
             digest.update(data)
             handle.write(data)
         handle.seek(_DIGEST_AT)
@@ -82,11 +89,11 @@ def _header(names: list[str], tensors: Mapping[str, Tensor], metadata: Mapping[s
             raise InputError(f"Expected metadata[{key!r}] to be a string but got {type(text).__name__}.")
     content: dict[str, Any] = {"__metadata__": {"digest": _NO_DIGEST.decode(), **metadata}}
     content.update(_places(names, tensors))
-    text = json.dumps(content, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % _ALIGNMENT)
-    if len(text) > _LONGEST_HEADER:
-        raise InputError(f"Expected names and metadata of at most {_LONGEST_HEADER} bytes but got {len(text)}.")
-    return len(text).to_bytes(8, "little") + text
+    header = json.dumps(content, separators=(",", ":")).encode()
+    header += b" " * (-(len(header) + 8) % _ALIGNMENT)
+    if len(header) > _LONGEST_HEADER:
+        raise InputError(f"Expected names and metadata of at most {_LONGEST_HEADER} bytes but got {len(header)}.")
+    return len(header).to_bytes(8, "little") + header
 
 
 def _places(names: list[str], tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -99,7 +106,7 @@ def _places(names: list[str], tensors: Mapping[str, Tensor]) -> Iterator[tuple[s
         yield name, {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
 
 
-def _bytes(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
