@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, NonFiniteError, one_of
-from stepgrad.gradient.balance import BALANCES
-from stepgrad.gradient.map_steps import Method, all_gradients, classes_result, join_classes
+from stepgrad.gradient.balance import BALANCES, Sums
+from stepgrad.gradient.map_steps import ClassGradient, Method, all_gradients, classes_result, join_classes
 from stepgrad.metric._jit import explain_wait
 from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import Batch, Target, make_batch
@@ -37,11 +37,11 @@ class _WithGradient(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class _Objective:
+class Objective:
     """Loss of a batch (without L4), its gradient by window and class, and what to report."""
 
     value: float
-    gradient: NDArray[np.float64]
+    gradient: Tensor  # (N, K)
     metrics: dict[str, Any]
 
 
@@ -95,7 +95,7 @@ class MAPLoss(nn.Module):
         absent_classes: str = "zero",
     ) -> None:
         super().__init__()
-        _keep_out_of_compiled_graphs()
+        _keep_out_of_compiled_graphs(type(self))
         check_nms_threshold(nms_threshold)
         one_of("balance", balance, BALANCES)
         if num_classes < 1:
@@ -134,38 +134,50 @@ class MAPLoss(nn.Module):
     def forward(self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]) -> Tensor:
         """The loss of a batch: lists per image of (N, K) scores, (N, 4) or (N, K, 4) boxes, and target dicts."""
         batch = make_batch(scores, boxes, targets, self.num_classes)
-        flat = torch.cat(list(scores)) if len(scores) else torch.zeros(0, self.num_classes, requires_grad=True)
-        needed = torch.is_grad_enabled() and flat.requires_grad
-        objective = self._objective(batch, needed)
+        flat = self._joined(scores)
+        objective = self._objective(batch, torch.is_grad_enabled() and flat.requires_grad)
+        return self._loss_of(objective, flat, batch.scores)
+
+    def _joined(self, scores: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(scores)) if len(scores) else torch.zeros(0, self.num_classes, requires_grad=True)
+
+    def _loss_of(self, objective: Objective, flat: Tensor, values: NDArray[np.floating]) -> Tensor:
+        """The objective as a tensor that passes its gradient on to the scores, plus L4."""
         self.metrics = objective.metrics
-        precision = torch.float64 if flat.dtype == torch.float64 else torch.float32
-        value = torch.tensor(objective.value, dtype=precision, device=flat.device)
-        loss = _WithGradient.apply(flat, value, _like(objective.gradient, flat)) if needed else value
+        precision = loss_precision(flat.dtype)
+        loss = torch.tensor(objective.value, dtype=precision, device=flat.device)
+        if torch.is_grad_enabled() and flat.requires_grad:
+            loss = _WithGradient.apply(flat, loss, in_dtype(objective.gradient, flat.dtype).to(flat.device))
         if self.l4 is not None:
-            _check_l4(self.l4, batch.scores, torch.finfo(precision).max, torch.finfo(flat.dtype).max)
+            check_l4(self.l4, values, flat.dtype)
             loss = loss + self.l4 * flat.to(precision).pow(4).sum()
         return loss
 
-    def _objective(self, batch: Batch, needed: bool) -> _Objective:
+    def _objective(self, batch: Batch, needed: bool) -> Objective:
         with explain_wait():
             arrangement = arrange(batch, self.protocol, self.nms_threshold)
             classes = all_gradients(arrangement, self.method if needed else None)
-            result, counted = classes_result(classes, self.protocol.absent_classes)
-            outer = -1.0 / (result.map + self.eps) if self.log else -1.0
-            gradient, sums = join_classes(
-                classes, batch.scores, outer / max(counted, 1), self.clip, self.balance, arrangement.threads
-            )
+            value, scale, metrics = self._value(classes)
+            gradient, sums = self._finish(classes, batch.scores, scale, arrangement.threads)
+        return Objective(value, torch.from_numpy(gradient.T), metrics | report_sums(sums, gradient.size))
+
+    def _value(self, classes: Sequence[ClassGradient]) -> tuple[float, float, dict[str, Any]]:
+        """The loss without L4, its derivative in each class's AP, and what the classes amount to."""
+        result, counted = classes_result(classes, self.protocol.absent_classes)
+        outer = -1.0 / (result.map + self.eps) if self.log else -1.0
+        value = -math.log(result.map + self.eps) if self.log else 1.0 - result.map
         metrics = {
             "map": result.map,
             "ap": result.ap,
             "kept": sum(found.kept for found in classes),
             "positives": sum(found.P for found in classes),
-            "nonzero": sums.nonzero / max(gradient.size, 1),
-            "positive_sum": sums.positive,
-            "negative_sum": sums.negative,
         }
-        value = -math.log(result.map + self.eps) if self.log else 1.0 - result.map
-        return _Objective(value, gradient.T, metrics)
+        return value, outer / max(counted, 1), metrics
+
+    def _finish(
+        self, classes: Sequence[ClassGradient], scores: NDArray[np.floating], scale: float, threads: int
+    ) -> tuple[NDArray[np.float64], Sums]:
+        return join_classes(classes, scores, scale, self.clip, self.balance, threads)
 
     def extra_repr(self) -> str:
         return (
@@ -174,19 +186,34 @@ class MAPLoss(nn.Module):
         )
 
 
-def _keep_out_of_compiled_graphs() -> None:
+def report_sums(sums: Sums, scores: int) -> dict[str, Any]:
+    """The part of `metrics` about the gradient."""
+    return {
+        "nonzero": sums.nonzero / max(scores, 1),
+        "positive_sum": sums.positive,
+        "negative_sum": sums.negative,
+    }
+
+
+def _keep_out_of_compiled_graphs(kind: type[MAPLoss]) -> None:
     """Make compiled models call the loss as it is. Done at first use: the decorator imports the compiler, seconds of work."""
-    if not getattr(MAPLoss.forward, "_outside_graphs", False):
-        outside: Any = torch.compiler.disable(MAPLoss.forward)
+    if not getattr(kind.forward, "_outside_graphs", False):
+        outside: Any = torch.compiler.disable(kind.forward)
         outside._outside_graphs = True
-        MAPLoss.forward = outside  # type: ignore[method-assign]
+        kind.forward = outside  # type: ignore[method-assign]
 
 
-def _check_l4(l4: float, scores: NDArray[np.floating], largest_loss: float, largest_gradient: float) -> None:
+def loss_precision(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the loss for scores of a dtype."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def check_l4(l4: float, scores: NDArray[np.floating], dtype: torch.dtype) -> None:
     """Raise before the regulariser overflows and a NaN reaches the weights."""
     if scores.size == 0:
         return
     top = float(np.abs(scores).max())
+    largest_loss, largest_gradient = torch.finfo(loss_precision(dtype)).max, torch.finfo(dtype).max
     if l4 * scores.size * top**4 > largest_loss or 4.0 * l4 * top**3 > largest_gradient:
         raise NonFiniteError(
             f"Expected scores small enough for the L4 term but the largest of {scores.size} is {top:g}, so that "
@@ -194,10 +221,9 @@ def _check_l4(l4: float, scores: NDArray[np.floating], largest_loss: float, larg
         )
 
 
-def _like(gradient: NDArray[np.float64], scores: Tensor) -> Tensor:
-    """The gradient in the scores' dtype and device; what a narrow dtype cannot hold becomes its largest number."""
-    found = torch.from_numpy(gradient)
-    if scores.dtype != torch.float64:
-        bound = torch.finfo(scores.dtype).max
-        found = found.clamp(-bound, bound)
-    return found.to(scores.device, scores.dtype).contiguous()
+def in_dtype(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """The gradient in the scores' dtype; what a narrow dtype cannot hold becomes its largest number."""
+    if dtype != gradient.dtype:
+        bound = torch.finfo(dtype).max
+        gradient = gradient.clamp(-bound, bound)
+    return gradient.to(dtype).contiguous()
