@@ -3,47 +3,70 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from importlib import import_module
 
 from rich.console import Console
 from rich.markup import escape
 
-from stepgrad.cli.lists import gather_lists
-from stepgrad.errors import StepgradError
+from stepgrad.cli.options import call, table
+from stepgrad.errors import ConfigError, StepgradError, suggest
 
 INTERRUPTED, FAILED = 130, 2
 
+_COMMANDS = {
+    "demo": "Train a detector on built-in pictures, from nothing to a report, in minutes.",
+    "train": "Train a detector for mAP on your data; stopped runs go on where they were.",
+    "evaluate": "The AP of a trained run, or of anybody's files of detections, and why protocols disagree.",
+    "detect": "Find objects in pictures with a trained run: drawn boxes and JSON.",
+    "propose": "Search a dataset for windows and keep them on disk.",
+    "doctor": "Find what is wrong with a dataset before training on it.",
+}
 
-def commands() -> dict[str, Callable[..., int]]:
-    """Name and function of every subcommand; each function's signature and docstring are its options and help."""
-    from stepgrad.cli.demo import demo
-    from stepgrad.cli.doctor import doctor
-    from stepgrad.cli.evaluate import evaluate
-    from stepgrad.cli.propose import propose
 
-    return {"demo": demo, "doctor": doctor, "evaluate": evaluate, "propose": propose}
+def commands() -> dict[str, str]:
+    """Every subcommand and what it does, in a line. Each is the function of that name in the module of that name."""
+    return dict(_COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `stepgrad COMMAND ...` and return its exit code."""
-    from jsonargparse import auto_cli
-
     errors = Console(stderr=True, highlight=False)
     try:
-        result = auto_cli(
-            dict[str, Any](commands()),
-            args=gather_lists(sys.argv[1:] if arguments is None else arguments),
-            prog="stepgrad",
-            description="Train detectors directly for the metric you report. `stepgrad demo` shows it in minutes.",
-        )
-        return int(result or 0)
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
     except StepgradError as error:
         errors.print(f"[bold red]stepgrad:[/] {escape(str(error))}", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
         errors.print("stepgrad: interrupted.")
         return INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if words else FAILED
+    command, *rest = words
+    if command == "--version":
+        from importlib.metadata import version
+
+        print(f"stepgrad {version('stepgrad')}")
+        return 0
+    if command not in _COMMANDS:
+        raise ConfigError(f"{command}: no such command.{suggest(command, list(_COMMANDS))} See `stepgrad --help`.")
+    function = getattr(import_module(f"stepgrad.cli.{command}"), command)
+    return int(function(rest) if command == "train" else call(function, rest, command))
+
+
+def _help() -> str:
+    return "\n\n".join(
+        [
+            "usage: stepgrad COMMAND ...",
+            "Train detectors directly for the metric you report. `stepgrad demo` shows it in minutes.",
+            "commands:\n" + table(list(_COMMANDS.items()), column=14),
+            "`stepgrad COMMAND --help` explains the options of a command.",
+        ]
+    )
 
 
 def run() -> None:

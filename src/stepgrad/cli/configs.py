@@ -1,0 +1,126 @@
+"""Training configs as people write them: presets, yaml files, and the same keys as options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from stepgrad.cli.options import Option, fields_help
+from stepgrad.errors import ConfigError, suggest
+from stepgrad.train.config import TrainConfig, from_dict, to_dict
+
+
+def presets() -> dict[str, str]:
+    """Every preset by name, and its first line of comment."""
+    folder = files("stepgrad") / "presets"
+    texts = {entry.name.removesuffix(".yaml"): entry.read_text() for entry in folder.iterdir() if _is_yaml(entry.name)}
+    return {name: texts[name].splitlines()[0].lstrip("# ") for name in sorted(texts)}
+
+
+def _is_yaml(name: str) -> bool:
+    return name.endswith(".yaml")
+
+
+def read_config(sources: Iterable[str], given: dict[str, Any]) -> TrainConfig:
+    """The defaults, changed by each source in turn (a preset or a file), changed by the options given."""
+    parts = {source: _read(source) for source in sources}
+    content: dict[str, Any] = {}
+    for part in parts.values():
+        content = _merged(content, part)
+    try:
+        return from_dict(_merged(content, nested(given)))
+    except ConfigError as error:
+        key = str(error).partition(":")[0]
+        guilty = [source for source, part in parts.items() if _has(part, key) and key not in given]
+        raise ConfigError(f"{guilty[-1]}: {error}" if guilty else str(error)) from error
+
+
+def _has(content: Any, key: str) -> bool:
+    """Whether a dotted key is there."""
+    name, _, rest = key.partition(".")
+    return isinstance(content, dict) and name in content and (not rest or _has(content[name], rest))
+
+
+def _read(source: str) -> dict[str, Any]:
+    if source in presets():
+        text = (files("stepgrad") / "presets" / f"{source}.yaml").read_text()
+    else:
+        text = _read_file(source)
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: is not yaml: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict | None):
+        raise ConfigError(f"{source}: expected keys and values such as `loss: map` but got {str(content)[:40]!r}.")
+    return content or {}
+
+
+def _read_file(source: str) -> str:
+    try:
+        return Path(source).expanduser().read_text()
+    except FileNotFoundError:
+        names = list(presets())
+        raise ConfigError(
+            f"{source}: no such config file or preset.{suggest(source, names)} Presets: {', '.join(names)}."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: cannot be read as a config ({error}).") from error
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Section by section; what is above wins."""
+    both = {key for key in below if isinstance(below[key], dict) and isinstance(above.get(key), dict)}
+    return {**below, **above, **{key: _merged(below[key], above[key]) for key in both}}
+
+
+def nested(flat: dict[str, Any]) -> dict[str, Any]:
+    """Keys with dots as sections.
+
+    >>> nested({"loss": "map", "map.lr": 0.1, "map.steps": 5})
+    {'loss': 'map', 'map': {'lr': 0.1, 'steps': 5}}
+    """
+    content: dict[str, Any] = {}
+    for key, value in flat.items():
+        section, _, name = key.rpartition(".")
+        (content.setdefault(section, {}) if section else content)[name] = value
+    return content
+
+
+def config_options() -> list[Option]:
+    """Every key of a config as an option, section by section."""
+    return list(_options(TrainConfig(), ""))
+
+
+def _options(config: Any, prefix: str) -> Iterator[Option]:
+    helps, hints = fields_help(type(config)), get_type_hints(type(config))
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if not is_dataclass(value):
+            yield Option(f"{prefix}{f.name}", hints[f.name], value, helps.get(f.name, ""))
+    for f in fields(config):
+        if is_dataclass(getattr(config, f.name)):
+            yield from _options(getattr(config, f.name), f"{prefix}{f.name}.")
+
+
+def config_text(config: TrainConfig) -> str:
+    """The whole config as yaml, every key explained."""
+    helps = {option.name: option.help for option in config_options()}
+    lines: list[str] = []
+    for key, value in to_dict(config).items():
+        if not isinstance(value, dict):
+            lines.append(_line(key, value, helps[key], ""))
+    for section, values in to_dict(config).items():
+        if isinstance(values, dict):
+            lines.append(f"{section}:")
+            lines += [_line(key, value, helps[f"{section}.{key}"], "  ") for key, value in values.items()]
+    return "\n".join(lines)
+
+
+def _line(key: str, value: Any, text: str, indent: str) -> str:
+    shown = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+    return f"{f'{indent}{key}: {shown}':<28}  # {text}"

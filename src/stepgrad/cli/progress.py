@@ -1,0 +1,137 @@
+"""A run on the terminal: a bar with the time left and the numbers of the last step; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn as TimeLeftColumn
+from rich.text import Text
+
+PAUSE = 10.0
+"""Least seconds between plain lines of training steps."""
+MEMORY = 300.0
+"""Seconds of past steps from which the time left is guessed."""
+
+
+class _Bars(Progress):
+    """Bars with a line of news below."""
+
+    news = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table([task for task in self.tasks if task.visible])
+        if self.news:
+            yield Text(self.news, style="dim")
+
+
+class RichProgress:
+    """Shows the news of a run; `with RichProgress() as progress: train(config, out, progress=progress)`."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
+        self._bars = _Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeLeftColumn(),
+            console=self.console,
+            speed_estimate_period=MEMORY,
+            transient=True,
+            expand=True,
+            disable=not self.console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._total = 0
+        self._began = self._printed = time.monotonic()
+        self._first = 0
+        self._validated: list[float] = []
+
+    def __enter__(self) -> RichProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bars.stop()
+
+    def start(self, total: int, at: int) -> None:
+        """Training begins, or goes on, at step `at`."""
+        self._total, self._first = total, at
+        self._began = self._printed = time.monotonic()
+        self._task = self._bars.add_task("training", total=total, completed=at)
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        """Move the bar; without one, print a line now and then."""
+        self._bars.news = describe_step(line, self._validated)
+        if self._task is not None:
+            self._bars.update(self._task, completed=line["step"], description=str(line.get("phase", "training")))
+        now = time.monotonic()
+        if self._bars.disable and (now - self._printed >= PAUSE or line["step"] == self._total):
+            self._printed = now
+            left = (now - self._began) / max(line["step"] - self._first, 1) * (self._total - line["step"])
+            self._print(f"step {line['step']}/{self._total}, {_clock(left)} left: {self._bars.news}")
+
+    def val(self, line: Mapping[str, Any]) -> None:
+        """Print the result above the bar, where it stays."""
+        maps = line.get("map") or {}
+        first = next(iter(maps.values()), None)
+        best = first is not None and first > max(self._validated, default=-1.0)
+        if first is not None:
+            self._validated.append(first)
+        shown = ", ".join(f"{name} {_percent(value)}" for name, value in maps.items())
+        text = f"step {line['step']} ({line.get('phase', 'start')}): validation mAP {shown} on {line.get('images', '?')} images"
+        self._print(text + (", the best so far" if best and len(self._validated) > 1 else ""))
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._print(text)
+
+    @contextmanager
+    def stage(self, what: str, total: int | None = None) -> Iterator[Any]:
+        """A bar of its own for other long work."""
+        task = self._bars.add_task(what, total=total)
+        if self._bars.disable and total != 0:
+            self._print(f"{what} ..." if total is None else f"{what}: {total} ...")
+        try:
+            yield lambda: self._bars.advance(task)
+        finally:
+            self._bars.remove_task(task)
+
+    def _print(self, text: str) -> None:
+        self.console.print(escape(text), soft_wrap=True)
+
+
+def describe_step(line: Mapping[str, Any], validated: list[float]) -> str:
+    """The numbers of a step that tell whether training goes well.
+
+    >>> describe_step({"loss": 0.25, "map": 0.5, "positives": 31, "nonzero": 0.125}, [0.3, 0.25])
+    'loss 0.250, batch mAP 50.0, validation mAP 25.0 (best 30.0), 31 positives, 12.5 % of gradients not zero'
+    """
+    parts = [f"loss {line['loss']:.3f}"] if line.get("loss") is not None else []
+    if line.get("map") is not None:
+        parts.append(f"batch mAP {_percent(line['map'])}")
+    if validated:
+        parts.append(f"validation mAP {_percent(validated[-1])} (best {_percent(max(validated))})")
+    if line.get("positives") is not None:
+        parts.append(f"{line['positives']} positives")
+    if line.get("nonzero") is not None:
+        parts.append(f"{_percent(line['nonzero'])} % of gradients not zero")
+    return ", ".join(parts)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"

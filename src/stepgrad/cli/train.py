@@ -1,0 +1,179 @@
+"""`stepgrad train`: a run from a config, a preset or options; or one that was stopped, from where it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from stepgrad.cli.configs import config_options, config_text, presets, read_config
+from stepgrad.cli.lists import sort_words
+from stepgrad.cli.options import Option, metavar, table, typed, wants_help, with_default
+from stepgrad.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stepgrad.train.config import TrainConfig
+    from stepgrad.train.engine import RunResult
+
+INTERRUPTED = 130
+
+OWN_OPTIONS = [
+    Option("config", str, None, "A preset or a yaml file; keys it leaves out keep their defaults. May be repeated."),
+    Option("out", str, None, "The folder of the run. By default the first free runs/NAME-1, runs/NAME-2, ..."),
+    Option("resume", str, None, "Go on with the run in this folder, by its own config."),
+    Option("step", int, None, "With --resume: from this checkpoint rather than the last."),
+    Option("print_config", bool, False, "Print the config that would be used, as commented yaml, and stop."),
+]
+
+EXAMPLES = [
+    ("stepgrad train --config shapes", "Built-in pictures, from nothing, in minutes."),
+    ("stepgrad train --config voc07 --data.path VOCdevkit/VOC2007 --out runs/voc", "Your copy of VOC 2007."),
+    ("stepgrad train --resume runs/voc", "Go on with a run that was stopped."),
+]
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Run the command; the words are those after `stepgrad train`."""
+    if wants_help(arguments):
+        print(help_page())
+        return 0
+    options = [*OWN_OPTIONS, *config_options()]
+    words = sort_words(
+        arguments,
+        [option.name for option in options],
+        [option.name for option in options if option.is_list],
+        [option.name for option in options if option.is_flag],
+    )
+    if words.rest:
+        raise ConfigError(f"{words.rest[0]}: belongs to no option. See `stepgrad train --help`.")
+    values = typed(words, options)
+    if "resume" in values:
+        return _resume(values)
+    if "step" in values:
+        raise ConfigError("step: goes with --resume RUN; the length of a run is --nll.steps and --map.steps.")
+    sources = [value for name, value in words.options if name == "config"]
+    config = read_config(sources, _keys(values))
+    if values.get("print_config"):
+        print(config_text(config))
+        return 0
+    return _new_run(config, _folder(values.get("out"), sources, config))
+
+
+def _keys(values: dict[str, Any]) -> dict[str, Any]:
+    own = {option.name for option in OWN_OPTIONS}
+    return {name: value for name, value in values.items() if name not in own}
+
+
+def _folder(out: str | None, sources: Sequence[str], config: TrainConfig) -> Path:
+    if out is not None:
+        return Path(out).expanduser()
+    name = Path(sources[-1]).stem if sources else Path(config.data.path.split(":")[0]).name
+    stem = re.sub(r"[^\w.-]+", "-", name) or "run"
+    return next(folder for n in count(1) if not (folder := Path("runs") / f"{stem}-{n}").exists())
+
+
+def _new_run(config: TrainConfig, folder: Path) -> int:
+    if (folder / "config.yaml").exists():
+        raise ConfigError(
+            f"{folder}: holds a run already. `stepgrad train --resume {folder}` goes on with it; or choose another --out."
+        )
+    return _watch(lambda engine, progress: engine.train(config, folder, progress=progress), f"run folder {folder}")
+
+
+def _resume(values: dict[str, Any]) -> int:
+    others = [name for name in values if name not in ("resume", "step")]
+    if others:
+        raise ConfigError(
+            f"{others[0]}: a run goes on by its own config, so nothing but --step goes with --resume. For other settings "
+            f"start a new run: `stepgrad train --config {values['resume']}/config.yaml --{others[0]} ... --out NEW`."
+        )
+    folder = Path(values["resume"]).expanduser()
+    if not (folder / "config.yaml").exists():
+        raise ConfigError(f"{folder}: holds no run to go on with (no config.yaml).")
+    return _watch(
+        lambda engine, progress: engine.resume(folder, step=values.get("step"), progress=progress),
+        f"going on with {folder}",
+    )
+
+
+def _watch(work: Any, opening: str) -> int:
+    """Do the work with a bar, and say what came of it."""
+    console = Console(highlight=False)
+    console.print(escape(opening), soft_wrap=True)
+    from stepgrad.cli.progress import RichProgress  # these take seconds to import
+    from stepgrad.train import engine
+
+    try:
+        with RichProgress(console) as progress:
+            result = work(engine, progress)
+    except engine.RunInterrupted as stop:
+        console.print(escape(str(stop)), style="yellow", soft_wrap=True)
+        return INTERRUPTED
+    _print_result(console, result)
+    return 0
+
+
+def _print_result(console: Console, result: RunResult) -> None:
+    if result.maps:
+        maps = ", ".join(f"{name} {100 * value:.1f}" for name, value in result.maps.items())
+        console.print(f"[bold green]mAP {maps}[/] at step {result.best_step}, the best of {result.step} steps")
+    if result.report is not None:
+        console.print(f"report    {escape(str(result.report))}", soft_wrap=True)
+    console.print(f"evaluate  stepgrad evaluate --run {escape(str(result.folder))}", soft_wrap=True)
+    console.print(f"detect    stepgrad detect --run {escape(str(result.folder))} photo.jpg", soft_wrap=True)
+
+
+def help_page() -> str:
+    """Examples first, then presets, then the options section by section."""
+    examples = "\n".join(f"  {line}\n      {what}" for line, what in EXAMPLES)
+    options = config_options()
+    parts = [
+        "usage: stepgrad train [--config PRESET|FILE] [--out FOLDER] [--KEY VALUE ...]",
+        "Train a detector for the metric it is judged by.",
+        f"examples:\n{examples}",
+        "presets:\n" + table(list(presets().items()), column=16),
+        "options:\n" + table([_row(option) for option in OWN_OPTIONS]),
+        "what to train for:\n" + table([_row(option) for option in options if "." not in option.name]),
+    ]
+    for section, title in _SECTIONS.items():
+        rows = [_row(option) for option in options if option.name.startswith(f"{section}.")]
+        parts.append(f"{title}\n{table(rows)}")
+    parts.insert(-2, _phases(options))
+    parts.append(
+        "A yaml file has the same keys: `stepgrad train --config shapes --print_config > mine.yaml` makes one."
+    )
+    return "\n\n".join(parts)
+
+
+_SECTIONS = {
+    "data": "data: images, objects and windows",
+    "model": "model: the detector",
+    "map_loss": "map_loss: the options of the mAP loss",
+    "run": "run: how it goes about it",
+}
+
+
+def _row(option: Option) -> tuple[str, str]:
+    return f"--{option.name} {metavar(option)}".rstrip(), with_default(option)
+
+
+def _phases(options: Sequence[Option]) -> str:
+    """Both phases have the same keys, shown once with both defaults."""
+    maps = {option.name.removeprefix("map."): option for option in options if option.name.startswith("map.")}
+    nlls = {option.name.removeprefix("nll."): option for option in options if option.name.startswith("nll.")}
+    rows = []
+    for name, option in nlls.items():
+        defaults = f"[{_shown(option.default)}]"
+        if maps[name].default != option.default:
+            defaults = f"[nll {_shown(option.default)}, map {_shown(maps[name].default)}]"
+        rows.append((f"--nll.{name}, --map.{name}", f"{option.help} {defaults}"))
+    return "nll and map: the cross-entropy phase and the mAP phase\n" + table(rows)
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
