@@ -1,0 +1,7 @@
+"""What a run came to, on one page, and boxes drawn on pictures."""
+
+from stepgrad.report.content import ComparisonRow
+from stepgrad.report.draw import colour_of, draw_detections, draw_verdicts
+from stepgrad.report.write import write_report
+
+__all__ = ["ComparisonRow", "colour_of", "draw_detections", "draw_verdicts", "write_report"]

@@ -1,0 +1,176 @@
+"""The charts of a report, drawn from its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from stepgrad.report.svg import Scale, draw_axes, draw_legend, element, ticks
+
+WIDTH, HEIGHT = 480, 250
+PANEL = 150
+Numbers = Mapping[str, Any]
+
+
+def loss_charts(run: Numbers) -> dict[str, Element]:
+    """One a phase, each on its own scale: a cross-entropy and a -log(mAP) are not to be compared."""
+    charts = {}
+    for k, part in enumerate(run["loss"]):
+        total, phase = part["total"], str(part["phase"])
+        key = f"/run/loss/{k}/total"
+        scale = _scale([total["values"]], total["steps"])
+        svg = _chart(f"Loss of phase {phase}", scale)
+        kind = phase_class(phase)
+        _line(svg, scale, total["steps"], total["values"], f"{kind} raw", f"{key}/values")
+        for name, term in part["terms"].items():
+            _line(svg, scale, term["mean_steps"], term["mean"], f"{kind} term", "", f"{name}, moving mean")
+        _line(svg, scale, total["mean_steps"], total["mean"], kind, f"{key}/mean")
+        names = [("each step", f"{kind} raw"), ("moving mean", kind)]
+        draw_legend(svg, names + [("its terms", f"{kind} term")] * bool(part["terms"]), scale.left, 14)
+        charts[f"loss-{k + 1}-{phase}"] = svg
+    return charts
+
+
+def map_chart(run: Numbers) -> Element | None:
+    """mAP on the validation images and on each minibatch."""
+    batch, validated = run["batch_map"], run["validation"]
+    values = [points["values"] for points in validated.values()] + [batch["values"] if batch else []]
+    steps = [step for points in validated.values() for step in points["steps"]] + (batch["steps"] if batch else [])
+    if not steps:
+        return None
+    scale = _scale([*values, [0.0]], [*steps, *_bounds(run)])
+    svg = _chart("mAP over steps", scale)
+    _phases(svg, scale, run["phases"])
+    names = []
+    if batch:
+        _line(svg, scale, batch["steps"], batch["values"], "batch raw", "/run/batch_map/values")
+        _line(svg, scale, batch["mean_steps"], batch["mean"], "batch", "/run/batch_map/mean")
+        names.append(("minibatch", "batch"))
+    for k, (name, points) in enumerate(validated.items()):
+        kind = f"val val{k % 3}"
+        _line(svg, scale, points["steps"], points["values"], kind, f"/run/validation/{name}/values")
+        _points(svg, scale, points, f"{kind} point", name, run["best_step"] if k == 0 else None)
+        names.append((f"{name}", f"{kind} point"))
+    draw_legend(svg, names, scale.left, 14)
+    return svg
+
+
+def nonzero_chart(run: Numbers) -> Element | None:
+    """The share of scores that got a gradient."""
+    part = run["nonzero"]
+    if not part:
+        return None
+    scale = _scale([part["values"], [0.0]], part["steps"])
+    svg = _chart("Share of scores with a gradient", scale)
+    _line(svg, scale, part["steps"], part["values"], "map raw", "/run/nonzero/values")
+    _line(svg, scale, part["mean_steps"], part["mean"], "map", "/run/nonzero/mean")
+    draw_legend(svg, [("each step", "map raw"), ("moving mean", "map")], scale.left, 14)
+    return svg
+
+
+def sums_chart(run: Numbers) -> Element | None:
+    """How hard scores are pushed down (positive gradient) and up (negative)."""
+    parts = [(name, run[name]) for name in ("positive_sum", "negative_sum") if run[name]]
+    if not parts:
+        return None
+    scale = _scale([*(part["values"] for _, part in parts), [0.0]], [s for _, part in parts for s in part["steps"]])
+    svg = _chart("Sums of positive and of negative gradients", scale)
+    element(
+        svg,
+        "line",
+        class_="zero",
+        x1=scale.left,
+        x2=scale.left + scale.width,
+        y1=scale.y(0.0),
+        y2=scale.y(0.0),
+    )
+    for name, part in parts:
+        kind = name.removesuffix("_sum")
+        _line(svg, scale, part["steps"], part["values"], f"{kind} raw", f"/run/{name}/values")
+        _line(svg, scale, part["mean_steps"], part["mean"], kind, f"/run/{name}/mean")
+    names = {"positive_sum": ("positive: scores down", "positive"), "negative_sum": ("negative: scores up", "negative")}
+    draw_legend(svg, [names[name] for name, _ in parts], scale.left, 14)
+    return svg
+
+
+def curve_panel(curve: Numbers, name: str, empty: str) -> Element:
+    """Precision over recall of one class; `empty` is what to say when there is no curve."""
+    scale = Scale((0, 1), (0, 1), 26, 8, PANEL - 34, PANEL - 32)
+    svg = _svg(f"Precision over recall of {name}", PANEL, PANEL)
+    draw_axes(svg, scale, [0, 0.5, 1], [0, 0.5, 1], 15)
+    if not curve["recall"]:
+        element(svg, "text", empty, class_="legend middle", x=scale.x(0.5), y=scale.y(0.5) + 4)
+        return svg
+    area = scale.path([0.0, *curve["best_recall"]], [0.0, *curve["best_precision"]])
+    element(svg, "path", class_="area", d=area)
+    element(svg, "path", class_="pr raw", d=scale.path(curve["recall"], curve["precision"]))
+    element(svg, "path", class_="pr", d=scale.path(curve["best_recall"], curve["best_precision"]))
+    return svg
+
+
+def phase_class(phase: object) -> str:
+    """The class that colours a phase."""
+    return "map" if phase == "map" else "nll"
+
+
+def _svg(title: str, width: int, height: int) -> Element:
+    svg = element(None, "svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", role="img")
+    svg.set("aria-label", title)
+    return svg
+
+
+def _chart(title: str, scale: Scale) -> Element:
+    svg = _svg(title, WIDTH, HEIGHT)
+    draw_axes(svg, scale, ticks(*scale.x_range), ticks(*scale.y_range))
+    element(svg, "text", "step", class_="tick end", x=scale.left + scale.width, y=HEIGHT - 4)
+    return svg
+
+
+def _scale(values: Iterable[Sequence[float]], steps: Sequence[float]) -> Scale:
+    """Axes that hold all values, rounded outward a little."""
+    every = [value for line in values for value in line]
+    low, high = min(every), max(every)
+    room = 0.06 * (high - low) or max(abs(high) * 0.1, 0.05)
+    bottom = low if low == 0.0 else low - room
+    return Scale((min(steps), max(steps)), (bottom, high + room), 46, 28, WIDTH - 46 - 14, HEIGHT - 28 - 40)
+
+
+def _bounds(run: Numbers) -> list[float]:
+    return [phase[end] for phase in run["phases"] for end in ("first", "last")]
+
+
+def _line(
+    svg: Element, scale: Scale, xs: Sequence[float], ys: Sequence[float], kind: str, key: str, title: str = ""
+) -> None:
+    """A line, or a point where there is only one."""
+    if len(xs) == 1:
+        drawn = element(svg, "circle", class_=f"{kind} point", cx=scale.x(xs[0]), cy=scale.y(ys[0]), r=3)
+    else:
+        drawn = element(svg, "path", class_=kind, d=scale.path(xs, ys))
+    if key:
+        drawn.set("data-line", key)
+    if title:
+        element(drawn, "title", title)
+
+
+def _points(svg: Element, scale: Scale, points: Numbers, kind: str, name: str, best: int | None) -> None:
+    """Validations, each with its exact number as a tooltip; the best one ringed."""
+    for k, (step, value) in enumerate(zip(points["steps"], points["values"], strict=True)):
+        at = {"cx": scale.x(step), "cy": scale.y(value)}
+        if step == best:
+            element(svg, "circle", class_="ring", r=7, **at)
+        key = "/run/validation/" + name.replace("~", "~0").replace("/", "~1") + f"/values/{k}"
+        point = element(svg, "circle", class_=kind, r=3.5, data_key=key, data_value=repr(value), **at)
+        element(point, "title", f"step {step}: {name} mAP {value!r}" + (" (best)" if step == best else ""))
+
+
+def _phases(svg: Element, scale: Scale, phases: Sequence[Numbers]) -> None:
+    """A dashed line where a phase begins, and its name."""
+    if len(phases) < 2:
+        return
+    for phase in phases:
+        at = scale.x(phase["first"])
+        if phase is not phases[0]:
+            element(svg, "line", class_="bound", x1=at, x2=at, y1=scale.top, y2=scale.top + scale.height)
+        element(svg, "text", str(phase["name"]), class_="legend", x=at + 5, y=scale.top + 11)

@@ -1,0 +1,181 @@
+"""Every number of a report, as plain lists and dicts: what report.json holds and the page shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepgrad.errors import ConfigError
+from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.records import Evidence
+from stepgrad.evaluation.result import ClassResult, EvaluationResult, result_from
+from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.report.examples import RULE, Cut, Mark, best_and_worst, cuts_of, describe, marks_by_image
+from stepgrad.report.history import Line, summary
+from stepgrad.report.thin import thin
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One of several ways to train, side by side."""
+
+    name: str
+    note: str = ""
+    maps: dict[str, float] = field(default_factory=dict)
+    """By protocol."""
+    steps: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image to show, and the boxes on it."""
+
+    position: int  # in the evidence
+    marks: Sequence[Mark]
+
+
+@dataclass(frozen=True)
+class Content:
+    """The numbers, and the pictures that go with `examples`."""
+
+    numbers: dict[str, Any]
+    pictures: dict[str, list[Picture]]
+
+
+def gather(
+    title: str,
+    config: Mapping[str, Any],
+    history: Sequence[Line],
+    evidence: Evidence,
+    protocols: Sequence[str | Protocol],
+    dataset_name: str,
+    comparison: Sequence[ComparisonRow],
+    shown: int,
+) -> Content:
+    """Judge the detections under every protocol and put everything together."""
+    chosen = [get_protocol(protocol) for protocol in protocols]
+    if not chosen:
+        raise ConfigError("Expected at least one protocol to report but got none.")
+    views = {p.name: evidence.shrunk(p.pixel_offset) for p in chosen}
+    judged = {p.name: judge(views[p.name], Counting.of(p)) for p in chosen}
+    results = {p.name: result_from(judged[p.name], views[p.name], p) for p in chosen}
+    first = chosen[0]
+    cuts = cuts_of(evidence, judged[first.name])
+    marks = marks_by_image(evidence, views[first.name], judged[first.name], cuts, first)
+    chosen_images = dict(zip(("best", "worst"), best_and_worst(marks, shown), strict=True))
+    numbers = {
+        "title": title,
+        "dataset": _dataset(dataset_name, evidence, results[first.name]),
+        "protocols": [p.name for p in chosen],
+        "maps": {name: number(result.map) for name, result in results.items()},
+        "comparison": _comparison(comparison, [p.name for p in chosen]),
+        "run": summary(history, first.name),
+        "classes": [_class_row(c, results, cuts[c]) for c in range(evidence.num_classes)],
+        "curves": {name: _curves(result) for name, result in results.items()},
+        "examples": {
+            "rule": RULE,
+            "iou": first.match_thresholds[0],
+            **{kind: [describe(evidence, i, marks[i]) for i in images] for kind, images in chosen_images.items()},
+        },
+        "config": plain(config),
+        "versions": plain(_versions(history)),
+    }
+    return Content(numbers, {kind: [Picture(i, marks[i]) for i in images] for kind, images in chosen_images.items()})
+
+
+def number(value: float | None) -> float | None:
+    """None where there is no finite number."""
+    return None if value is None or not math.isfinite(value) else value
+
+
+def plain(value: Any) -> Any:
+    """As JSON can hold it: names as text, no NaN."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, (np.integer, np.floating)):
+        value = value.item()
+    if isinstance(value, float):
+        return number(value)
+    return value if value is None or isinstance(value, (bool, int)) else str(value)
+
+
+def _dataset(name: str, evidence: Evidence, result: EvaluationResult) -> dict[str, Any]:
+    return {
+        "name": name,
+        "images": evidence.num_images,
+        "classes": evidence.num_classes,
+        "objects": sum(row.objects for row in result.classes),
+        "ignored": sum(row.ignored for row in result.classes),
+        "detections": len(evidence.detections),
+    }
+
+
+def _comparison(rows: Sequence[ComparisonRow], protocols: Sequence[str]) -> list[dict[str, Any]]:
+    """With what each row gains on the first one, under the first protocol that all rows have."""
+    common = next((name for name in protocols if all(name in row.maps for row in rows)), None)
+    return [
+        {
+            "name": row.name,
+            "note": row.note,
+            "maps": {name: number(value) for name, value in row.maps.items()},
+            "gain": number(row.maps[common] - rows[0].maps[common]) if common and row is not rows[0] else None,
+            "steps": row.steps,
+            "seconds": number(row.seconds),
+        }
+        for row in rows
+    ]
+
+
+def _class_row(label: int, results: Mapping[str, EvaluationResult], cut: Cut) -> dict[str, Any]:
+    """Counts and recall are those of the first protocol."""
+    row = next(iter(results.values())).classes[label]
+    return {
+        "name": row.name,
+        "objects": row.objects,
+        "ignored": row.ignored,
+        "detections": row.detections,
+        "recall": number(row.recall),
+        "f1": cut.f1,
+        "threshold": cut.threshold,
+        "ap": {name: number(result.classes[label].ap) for name, result in results.items()},
+    }
+
+
+def _curves(result: EvaluationResult) -> dict[str, Any]:
+    threshold = result.protocol.match_thresholds[0]
+    return {"iou": threshold, "classes": [_curve(row, threshold) for row in result.classes]}
+
+
+def _curve(row: ClassResult, threshold: float) -> dict[str, Any]:
+    """Precision and recall, and the best precision at each recall or beyond (whose area is AP), thinned."""
+    nothing: dict[str, list[float]] = {"recall": [], "precision": [], "best_recall": [], "best_precision": []}
+    if row.objects == 0:
+        return nothing
+    curve = row.curve(threshold)
+    if len(curve.recall) == 0 or curve.recall[-1] == 0.0:
+        return nothing
+    recall, precision = thin(curve.recall, curve.precision)
+    # A staircase: level up to each recall, then down to the next best precision.
+    steps = np.flatnonzero(np.append(np.diff(curve.interpolated) != 0, True))
+    ends, heights = curve.recall[steps], curve.interpolated[steps]
+    best_recall = np.append(np.column_stack([np.append(0.0, ends[:-1]), ends]).ravel(), ends[-1])
+    best = np.append(np.repeat(heights, 2), 0.0)
+    best_recall, best = thin(best_recall, best)
+    return {
+        "recall": recall.tolist(),
+        "precision": precision.tolist(),
+        "best_recall": best_recall.tolist(),
+        "best_precision": best.tolist(),
+    }
+
+
+def _versions(history: Sequence[Line]) -> Mapping[str, Any]:
+    starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
+    return starts[-1]["versions"] if starts else {}

@@ -1,0 +1,210 @@
+"""Boxes drawn on pictures, told apart by line style as well as by colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from stepgrad.errors import InputError, NonFiniteError, one_of
+
+LineStyle = Literal["solid", "dashed", "dotted"]
+Verdict = Literal["right", "wrong", "missed"]
+Corners = tuple[float, float, float, float]
+
+# Okabe and Ito's colours: distinct under every common kind of colour blindness.
+PALETTE = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#0072b2")
+_DASHES: dict[LineStyle, tuple[float, float]] = {"solid": (1.0, 0.0), "dashed": (4.0, 2.5), "dotted": (1.0, 1.5)}
+"""Stroke and gap in line widths."""
+_HALO = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Pen:
+    """How one kind of box looks."""
+
+    colour: str
+    style: LineStyle
+
+
+PENS: dict[Verdict, Pen] = {
+    "right": Pen("#2fd6a0", "solid"),
+    "wrong": Pen("#ff7a33", "dashed"),
+    "missed": Pen("#f5e663", "dotted"),
+}
+"""True positives, false positives, and objects nothing found."""
+
+
+def colour_of(label: int) -> str:
+    """A colour for a class; classes far apart may share one.
+
+    >>> colour_of(0) == colour_of(len(PALETTE))
+    True
+    """
+    return PALETTE[label % len(PALETTE)]
+
+
+def draw_detections(
+    image: Image.Image,
+    boxes: ArrayLike,
+    texts: Sequence[str],
+    colours: Sequence[str] | str = PALETTE[0],
+    styles: Sequence[LineStyle] | LineStyle = "solid",
+    *,
+    line_width: int | None = None,
+) -> Image.Image:
+    """A copy of the picture with the boxes on it; earlier boxes lie on top.
+
+    Args:
+        image: any mode; the copy is RGB.
+        boxes: (M, 4) x1 y1 x2 y2, continuous pixels; what lies outside the picture is cut.
+        texts: one a box; "" for none.
+        colours: one a box, or one for all.
+        styles: "solid", "dashed" or "dotted", one a box or one for all.
+        line_width: in pixels; None chooses by the size of the picture.
+
+    >>> drawn = draw_detections(Image.new("RGB", (64, 64)), [[8, 8, 40, 50]], ["cat 0.93"], "#00ff00")
+    >>> drawn.size, drawn.getpixel((8, 30))
+    ((64, 64), (0, 255, 0))
+    """
+    corners = _checked(boxes)
+    M = len(corners)
+    inks, kinds = _each("colours", colours, M), _each("styles", styles, M)
+    _each("texts", list(texts), M)
+    for kind in kinds:
+        one_of("styles", kind, list(_DASHES))
+    width = line_width or max(2, round(max(image.size) / 240))
+    canvas = image.convert("RGB").copy()
+    pencil = ImageDraw.Draw(canvas)
+    clipped = [_clip(box, canvas.size, width) for box in corners.tolist()]
+    for box, ink, kind in reversed(list(zip(clipped, inks, kinds, strict=True))):
+        _outline(pencil, box, ink, kind, width)  # type: ignore[arg-type]
+    taken: list[Corners] = []
+    for box, text, ink in zip(clipped, texts, inks, strict=True):
+        if text:
+            _label(pencil, box, text, ink, canvas.size, taken)
+    return canvas
+
+
+def draw_verdicts(
+    image: Image.Image,
+    boxes: ArrayLike,
+    texts: Sequence[str],
+    verdicts: Sequence[Verdict],
+    *,
+    line_width: int | None = None,
+) -> Image.Image:
+    """Right detections solid green, wrong ones dashed orange, objects that were missed dotted yellow.
+
+    >>> draw_verdicts(Image.new("RGB", (64, 64)), [[8, 8, 40, 50]], ["cat"], ["missed"]).size
+    (64, 64)
+    """
+    for verdict in verdicts:
+        one_of("verdicts", verdict, list(PENS))
+    pens = [PENS[verdict] for verdict in verdicts]
+    return draw_detections(
+        image, boxes, texts, [pen.colour for pen in pens], [pen.style for pen in pens], line_width=line_width
+    )
+
+
+def _checked(boxes: ArrayLike) -> NDArray[np.float64]:
+    corners = np.asarray(boxes, dtype=np.float64)
+    if corners.size == 0:
+        return corners.reshape(0, 4)
+    if corners.ndim != 2 or corners.shape[1] != 4:
+        raise InputError(f"Expected boxes of shape (M, 4) to draw but got {corners.shape}.")
+    if not np.isfinite(corners).all():
+        raise NonFiniteError(f"Expected finite boxes to draw but got {corners[~np.isfinite(corners).all(1)][0]}.")
+    return corners
+
+
+def _each(name: str, given: Sequence[str] | str, count: int) -> list[str]:
+    """One value a box."""
+    values = [given] * count if isinstance(given, str) else list(given)
+    if len(values) != count:
+        raise InputError(f"Expected {name} for {count} boxes but got {len(values)}.")
+    return values
+
+
+def _clip(box: list[float], size: tuple[int, int], width: int) -> Corners:
+    """The box inside the picture, its line wholly visible."""
+    right, bottom = size[0] - 1 - width // 2, size[1] - 1 - width // 2
+    low = (width - 1) // 2
+    x1, x2 = (min(max(x, low), max(right, low)) for x in (box[0], box[2] - 1))
+    y1, y2 = (min(max(y, low), max(bottom, low)) for y in (box[1], box[3] - 1))
+    return x1, y1, max(x1, x2), max(y1, y2)
+
+
+def _outline(pencil: ImageDraw.ImageDraw, box: Corners, colour: str, style: LineStyle, width: int) -> None:
+    """The four edges over a thin dark halo, so that they show on any background."""
+    x1, y1, x2, y2 = box
+    edges = [((x1, y1), (x2, y1)), ((x2, y1), (x2, y2)), ((x2, y2), (x1, y2)), ((x1, y2), (x1, y1))]
+    strokes = [stroke for a, b in edges for stroke in _strokes(a, b, style, width)]
+    for stroke in strokes:
+        pencil.rectangle(_thick(stroke, width + 2), fill=_HALO)
+    for stroke in strokes:
+        pencil.rectangle(_thick(stroke, width), fill=colour)
+
+
+def _strokes(a: tuple[float, float], b: tuple[float, float], style: LineStyle, width: int) -> list[Corners]:
+    """Pieces of an edge: whole strokes, as many as fit, spread so that both corners are drawn."""
+    length = max(abs(b[0] - a[0]), abs(b[1] - a[1]))
+    stroke, gap = (part * width for part in _DASHES[style])
+    if style == "solid" or length <= 2 * stroke + gap:
+        return [(*a, *b)]
+    gaps = max(1, round((length - stroke) / (stroke + gap)))
+    pitch = (length - stroke) / gaps
+    towards = ((b[0] - a[0]) / length, (b[1] - a[1]) / length)
+    at = [(k * pitch, k * pitch + stroke) for k in range(gaps + 1)]
+    return [(a[0] + s * towards[0], a[1] + s * towards[1], a[0] + e * towards[0], a[1] + e * towards[1]) for s, e in at]
+
+
+def _thick(stroke: Corners, width: int) -> Corners:
+    """The rectangle that a stroke along an edge covers."""
+    x1, x2 = sorted((stroke[0], stroke[2]))
+    y1, y2 = sorted((stroke[1], stroke[3]))
+    before, after = (width - 1) // 2, width // 2
+    return round(x1) - before, round(y1) - before, round(x2) + after, round(y2) + after
+
+
+def _label(
+    pencil: ImageDraw.ImageDraw, box: Corners, text: str, colour: str, size: tuple[int, int], taken: list[Corners]
+) -> None:
+    """The text on its colour, at the first corner of the box where it covers no other text."""
+    font = _font(max(11, round(max(size) / 34)))
+    text = " ".join(text.split())  # one line
+    left, top, right, bottom = font.getbbox(text)
+    wide, high = right - left + 8, bottom - top + 6
+    x = min(max(box[0] - 1, 0), max(size[0] - wide, 0))
+    places = [box[1] - high, box[3] + 2, box[1], box[3] - high, box[1] + high, box[1] + 2 * high]
+    chips = [(x, y, x + wide, y + high) for y in places if 0 <= y <= size[1] - high]
+    chip = next((chip for chip in chips if not any(_touch(chip, other) for other in taken)), None)
+    chip = chip or (chips[0] if chips else (x, 0.0, x + wide, float(high)))
+    taken.append(chip)
+    pencil.rectangle(chip, fill=colour)
+    pencil.text((chip[0] + 4 - left, chip[1] + 3 - top), text, font=font, fill=_readable_on(pencil, colour))
+
+
+def _touch(a: Corners, b: Corners) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _readable_on(pencil: ImageDraw.ImageDraw, colour: str) -> str:
+    from PIL import ImageColor
+
+    red, green, blue = ImageColor.getrgb(colour)[:3]
+    return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 110 else "#ffffff"
+
+
+@lru_cache(maxsize=16)
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans as matplotlib brings it: it knows far more letters than Pillow's own."""
+    import matplotlib
+
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)

@@ -1,0 +1,139 @@
+"""The images a detector does best and worst on, and what to draw on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.evaluation.judge import ClassJudgement
+from stepgrad.evaluation.records import Evidence
+from stepgrad.metric.matching import FALSE_POSITIVE, TRUE_POSITIVE
+from stepgrad.metric.protocol import Protocol
+from stepgrad.report.draw import Verdict
+from stepgrad.report.found import countable, found_objects
+
+RULE = (
+    "Each class has the score threshold that makes its F1 largest over all images; only detections that reach it are "
+    "shown. An image's F is 2 right / (2 right + wrong + missed), over all its classes. Best: the largest F, then the "
+    "most objects found. Worst: the smallest F, then the most mistakes. Difficult objects and crowds, and detections "
+    "of them, neither count nor show."
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where to cut the ranked detections of a class."""
+
+    threshold: float | None
+    """The least score that passes; None if no detection is right, then none passes."""
+    f1: float | None
+    """None for a class without objects."""
+    passing: int
+    """How many of the ranked detections reach it."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One box on an image."""
+
+    verdict: Verdict
+    label: int
+    score: float | None  # None: a missed object
+    box: tuple[float, float, float, float]
+    object: int | None  # row of the object that was found or missed
+
+
+def best_cut(scores: NDArray[np.float64], verdicts: NDArray[np.int8], P: int) -> Cut:
+    """The threshold of the largest F1; of equally good ones the highest.
+
+    >>> best_cut(np.array([0.9, 0.8, 0.8, 0.1]), np.array([1, 0, 1, 0], dtype=np.int8), P=2)
+    Cut(threshold=0.8, f1=0.8, passing=3)
+    """
+    if P == 0:
+        return Cut(None, None, 0)
+    true = np.cumsum(verdicts == TRUE_POSITIVE)
+    wrong = np.cumsum(verdicts == FALSE_POSITIVE)
+    f1 = 2 * true / (true + wrong + P)
+    last_of_equals = np.append(scores[1:] != scores[:-1], True)[: len(scores)]
+    f1 = np.where(last_of_equals, f1, -1.0)
+    if len(f1) == 0 or true[-1] == 0:
+        return Cut(None, 0.0, 0)
+    place = int(np.argmax(f1))
+    return Cut(float(scores[place]), float(f1[place]), place + 1)
+
+
+def cuts_of(evidence: Evidence, judged: Sequence[ClassJudgement]) -> list[Cut]:
+    """The cut of every class, at the first match threshold."""
+    return [best_cut(evidence.detections.scores[row.detections], row.verdicts[0], row.P) for row in judged]
+
+
+def marks_by_image(
+    evidence: Evidence, seen: Evidence, judged: Sequence[ClassJudgement], cuts: Sequence[Cut], protocol: Protocol
+) -> list[list[Mark]]:
+    """For every image: right detections, wrong ones, missed objects. `seen` has the boxes as the protocol sees them."""
+    marks: list[list[Mark]] = [[] for _ in range(evidence.num_images)]
+    missed = countable(evidence, protocol)
+    for row, cut in zip(judged, cuts, strict=True):
+        found = found_objects(seen, row, protocol)[: cut.passing]
+        for place in np.flatnonzero(row.verdicts[0, : cut.passing] <= TRUE_POSITIVE).tolist():
+            detection, target = int(row.detections[place]), int(found[place])
+            right = target >= 0
+            if right:
+                missed[target] = False
+            box, score = evidence.detections.boxes[detection], float(evidence.detections.scores[detection])
+            marks[int(evidence.detections.images[detection])].append(
+                Mark("right" if right else "wrong", row.label, score, _corners(box), target if right else None)
+            )
+    objects = evidence.objects
+    for target in np.flatnonzero(missed).tolist():
+        box = _corners(objects.boxes[target])
+        marks[int(objects.images[target])].append(Mark("missed", int(objects.labels[target]), None, box, target))
+    return marks
+
+
+def _corners(box: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    x1, y1, x2, y2 = box.tolist()
+    return x1, y1, x2, y2
+
+
+def best_and_worst(marks: Sequence[Sequence[Mark]], shown: int) -> tuple[list[int], list[int]]:
+    """Positions of up to `shown` images each, none in both; images with nothing to find or to show are left out."""
+    counts = {i: _tally(found) for i, found in enumerate(marks) if found}
+    best = sorted(counts, key=lambda i: (-_f(*counts[i]), -counts[i][0], i))
+    top = best[: min(shown, (len(best) + 1) // 2)]
+    rest = sorted(best[len(top) :], key=lambda i: (_f(*counts[i]), -counts[i][1] - counts[i][2], i))
+    return top, rest[:shown]
+
+
+def describe(evidence: Evidence, position: int, marks: Sequence[Mark]) -> dict[str, Any]:
+    """One image for the JSON."""
+    right, wrong, missed = _tally(marks)
+    return {
+        "image": str(evidence.image_ids[position]),
+        "f": _f(right, wrong, missed),
+        "right": right,
+        "wrong": wrong,
+        "missed": missed,
+        "boxes": [
+            {
+                "verdict": mark.verdict,
+                "class": evidence.class_names[mark.label],
+                "score": mark.score,
+                "box": list(mark.box),
+            }
+            for mark in marks
+        ],
+    }
+
+
+def _tally(marks: Sequence[Mark]) -> tuple[int, int, int]:
+    kinds = [mark.verdict for mark in marks]
+    return kinds.count("right"), kinds.count("wrong"), kinds.count("missed")
+
+
+def _f(right: int, wrong: int, missed: int) -> float:
+    return 2 * right / (2 * right + wrong + missed)

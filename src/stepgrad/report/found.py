@@ -1,0 +1,60 @@
+"""Which object each true positive found, and so which objects were missed."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.evaluation.judge import ClassJudgement
+from stepgrad.evaluation.records import Evidence
+from stepgrad.metric.matching import TRUE_POSITIVE
+from stepgrad.metric.protocol import Protocol
+
+NOTHING = -1
+
+
+def countable(evidence: Evidence, protocol: Protocol) -> NDArray[np.bool_]:
+    """(G,) objects that are there to be found."""
+    ignored = evidence.objects.crowd.copy()
+    if protocol.difficult == "ignore":
+        ignored |= evidence.objects.difficult
+    return ~ignored
+
+
+def found_objects(
+    evidence: Evidence, judged: ClassJudgement, protocol: Protocol, threshold: int = 0
+) -> NDArray[np.int64]:
+    """For each ranked detection of a class the row of the object it found, NOTHING for all but true positives.
+
+    `evidence` holds the boxes as the protocol saw them; `threshold` is the number of the match threshold. The verdicts
+    already say who found something. What was found is the countable object of the largest overlap that no better
+    detection had taken: the first of equal overlaps under VOC's rule, the last under COCO's.
+    """
+    found = np.full(len(judged.detections), NOTHING, dtype=np.int64)
+    objects = np.flatnonzero((evidence.objects.labels == judged.label) & countable(evidence, protocol))
+    by_image: dict[int, list[int]] = {}
+    for row in objects.tolist():
+        by_image.setdefault(int(evidence.objects.images[row]), []).append(row)
+    for place in np.flatnonzero(judged.verdicts[threshold] == TRUE_POSITIVE).tolist():
+        detection = int(judged.detections[place])
+        free = by_image[int(evidence.detections.images[detection])]
+        overlaps = overlaps_with(
+            evidence.detections.boxes[detection], evidence.objects.boxes[free], protocol.pixel_offset
+        )
+        best = np.flatnonzero(overlaps == overlaps.max())
+        found[place] = free.pop(int(best[0] if protocol.duplicates == "best" else best[-1]))
+    return found
+
+
+def overlaps_with(box: NDArray[np.float64], others: NDArray[np.float64], pixel_offset: float) -> NDArray[np.float64]:
+    """IoU of one box with each of (G, 4), in the evaluator's own order of operations so that ties stay ties.
+
+    >>> overlaps_with(np.array([0.0, 0.0, 2.0, 1.0]), np.array([[1.0, 0.0, 3.0, 1.0], [5.0, 5.0, 6.0, 6.0]]), 0.0)
+    array([0.33333333, 0.        ])
+    """
+    width = np.maximum(np.minimum(box[2], others[:, 2]) - np.maximum(box[0], others[:, 0]) + pixel_offset, 0.0)
+    height = np.maximum(np.minimum(box[3], others[:, 3]) - np.maximum(box[1], others[:, 1]) + pixel_offset, 0.0)
+    inter: NDArray[np.float64] = width * height
+    area = (box[2] - box[0] + pixel_offset) * (box[3] - box[1] + pixel_offset)
+    own = (others[:, 2] - others[:, 0] + pixel_offset) * (others[:, 3] - others[:, 1] + pixel_offset)
+    return inter / (area + own - inter)

@@ -1,0 +1,120 @@
+"""The log of a run as lines to draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepgrad.report.thin import smooth, thin
+
+Line = Mapping[str, Any]
+MOST_POINTS = 400
+
+
+def current_lines(history: Sequence[Line], kind: str) -> list[Line]:
+    """The lines of one kind, by step. Steps that a resumed run took again replace those of the first time.
+
+    >>> lines = [{"kind": "train", "step": s, "try": t} for s, t in [(1, "a"), (2, "a"), (3, "a"), (2, "b")]]
+    >>> [(line["step"], line["try"]) for line in current_lines(lines, "train")]
+    [(1, 'a'), (2, 'b')]
+    """
+    kept: list[Line] = []
+    for line in history:
+        if line.get("kind") == "start":
+            while kept and kept[-1]["step"] > line.get("step", math.inf):
+                kept.pop()
+        if line.get("kind") == kind:
+            while kept and kept[-1]["step"] >= line["step"]:
+                kept.pop()
+            kept.append(line)
+    return kept
+
+
+def series(lines: Sequence[Line], value: Callable[[Line], Any]) -> dict[str, Any] | None:
+    """Steps, values and their moving mean, thinned; lines without a number are left out. None if none has one."""
+    points = [(line["step"], value(line)) for line in lines]
+    known = [(step, number) for step, number in points if number is not None and math.isfinite(number)]
+    if not known:
+        return None
+    steps, values = np.array(known, dtype=np.float64).T
+    x, y = thin(steps, values, MOST_POINTS)
+    smooth_x, smooth_y = thin(steps, smooth(values), MOST_POINTS)
+    return {
+        "steps": _whole(x),
+        "values": y.tolist(),
+        "mean_steps": _whole(smooth_x),
+        "mean": smooth_y.tolist(),
+        "last": float(values[-1]),
+    }
+
+
+def _whole(steps: Any) -> list[int]:
+    return [int(step) for step in steps]
+
+
+def phases_of(train: Sequence[Line]) -> list[dict[str, Any]]:
+    """Name and first and last step of each phase, in order."""
+    phases: list[dict[str, Any]] = []
+    for line in train:
+        if not phases or phases[-1]["name"] != line.get("phase"):
+            phases.append({"name": line.get("phase"), "first": line["step"], "last": line["step"]})
+        phases[-1]["last"] = line["step"]
+    return phases
+
+
+def losses(train: Sequence[Line], phases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The loss of each phase, and its terms where there are several."""
+    found = []
+    for phase in phases:
+        lines = [line for line in train if phase["first"] <= line["step"] <= phase["last"]]
+        total = series(lines, lambda line: line.get("loss"))
+        terms = sorted({term for line in lines for term in line.get("losses") or {}})
+        parts = {term: series(lines, lambda line, term=term: (line.get("losses") or {}).get(term)) for term in terms}  # type: ignore[misc]
+        if total:
+            found.append({"phase": phase["name"], "total": total, "terms": parts if len(terms) > 1 else {}})
+    return found
+
+
+def validation(val: Sequence[Line]) -> dict[str, dict[str, list[Any]]]:
+    """By protocol: steps and mAP."""
+    names = list(dict.fromkeys(name for line in val for name in line.get("map") or {}))
+    return {
+        name: {"steps": [step for step, _ in points], "values": [value for _, value in points]}
+        for name in names
+        if (points := [(line["step"], v) for line in val if (v := (line.get("map") or {}).get(name)) is not None])
+    }
+
+
+def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
+    """Everything the page says about the run over time."""
+    train, val = current_lines(history, "train"), current_lines(history, "val")
+    phases = phases_of(train)
+    validated = validation(val)
+    return {
+        "phases": phases,
+        "loss": losses(train, phases),
+        "validation": validated,
+        "batch_map": series(train, lambda line: line.get("map")),
+        "nonzero": series(train, lambda line: line.get("nonzero")),
+        "positive_sum": series(train, lambda line: line.get("positive_sum")),
+        "negative_sum": series(train, lambda line: line.get("negative_sum")),
+        "loss_share": series(train, lambda line: line.get("loss_share")),
+        **_ending(history, train, validated.get(protocol, {"steps": [], "values": []})),
+    }
+
+
+def _ending(history: Sequence[Line], train: Sequence[Line], points: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Last step, training time and best step; what the log does not say outright is read off its other lines."""
+    ends = current_lines(history, "end")
+    last: Line = train[-1] if train else {}
+    end: Line = ends[-1] if ends and ends[-1]["step"] >= last.get("step", 0) else {}
+    best = max(zip(points["values"], (-step for step in points["steps"]), strict=True), default=(None, None))
+    return {
+        "steps": end.get("step", last.get("step")),
+        "seconds": end.get("seconds", last.get("seconds")),
+        "best_step": end.get("best_step", None if best[1] is None else -best[1]),
+        "best_map": end.get("best_map", best[0]),
+    }

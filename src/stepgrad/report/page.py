@@ -1,0 +1,210 @@
+"""The page: a template filled from the numbers of the report, and from nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import jinja2
+from markupsafe import Markup
+
+from stepgrad.report.charts import curve_panel, loss_charts, map_chart, nonzero_chart, sums_chart
+from stepgrad.report.svg import element, markup, printable
+
+Numbers = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture on the page."""
+
+    uri: str
+    size: tuple[int, int]
+    alt: str
+
+
+def render(numbers: Numbers, pictures: Mapping[str, Sequence[Shown]]) -> str:
+    """The page as text."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    compared = _compared_protocols(numbers)
+    return environment.get_template("page.html.jinja").render(
+        r=numbers,
+        num=partial(number_markup, numbers),
+        esc=escape_key,
+        pictures=pictures,
+        compared=compared,
+        winners=_winners(numbers["comparison"], compared),
+        charts=[{"heading": heading, "svg": Markup(markup(svg))} for heading, svg in _headed_charts(numbers["run"])],
+        unlogged=_unlogged(numbers["run"]),
+        validated_steps=sorted({step for points in numbers["run"]["validation"].values() for step in points["steps"]}),
+        panels={name: [Markup(markup(svg)) for svg in curve_panels(numbers, name)] for name in numbers["protocols"]},
+        headings=["class", "objects", "detections", "recall", "F1", "threshold"]
+        + [f"AP, {name}" for name in numbers["protocols"]],
+        config_text=yaml_like(numbers["config"]),
+        **{name: Markup(_asset(file)) for name, file in ASSETS.items()},
+    )
+
+
+ASSETS = {"theme": "theme.css", "chart_style": "chart.css", "style": "style.css", "script": "sort.js"}
+
+
+def _asset(name: str) -> str:
+    return files("stepgrad.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def plots(numbers: Numbers) -> dict[str, str]:
+    """The charts as SVG files: name and text, each with its own style."""
+    run = numbers["run"]
+    named: dict[str, Element | None] = {
+        **loss_charts(run),
+        "map": map_chart(run),
+        "nonzero": nonzero_chart(run),
+        "gradient-sums": sums_chart(run),
+    }
+    return {f"{name}.svg": markup(_standalone(svg)) for name, svg in named.items() if svg is not None}
+
+
+def _standalone(svg: Element) -> Element:
+    background = element(None, "rect", width="100%", height="100%", style="fill: var(--card)")
+    style = element(None, "style", _asset("theme.css") + _asset("chart.css"))
+    svg.insert(0, background)
+    svg.insert(0, style)
+    return svg
+
+
+def curve_panels(numbers: Numbers, protocol: str) -> list[Element]:
+    """A panel a class."""
+    return [
+        curve_panel(curve, row["name"], "no objects" if row["objects"] == 0 else "none found")
+        for row, curve in zip(numbers["classes"], numbers["curves"][protocol]["classes"], strict=True)
+    ]
+
+
+def _headed_charts(run: Numbers) -> list[tuple[str, Element]]:
+    losses = zip(run["loss"], loss_charts(run).values(), strict=True)
+    headed: list[tuple[str, Element | None]] = [
+        ("mAP", map_chart(run)),
+        *((f"Loss, phase {part['phase']}", svg) for part, svg in losses),
+        ("Share of scores with a gradient", nonzero_chart(run)),
+        ("Sum of the gradient of scores", sums_chart(run)),
+    ]
+    return [(heading, svg) for heading, svg in headed if svg is not None]
+
+
+def _unlogged(run: Numbers) -> list[str]:
+    """What a reader may look for in vain, and why."""
+    said = []
+    if run["loss"] and not run["validation"]:
+        said.append("No validation was logged.")
+    if run["loss"] and not run["nonzero"]:
+        said.append("No phase trained for mAP, so there are no gradient shares.")
+    return said
+
+
+def _compared_protocols(numbers: Numbers) -> list[str]:
+    """Protocols of the report first, then any others that a row brings."""
+    named = [name for row in numbers["comparison"] for name in row["maps"]]
+    return list(dict.fromkeys([name for name in numbers["protocols"] if name in named] + named))
+
+
+def _winners(rows: Sequence[Numbers], compared: Sequence[str]) -> list[str]:
+    """Names of the rows with the largest mAP under the first protocol; of a single row nobody says it won."""
+    known = [(row["maps"].get(compared[0]), row["name"]) for row in rows] if compared else []
+    known = [(value, name) for value, name in known if value is not None]
+    return [name for value, name in known if value == max(known)[0]] if len(known) > 1 else []
+
+
+def escape_key(name: str) -> str:
+    """One step of a JSON Pointer (RFC 6901).
+
+    >>> escape_key("a/b")
+    'a~1b'
+    """
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def look_up(numbers: Any, key: str) -> Any:
+    """What a JSON Pointer points at; None where there is nothing.
+
+    >>> look_up({"maps": [0.5]}, "/maps/0")
+    0.5
+    """
+    for step in key.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        numbers = numbers[int(name)] if isinstance(numbers, list) else numbers.get(name)
+    return numbers
+
+
+def number_markup(numbers: Numbers, key: str, kind: str = "score") -> Markup:
+    """The number at that key: rounded to read, exact in `value`, and its key for whoever wants to check it."""
+    value = look_up(numbers, key)
+    if value is None:
+        return Markup('<span data-key="{}">–</span>').format(key)
+    return Markup('<data value="{}" data-key="{}" data-kind="{}">{}</data>').format(
+        json.dumps(value), key, kind, number_text(value, kind)
+    )
+
+
+def number_text(value: float, kind: str) -> str:
+    """A number to read.
+
+    >>> number_text(0.72138, "score"), number_text(12345, "count"), number_text(0.05, "gain"), number_text(252, "duration")
+    ('0.7214', '12\\u202f345', '+0.0500', '4 min 12 s')
+    """
+    if kind == "count":
+        return f"{value:,}".replace(",", "\u202f")
+    if kind == "duration":
+        return duration_text(value)
+    return {"score": "{:.4f}", "gain": "{:+.4f}", "short": "{:.3g}"}[kind].format(value)
+
+
+def duration_text(seconds: float) -> str:
+    """Two units at most.
+
+    >>> duration_text(7.25), duration_text(59.97), duration_text(4000), duration_text(200000)
+    ('7.2 s', '1 min 0 s', '1 h 7 min', '2 d 8 h')
+    """
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    for (large, many), (small, few) in zip(units, units[1:], strict=False):
+        if round(seconds / few) * few >= many:
+            whole, rest = divmod(round(seconds / few), many // few)
+            return f"{whole} {large} {rest} {small}"
+    raise AssertionError("a minute is the least left here")
+
+
+def yaml_like(config: Any, indent: int = 0) -> str:
+    """Nested keys as a YAML config has them.
+
+    >>> print(yaml_like({"loss": "map", "run": {"seed": 3, "cache": None, "layers": [1, 2]}}))
+    loss: map
+    run:
+      seed: 3
+      cache: null
+      layers: [1, 2]
+    """
+    lines = []
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            lines += [f"{' ' * indent}{key}:", yaml_like(value, indent + 2)]
+        else:
+            lines.append(f"{' ' * indent}{key}: {_scalar(value)}")
+    return "\n".join(lines)
+
+
+def _scalar(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    bare = isinstance(value, str) and value.replace("-", "").replace("_", "").replace("/", "").isalnum()
+    return value if bare and not value[0].isdigit() and value not in ("true", "false", "null") else text

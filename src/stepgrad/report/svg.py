@@ -1,0 +1,116 @@
+"""A few elements of SVG: axes with round numbers, lines, points. Colours are classes, so that the theme decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+LETTER = 6.4
+"""Mean width of a letter at the size of chart labels; only used to space a legend."""
+
+
+def printable(text: str) -> str:
+    """Without characters that XML forbids or UTF-8 cannot say.
+
+    >>> printable("a\\x00b")
+    'a�b'
+    """
+    kept = "".join(c if c in "\t\n\r" or " " <= c and c not in "\x7f￾￿" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return kept.encode("utf-8", "replace").decode("utf-8")
+
+
+def element(parent: Element | None, tag: str, text: str = "", **attributes: object) -> Element:
+    """A child with these attributes: `class_` is class, `data_key` is data-key, numbers are shortened."""
+    plain = {name.rstrip("_").replace("_", "-"): _attribute(value) for name, value in attributes.items()}
+    made = Element(tag, plain) if parent is None else SubElement(parent, tag, plain)
+    if text:
+        made.text = printable(text)
+    return made
+
+
+def _attribute(value: object) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else printable(str(value))
+
+
+def markup(drawn: Element) -> str:
+    """As text, for a page or a file."""
+    return tostring(drawn, encoding="unicode")
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers from low to high: multiples of 1, 2 or 5 times a power of ten.
+
+    >>> ticks(0.0, 0.83), ticks(0, 1200)
+    ([0.0, 0.2, 0.4, 0.6, 0.8], [0.0, 500.0, 1000.0])
+    """
+    if not high > low:
+        return [low]
+    raw = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= raw * 0.999)
+    digits = max(0, -math.floor(math.log10(step)))
+    first = math.ceil(low / step - 1e-9)
+    return [round(k * step, digits) + 0.0 for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def tick_text(value: float) -> str:
+    """Short: 40k for 40000.
+
+    >>> tick_text(40000.0), tick_text(0.25), tick_text(0.0)
+    ('40k', '0.25', '0')
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if letter == 'k' else size):g}{letter}"
+    return f"{value:g}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Data to picture: a rectangle of the picture stands for a rectangle of numbers."""
+
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    left: float
+    top: float
+    width: float
+    height: float
+
+    def x(self, value: float) -> float:
+        low, high = self.x_range
+        return self.left + self.width * ((value - low) / (high - low) if high > low else 0.5)
+
+    def y(self, value: float) -> float:
+        low, high = self.y_range
+        return self.top + self.height * (1 - ((value - low) / (high - low) if high > low else 0.5))
+
+    def path(self, xs: Sequence[float], ys: Sequence[float]) -> str:
+        """A line through the points, to a tenth of a unit."""
+        return "M" + " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(xs, ys, strict=True))
+
+
+def draw_axes(svg: Element, scale: Scale, x_ticks: Sequence[float], y_ticks: Sequence[float], gap: float = 16) -> None:
+    """Thin lines across at the values of y, numbers along both axes."""
+    right, bottom = scale.left + scale.width, scale.top + scale.height
+    for value in y_ticks:
+        at = scale.y(value)
+        element(svg, "line", class_="grid", x1=scale.left, x2=right, y1=at, y2=at)
+        element(svg, "text", tick_text(value), class_="tick end", x=scale.left - 6, y=at + 4)
+    for value in x_ticks:
+        at = scale.x(value)
+        element(svg, "line", class_="grid", x1=at, x2=at, y1=bottom, y2=bottom + 4)
+        element(svg, "text", tick_text(value), class_="tick middle", x=at, y=bottom + gap)
+    element(svg, "line", class_="axis", x1=scale.left, x2=right, y1=bottom, y2=bottom)
+
+
+def draw_legend(svg: Element, names: Sequence[tuple[str, str]], left: float, y: float) -> None:
+    """Swatches with their names on one line: (name, class)."""
+    for name, kind in names:
+        if "point" in kind:
+            element(svg, "circle", class_=kind, cx=left + 8, cy=y - 4, r=4)
+        else:
+            element(svg, "line", class_=kind, x1=left, x2=left + 16, y1=y - 4, y2=y - 4)
+        element(svg, "text", name, class_="legend", x=left + 22, y=y)
+        left += 22 + LETTER * len(name) + 18
