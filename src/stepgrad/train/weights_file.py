@@ -125,9 +125,9 @@ def _trouble(content: Tensor) -> str | None:
     """What is wrong with the bytes of a file, or None."""
     data = content.numpy().data
     end = _DIGEST_AT + len(_NO_DIGEST)
-    if not len(data):
-        return "is empty"
-    if data[8:_DIGEST_AT] != _OPENING[: max(len(data) - 8, 0)]:
+    if len(data) < end:
+        return f"is cut short, or not a file of stepgrad: it has {len(data)} bytes"
+    if data[8:_DIGEST_AT] != _OPENING:
         return "is not a file of stepgrad, or its beginning is damaged"
     digest = hashlib.sha256(data[:_DIGEST_AT])
     digest.update(_NO_DIGEST)

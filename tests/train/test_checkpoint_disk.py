@@ -1,0 +1,107 @@
+"""A full disk loses nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from stepgrad.data.files import WriteError
+from stepgrad.train.checkpoint import checkpoint_step, list_checkpoints, load_checkpoint, save_checkpoint
+from tests.train.killing import content, same
+
+MEGABYTE = 1_000_000
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """The system refuses to let files grow beyond this: a write that fails halfway, for real."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    mount = shutil.which("mount")
+    options = ["-t", "tmpfs", "-o", f"size={size}", "stepgrad-test", str(folder)]
+    if mount is None or subprocess.run([mount, *options], capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not permitted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def assert_saved(folder: Path, steps: list[int]) -> None:
+    assert [checkpoint_step(path) for path in list_checkpoints(folder)] == steps
+    assert all(same(load_checkpoint(path), content(checkpoint_step(path))) for path in list_checkpoints(folder))
+    assert len(list(folder.iterdir())) == len(steps)  # nothing left beside them
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
+@pytest.mark.parametrize("size", [100, MEGABYTE, 4 * MEGABYTE])
+def test_write_that_fails_halfway_loses_nothing(tmp_path: Path, size: int) -> None:
+    folder = tmp_path / "checkpoints"
+    save_checkpoint(folder, content(1), keep=1)
+    with largest_file(size), pytest.raises(WriteError, match="the disk is full") as caught:
+        save_checkpoint(folder, content(2), keep=1)
+    assert_saved(folder, [1])
+    assert f"(step 1 is saved: go on from it with `stepgrad train --resume {tmp_path}`)" in str(caught.value)
+    save_checkpoint(folder, content(2), keep=1)
+    assert_saved(folder, [2])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
+def test_failing_to_write_a_checkpoint_again_keeps_the_old_one_of_that_step(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, content(1), keep=1)
+    with largest_file(MEGABYTE), pytest.raises(WriteError):
+        save_checkpoint(tmp_path, content(1), keep=1)
+    assert_saved(tmp_path, [1])
+
+
+def test_full_disk_loses_nothing_and_with_room_again_the_run_goes_on(tmp_path: Path) -> None:
+    with small_disk(tmp_path, 10 * MEGABYTE):  # a checkpoint has 4 MB: room for two
+        for step in (1, 2):
+            save_checkpoint(tmp_path, content(step), keep=2)
+        with pytest.raises(WriteError, match="the disk is full"):
+            save_checkpoint(tmp_path, content(3), keep=2)
+        assert_saved(tmp_path, [1, 2])
+        list_checkpoints(tmp_path)[0].unlink()
+        save_checkpoint(tmp_path, content(3), keep=2)
+        assert_saved(tmp_path, [2, 3])
+
+
+def test_room_taken_by_a_killed_writer_is_given_back_before_writing(tmp_path: Path) -> None:
+    with small_disk(tmp_path, 10 * MEGABYTE):
+        save_checkpoint(tmp_path, content(1), keep=2)
+        (tmp_path / ".step-00000002.safetensors.4711.tmp").write_bytes(bytes(4 * MEGABYTE))
+        save_checkpoint(tmp_path, content(2), keep=2)
+        assert_saved(tmp_path, [1, 2])
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_failing_call_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+    save_checkpoint(tmp_path, content(1), keep=1)
+
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(WriteError, match="nothing was overwritten"):
+            save_checkpoint(tmp_path, content(2), keep=1)
+    assert_saved(tmp_path, [1])

@@ -1,0 +1,76 @@
+"""Killed while saving: what was saved stays saved."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepgrad.train.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from tests.train.killing import content, killer, last_promised, same
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children; this system has no fork")
+
+
+@pytest.mark.parametrize("kills", [50, pytest.param(500, marks=pytest.mark.nightly)])
+def test_after_sigkill_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path, kills: int) -> None:
+    folder = tmp_path / "checkpoints"
+    moments = random.Random(kills)
+    cut_short = 0
+    with killer() as kill:
+        for _ in range(kills):
+            kill.kill_after(moments.uniform(0, 0.08), folder)
+            saved = [load_checkpoint(path) for path in list_checkpoints(folder)]
+            assert all(same(checkpoint, content(checkpoint.step)) for checkpoint in saved)
+            assert max((checkpoint.step for checkpoint in saved), default=0) >= last_promised(folder)
+            cut_short += any(folder.glob(".*.tmp"))
+    assert last_promised(folder) > 0
+    assert cut_short > kills // 10  # or the kills did not fall into the writing
+
+
+class Stopped(BaseException):
+    """As abrupt as code in one process can be."""
+
+
+def save_until_call(folder: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Save step 3 but stop before call `limit` that changes the disk; whether it got to the end."""
+    calls = 0
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def stop_or_go_on(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            if calls == limit:
+                raise Stopped
+            calls += 1
+            return real(*args, **options)
+
+        return stop_or_go_on
+
+    with monkeypatch.context() as patch:
+        for name in ("fsync", "replace", "unlink", "mkdir"):
+            patch.setattr(os, name, counted(getattr(os, name)))
+        try:
+            save_checkpoint(folder, content(3), keep=2)
+        except Stopped:
+            return False
+    return True
+
+
+def test_stopped_before_any_call_that_changes_the_disk_two_whole_checkpoints_remain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in range(100):
+        folder = tmp_path / str(limit)
+        for step in (1, 2):
+            save_checkpoint(folder, content(step), keep=2)
+        finished = save_until_call(folder, limit, monkeypatch)
+        saved = [load_checkpoint(path) for path in list_checkpoints(folder)]
+        assert all(same(checkpoint, content(checkpoint.step)) for checkpoint in saved)
+        assert len(saved) >= 2
+        if finished:
+            break
+    assert limit >= 5  # folder, file flushed, in place, folder flushed, old one removed
