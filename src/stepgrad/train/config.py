@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from stepgrad.errors import ConfigError, suggest
+from stepgrad.errors import ConfigError, one_of, suggest
+from stepgrad.metric.protocol import PROTOCOLS
 
 LossName = Literal["nll", "map", "nll-then-map"]
 PhaseName = Literal["nll", "map"]
@@ -165,7 +166,9 @@ class RunConfig:
 
 
 def _map_phase() -> PhaseConfig:
-    return PhaseConfig(steps=10_000, images=16, windows=500, foreground=None, background_overlap=0.0, ground_truth=False)
+    return PhaseConfig(
+        steps=10_000, images=16, windows=500, foreground=None, background_overlap=0.0, ground_truth=False
+    )
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,8 @@ class TrainConfig:
 
 def _check(config: TrainConfig) -> None:
     """Raise ConfigError, naming the key, for what cannot work."""
+    for protocol in (config.protocol, *config.also_report):
+        one_of("protocol", protocol, list(PROTOCOLS))
     if config.loss != "map" and config.model.score == "raw":
         raise ConfigError("model.score: cross-entropy needs `logprob` (it has a background column) but got `raw`.")
     if config.map_loss.nll_weight > 0 and config.model.score == "raw":
@@ -287,4 +292,7 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
 
 
 def _plain(hint: Any) -> str:
-    return getattr(hint, "__name__", str(hint)).replace("typing.", "")
+    """The type as a reader says it: `int`, `float | None`, `one of ('a', 'b')`."""
+    if get_origin(hint) is Literal:
+        return f"one of {get_args(hint)}"
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")

@@ -1,0 +1,252 @@
+"""The training loop: a run from its config to its report, stopped and resumed at will.
+
+All randomness is a function of seed and step, and a checkpoint holds weights, momentum and counters: a resumed run takes
+the very steps the unbroken one would have taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stepgrad.errors import DataError, NonFiniteError, StepgradError
+from stepgrad.train.build import build_model, enter_phase
+from stepgrad.train.checkpoint import Checkpoint, save_checkpoint
+from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
+from stepgrad.train.features import source_for
+from stepgrad.train.finish import finish_run, save_best
+from stepgrad.train.inputs import Example, Order, open_split
+from stepgrad.train.interrupts import Interrupts, RunInterrupted, Stop
+from stepgrad.train.optim import make_optimizer, set_learning_rate
+from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
+from stepgrad.train.progress import Progress, QuietProgress
+from stepgrad.train.run_folder import RunFolder, load_into
+from stepgrad.train.run_log import RunLog, versions
+from stepgrad.train.state import RunResult, State
+from stepgrad.train.step import training_step
+from stepgrad.train.validate import validate
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from stepgrad.detector import FastRCNN
+
+__all__ = ["RunInterrupted", "RunResult", "resume", "train"]
+
+
+def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> RunResult:
+    """Train by `config` into the folder `out`, which must not hold a run yet."""
+    folder = RunFolder(Path(out))
+    folder.check_free()
+    return _Engine(config, folder, None, progress or QuietProgress()).run()
+
+
+def resume(out: str | Path, *, step: int | None = None, progress: Progress | None = None) -> RunResult:
+    """Go on with the run in `out`, from its last checkpoint or that of an earlier `step`."""
+    folder = RunFolder(Path(out))
+    return _Engine(folder.config(), folder, folder.checkpoint(step), progress or QuietProgress()).run()
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """A phase and its place in the run."""
+
+    name: PhaseName
+    config: PhaseConfig
+    first: int
+    """Steps before it."""
+    images_before: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.config.steps
+
+
+def _phases(config: TrainConfig) -> list[_Phase]:
+    placed: list[_Phase] = []
+    steps = images = 0
+    for name, phase in config.phases():
+        placed.append(_Phase(name, phase, steps, images))
+        steps, images = steps + phase.steps, images + phase.steps * phase.images
+    return placed
+
+
+class _Engine:
+    """One run in this process."""
+
+    def __init__(
+        self, config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint | None, progress: Progress
+    ) -> None:
+        self.config, self.folder, self.progress = config, folder, progress
+        self.phases = _phases(config)
+        self.data, self.val = open_split(config.data, "train", progress), open_split(config.data, "val", progress)
+        names = self.data.dataset.class_names
+        if names != self.val.dataset.class_names:
+            raise DataError(
+                f"Expected the same classes in both splits but got {names} and {self.val.dataset.class_names}."
+            )
+        self.state = State.of(checkpoint) if checkpoint else State(class_names=list(names))
+        self.model = self._model(checkpoint)
+        folder.create(config)
+        self.fabric = _launch(config)
+        self.parallel: Any = self.fabric.setup_module(self.model)
+        self.restored = checkpoint.optimizer if checkpoint else {}
+        self.saved = (self.state.step, self.state.validated)
+        self.source = source_for(self.model, Path(config.run.feature_cache or folder.path / "features"))
+        self.order = Order(len(self.data), config.data.flip, config.run.seed)
+
+    def _model(self, checkpoint: Checkpoint | None) -> FastRCNN:
+        weights = self.config.model.weights if checkpoint is None else None
+        model = build_model(self.config, len(self.state.class_names), weights)
+        if checkpoint is not None:
+            load_into(model, checkpoint.weights, str(self.folder.path))
+        elif weights is not None:
+            self.progress.say(str(model.weights_report))
+        return model
+
+    def run(self) -> RunResult:
+        """All phases from where the run stands, then the report."""
+        state = self.state
+        self.progress.start(self.config.total_steps, state.step)
+        self.log = RunLog(self.folder, state.log_length, state.step)
+        with Interrupts() as self.interrupts, self.log, torch.random.fork_rng(), ThreadPoolExecutor(2) as self.pool:
+            if state.step == 0:
+                self.log.write({"kind": "start", "step": 0, **versions()})
+            for phase in self.phases:
+                if state.step < phase.end:
+                    self._run_phase(phase)
+            if state.validated < state.step:  # an interrupt cut the last validation short
+                self._pause(None)
+            return finish_run(
+                self.config, self.folder, self.model, self.val, self.source, state, self.log, self.progress
+            )
+
+    def _run_phase(self, phase: _Phase) -> None:
+        """The steps of one phase: load, step, and now and then validate and save."""
+        state = self.state
+        enter_phase(self.model, self.config, phase.name, phase.config, len(state.class_names))
+        optimizer = self._optimizer(phase)
+        self._pause(optimizer)
+        self.parallel.train()
+        batch = self._load(phase, state.step)
+        while state.step < phase.end:
+            with self._saved_on_error(optimizer):
+                examples = batch.result()
+                batch = self._load(phase, state.step + 1)
+                set_learning_rate(optimizer, phase.config, state.step - phase.first)
+                line = self._step(phase, optimizer, examples)
+            state.step += 1
+            state.seconds += line["seconds"]
+            line = {"kind": "train", "step": state.step, "phase": phase.name, **line, "seconds": state.seconds}
+            self.progress.step(line)
+            if state.step % self.config.run.log_every == 0:
+                self.log.write(line)
+            self._pause(optimizer)
+
+    def _optimizer(self, phase: _Phase) -> Any:
+        """Fresh for each phase; its memory comes back if the run was stopped within it."""
+        optimizer = make_optimizer(self.model, phase.config)
+        if self.state.step > phase.first:
+            restore_optimizer(optimizer, self._names(), self.restored)
+        return self.fabric.setup_optimizers(optimizer)
+
+    def _names(self) -> dict[torch.Tensor, str]:
+        return {parameter: name for name, parameter in self.model.named_parameters()}
+
+    def _load(self, phase: _Phase, step: int) -> Future[list[Example]]:
+        """The examples of a step, read while the one before is computed; each process takes its share of the images."""
+        images = phase.config.images
+        entries = self.order.entries(phase.images_before + (step - phase.first) * images, images)
+        mine = entries[self.fabric.global_rank :: self.fabric.world_size] if step < phase.end else []
+        return self.pool.submit(lambda: [self.source.example(self.data, i, flipped) for i, flipped in mine])
+
+    def _step(self, phase: _Phase, optimizer: Any, examples: list[Example]) -> dict[str, Any]:
+        run, step = self.config.run, self.state.step
+        key = (run.seed, step, self.fabric.global_rank)
+        try:
+            return training_step(
+                self.fabric, self.parallel, optimizer, phase.config, examples, key, run.precision == "16-mixed"
+            )
+        except NonFiniteError as error:
+            raise NonFiniteError(
+                f"step {step + 1} of {self.config.total_steps} ({phase.name}): {error}. The weights are those of step "
+                f"{step}, before it; lower {phase.name}.lr, or look at these images with `stepgrad doctor`."
+            ) from error
+
+    def _pause(self, optimizer: Any) -> None:
+        """Between two steps: validate and save where due, and stop where asked to."""
+        state, every = self.state, self._every()
+        due = state.step > 0 and (state.step % every == 0 or state.step in {phase.end for phase in self.phases})
+        try:
+            if due and state.validated < state.step:
+                self._validate()
+            self.interrupts.check()
+        except Stop:
+            self._save(optimizer)
+            raise RunInterrupted(
+                f"stopped after step {state.step} of {self.config.total_steps}, which is saved; "
+                f"go on with `stepgrad train --resume {self.folder.path}`"
+            ) from None
+        if due or (state.step > 0 and state.step % (self.config.run.save_every or every) == 0):
+            self._save(optimizer)
+
+    def _every(self) -> int:
+        return self.config.run.eval_every or max(1, self.config.total_steps // 10)
+
+    def _validate(self) -> None:
+        """Measure the mAP; the best weights so far are kept apart."""
+        state = self.state
+        protocols = [self.config.protocol, *self.config.also_report]
+        evaluator = validate(self.model, self.val, protocols, self.progress, self.source, self.interrupts.check)
+        line, result = state.validation_line(evaluator.compute(), self._phase_name())
+        state.validated = state.step
+        if self.fabric.is_global_zero:
+            self.log.write(line)
+            if result.map > state.best_map:
+                state.best_step, state.best_map = state.step, result.map
+                save_best(self.folder, self.model, self.config, state, result)
+        self.progress.val(line)
+
+    def _phase_name(self) -> PhaseName:
+        return next(phase.name for phase in self.phases if self.state.step <= phase.end)
+
+    def _save(self, optimizer: Any) -> None:
+        """A checkpoint of this step, unless there is one that says the same."""
+        state = self.state
+        if self.saved == (state.step, state.validated) or not self.fabric.is_global_zero:
+            return
+        state.log_length = self.log.sync()
+        weights = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        memory = optimizer_tensors(optimizer.optimizer, self._names()) if optimizer is not None else self.restored
+        counters = {name: value for name, value in asdict(state).items() if name != "step"}
+        pinned = {phase.end for phase in self.phases}
+        save_checkpoint(
+            self.folder.checkpoints, Checkpoint(state.step, weights, memory, counters), self.config.run.keep, pinned
+        )
+        self.saved = (state.step, state.validated)
+
+    @contextmanager
+    def _saved_on_error(self, optimizer: Any) -> Iterator[None]:
+        """Whatever goes wrong in a step, the steps before it are not lost."""
+        try:
+            yield
+        except StepgradError:
+            if self.state.step > 0:
+                self._save(optimizer)
+            raise
+
+
+def _launch(config: TrainConfig) -> Fabric:
+    """Devices, precision and processes; under `torchrun` the number of processes is its own."""
+    from lightning_fabric import Fabric
+
+    run = config.run
+    fabric = Fabric(accelerator=run.accelerator, devices=run.devices, precision=run.precision)
+    fabric.launch()
+    return fabric

@@ -1,0 +1,52 @@
+"""Ctrl-C asks a run to stop at the next step; a second one stops it at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from stepgrad.errors import StepgradError
+
+
+class RunInterrupted(StepgradError):
+    """The run was asked to stop; its checkpoint is saved, and the message says how to go on."""
+
+
+class Stop(Exception):
+    """Leaves work that may be cut short, such as a validation."""
+
+
+class Interrupts:
+    """While in use, SIGINT and SIGTERM are noted in `asked` instead of ending the process."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+            self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def check(self) -> None:
+        """Raise Stop if asked to."""
+        if self.asked:
+            raise Stop
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}

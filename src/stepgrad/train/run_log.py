@@ -1,0 +1,71 @@
+"""The log of a run: JSON lines always, TensorBoard events beside them."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from stepgrad.train.run_folder import Log, RunFolder
+
+PACKAGES = ("stepgrad", "torch", "torchvision", "numpy", "numba", "lightning-fabric")
+
+
+def versions() -> dict[str, Any]:
+    """When and with what a run began."""
+    found: dict[str, Any] = {"python": platform.python_version(), "threads": torch.get_num_threads()}
+    found.update({package: _version(package) for package in PACKAGES})
+    return {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "versions": found}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+class RunLog:
+    """Writes each line to log.jsonl and its numbers to TensorBoard."""
+
+    def __init__(self, folder: RunFolder, length: int, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.lines = Log(folder.log_file, length)
+        purge = step + 1 if step else None  # events of steps that will be taken again are hidden
+        self.events = SummaryWriter(str(folder.events), purge_step=purge)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        self.lines.write(line)
+        for name, value in _scalars(line):
+            self.events.add_scalar(name, value, line["step"])
+
+    def sync(self) -> int:
+        """Length of log.jsonl in bytes, all of it on the disk."""
+        self.events.flush()
+        return self.lines.sync()
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.lines.close()
+        self.events.close()
+
+
+def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """TensorBoard's names and numbers of a line: train/loss, train/losses/nll, val/map/voc12, ..."""
+    if line["kind"] not in ("train", "val"):
+        return
+    for key, value in line.items():
+        if isinstance(value, Mapping) and key in ("losses", "map"):
+            yield from ((f"{line['kind']}/{key}/{name}", float(entry)) for name, entry in value.items())
+        elif isinstance(value, (int, float)) and key != "step":
+            yield f"{line['kind']}/{key}", float(value)
