@@ -14,16 +14,15 @@ from stepgrad.cli.options import Option, fields_help
 from stepgrad.errors import ConfigError, suggest
 from stepgrad.train.config import TrainConfig, from_dict, to_dict
 
+_PRESETS = files("stepgrad") / "presets"
+
 
 def presets() -> dict[str, str]:
     """Every preset by name, and its first line of comment."""
-    folder = files("stepgrad") / "presets"
-    texts = {entry.name.removesuffix(".yaml"): entry.read_text() for entry in folder.iterdir() if _is_yaml(entry.name)}
-    return {name: texts[name].splitlines()[0].lstrip("# ") for name in sorted(texts)}
-
-
-def _is_yaml(name: str) -> bool:
-    return name.endswith(".yaml")
+    found = sorted(
+        (entry for entry in _PRESETS.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name
+    )
+    return {entry.name.removesuffix(".yaml"): entry.read_text().splitlines()[0].lstrip("# ") for entry in found}
 
 
 def read_config(sources: Iterable[str], given: dict[str, Any]) -> TrainConfig:
@@ -48,7 +47,7 @@ def _has(content: Any, key: str) -> bool:
 
 def _read(source: str) -> dict[str, Any]:
     if source in presets():
-        text = (files("stepgrad") / "presets" / f"{source}.yaml").read_text()
+        text = (_PRESETS / f"{source}.yaml").read_text()
     else:
         text = _read_file(source)
     try:

@@ -4,90 +4,146 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
-from stepgrad.data import DetectionDataset, VOCDataset, load_dataset
-from stepgrad.data.coco import COCODataset
-from stepgrad.data.files import write_whole
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.coco_numbers import CocoNumbers, coco_numbers
-from stepgrad.evaluation.compare import Comparison
-from stepgrad.evaluation.compare import compare as compare_protocols
-from stepgrad.evaluation.from_files import evidence_from, natural_offset
-from stepgrad.evaluation.judge import Counting
-from stepgrad.evaluation.plots import plot_curves
-from stepgrad.evaluation.read_files import FileDetections, read_detections
-from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.result import EvaluationResult, evaluate_under
-from stepgrad.metric.protocol import Protocol, get_protocol
+
+if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
+    from stepgrad.cli.judged import Judged
+    from stepgrad.data import DetectionDataset
+    from stepgrad.evaluation.coco_numbers import CocoNumbers
+    from stepgrad.evaluation.compare import Comparison
+    from stepgrad.evaluation.read_files import FileDetections
+    from stepgrad.evaluation.records import Evidence
+    from stepgrad.evaluation.result import EvaluationResult
+    from stepgrad.metric.protocol import Protocol
 
 
 def evaluate(
     detections: str | None = None,
+    run: str | None = None,
     data: str | None = None,
     split: str | None = None,
     protocol: str | None = None,
     compare: list[str] | None = None,
-    boxes: Literal["file", "converted"] = "file",
+    boxes: Literal["file", "converted"] | None = None,
     empty_boxes: Literal["error", "count"] = "error",
     degenerate: Literal["error", "drop"] = "error",
     class_names: list[str] | None = None,
     coco: bool = False,
     plot: str | None = None,
     report: str | None = None,
+    checkpoint: str = "best",
+    windows: str | None = None,
+    save_detections: str | None = None,
 ) -> int:
     """Judge detections by a protocol, or compare what several protocols say about them.
 
-    No model and no images are needed: annotations and a file of detections are enough.
+    Either those of a file (annotations are enough: no model, no images), or those that a trained run makes:
+
+      stepgrad evaluate --detections results.json --data annotations.json
+      stepgrad evaluate --run runs/voc
+      stepgrad evaluate --run runs/voc --data VOCdevkit/VOC2007 --split test --protocol voc07-devkit
 
     Args:
         detections: COCO's result .json, or VOC's text files: a folder, one file, or a pattern such as
             `out/comp4_det_val_*.txt`.
-        data: What the detections were made on: a VOC folder, a COCO json file or folder, or `shapes`.
+        run: The folder of a training run: detect with it, by default on its own validation data.
+        data: What the detections were or are to be made on: a VOC folder, a COCO json file or folder, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
-        protocol: voc07, voc12, coco, voc07-devkit, voc12-devkit or voc07-python; by default voc07-devkit for VOC
-            folders, coco for COCO files, voc12 otherwise.
+        protocol: voc07, voc12, coco, voc07-devkit, voc12-devkit or voc07-python; by default that of the run; for files
+            voc07-devkit for VOC folders, coco for COCO files, voc12 otherwise.
         compare: Several protocols: one table of them all and, for any two, the first detection of each class that
             they judge differently, with the rule responsible.
         boxes: `file`: every protocol counts the numbers of the annotation files as they stand. `converted`: each gets
-            the boxes in its own pixel convention.
+            the boxes in its own pixel convention. By default `converted` for a run, as in training, and `file` otherwise.
         empty_boxes: `count` counts detections without area as false positives instead of refusing them.
         degenerate: `drop` leaves out objects without area instead of refusing them.
         class_names: VOC folders: the classes, in the order of the labels.
         coco: Print COCO's twelve numbers as well.
         plot: Write the precision-recall curves to this file (.png, .svg, .pdf).
         report: Write all numbers to this JSON file.
+        checkpoint: With --run: best, last, or a step.
+        windows: With --run and --data: the windows of the data, as of `stepgrad propose`; by default they are searched
+            for once and kept.
+        save_detections: Write the detections of the run as well: COCO's results to FILE.json, or VOC's text files to a
+            folder.
 
     Returns:
         0.
     """
-    if detections is None or data is None:
-        raise ConfigError("Expected both --detections (what to judge) and --data (what there was to find).")
+    made = _given(
+        detections, run, data, split, class_names, degenerate, empty_boxes, checkpoint, windows, save_detections
+    )
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    with Console(stderr=True).status("reading annotations and detections"):
-        dataset = load_dataset(data, split, class_names=class_names, need_images=False, degenerate=degenerate)
-        found = read_detections(detections, dataset, empty_boxes)
-    protocols = _protocols(protocol, compare, boxes, dataset)
-    evidence = evidence_from(dataset, found, continuous=boxes == "converted")
+    boxes = boxes or ("converted" if run is not None and compare is None else "file")
+    protocols = _protocols(protocol or (None if compare else made.protocol), compare, boxes, made.dataset)
+    from stepgrad.evaluation.coco_numbers import coco_numbers
+    from stepgrad.evaluation.compare import compare as compare_protocols
+
+    evidence = made.evidence(continuous=boxes == "converted")
     outcome = compare_protocols(evidence, protocols) if compare else _result(evidence, protocols[0], boxes)
     console.print(str(outcome))
-    numbers = coco_numbers(evidence_from(dataset, found, continuous=True)) if coco else None
+    numbers = coco_numbers(made.evidence(continuous=True)) if coco else None
     if numbers is not None:
         console.print(f"\n{numbers}")
-    for note in _notes(dataset, found, evidence, protocols, boxes, coco):
+    for note in _notes(made.dataset, made.found, evidence, protocols, boxes, coco):
         console.print(f"note: {note}", style="dim")
+    _write(outcome, numbers, plot, report)
+    return 0
+
+
+def _write(
+    outcome: EvaluationResult | Comparison, numbers: CocoNumbers | None, plot: str | None, report: str | None
+) -> None:
+    from stepgrad.data.files import write_whole
+    from stepgrad.evaluation.compare import Comparison
+    from stepgrad.evaluation.plots import plot_curves
+
     if plot:
         plot_curves(outcome.results[0] if isinstance(outcome, Comparison) else outcome, plot)
     if report:
         write_whole(Path(report), _to_json(outcome, numbers))
-    return 0
+
+
+def _given(
+    detections: str | None,
+    run: str | None,
+    data: str | None,
+    split: str | None,
+    class_names: list[str] | None,
+    degenerate: Any,
+    empty_boxes: str,
+    checkpoint: str,
+    windows: str | None,
+    save_detections: str | None,
+) -> Judged:
+    """What is to be judged: read from files, or made by a run."""
+    from stepgrad.cli.judged import read, run_on
+
+    if run is not None:
+        if detections is not None:
+            raise ConfigError("Expected --detections (what to judge) or --run (what makes detections), not both.")
+        if class_names is not None:
+            raise ConfigError("class_names: a run has its own; leave the option out.")
+        return run_on(run, data, split, checkpoint, windows, save_detections)
+    only_run = {"windows": windows, "save_detections": save_detections}
+    for name, value in only_run.items():
+        if value is not None:
+            raise ConfigError(f"{name}: goes with --run.")
+    if detections is None or data is None:
+        raise ConfigError("Expected --run, or both --detections (what to judge) and --data (what there was to find).")
+    with Console(stderr=True).status("reading annotations and detections"):
+        return read(detections, data, split, class_names, degenerate, empty_boxes)
 
 
 def _protocols(
     protocol: str | None, compare: list[str] | None, boxes: str, dataset: DetectionDataset
 ) -> list[Protocol]:
+    from stepgrad.metric.protocol import get_protocol
+
     if compare is None:
         return [get_protocol(protocol or _default_protocol(dataset))]
     if boxes == "converted":
@@ -99,12 +155,18 @@ def _protocols(
 
 
 def _default_protocol(dataset: DetectionDataset) -> str:
+    from stepgrad.data import VOCDataset
+    from stepgrad.data.coco import COCODataset
+
     if isinstance(dataset, VOCDataset):
         return "voc07-devkit"
     return "coco" if isinstance(dataset, COCODataset) else "voc12"
 
 
 def _result(evidence: Evidence, protocol: Protocol, boxes: str) -> EvaluationResult:
+    from stepgrad.evaluation.judge import Counting
+    from stepgrad.evaluation.result import evaluate_under
+
     seen = evidence.shrunk(protocol.pixel_offset) if boxes == "converted" else evidence
     return evaluate_under(seen, Counting.of(protocol))
 
@@ -118,6 +180,8 @@ def _notes(
     coco: bool,
 ) -> list[str]:
     """What a reader of the numbers should know."""
+    from stepgrad.evaluation.from_files import natural_offset
+
     notes = []
     if found.missing:
         notes.append(f"no file for {', '.join(found.missing)}: counted as without detections")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from itertools import count
@@ -61,7 +62,8 @@ def train(arguments: Sequence[str]) -> int:
     if values.get("print_config"):
         print(config_text(config))
         return 0
-    return _new_run(config, _folder(values.get("out"), sources, config))
+    folder = _folder(values.get("out"), sources, config)
+    return _watch(lambda engine, progress: engine.train(config, folder, progress=progress), f"run folder {folder}")
 
 
 def _keys(values: dict[str, Any]) -> dict[str, Any]:
@@ -72,17 +74,11 @@ def _keys(values: dict[str, Any]) -> dict[str, Any]:
 def _folder(out: str | None, sources: Sequence[str], config: TrainConfig) -> Path:
     if out is not None:
         return Path(out).expanduser()
+    if config.run.devices > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise ConfigError("out: several processes must agree on the folder of the run; name it with --out.")
     name = Path(sources[-1]).stem if sources else Path(config.data.path.split(":")[0]).name
     stem = re.sub(r"[^\w.-]+", "-", name) or "run"
     return next(folder for n in count(1) if not (folder := Path("runs") / f"{stem}-{n}").exists())
-
-
-def _new_run(config: TrainConfig, folder: Path) -> int:
-    if (folder / "config.yaml").exists():
-        raise ConfigError(
-            f"{folder}: holds a run already. `stepgrad train --resume {folder}` goes on with it; or choose another --out."
-        )
-    return _watch(lambda engine, progress: engine.train(config, folder, progress=progress), f"run folder {folder}")
 
 
 def _resume(values: dict[str, Any]) -> int:
@@ -93,8 +89,6 @@ def _resume(values: dict[str, Any]) -> int:
             f"start a new run: `stepgrad train --config {values['resume']}/config.yaml --{others[0]} ... --out NEW`."
         )
     folder = Path(values["resume"]).expanduser()
-    if not (folder / "config.yaml").exists():
-        raise ConfigError(f"{folder}: holds no run to go on with (no config.yaml).")
     return _watch(
         lambda engine, progress: engine.resume(folder, step=values.get("step"), progress=progress),
         f"going on with {folder}",
@@ -103,7 +97,8 @@ def _resume(values: dict[str, Any]) -> int:
 
 def _watch(work: Any, opening: str) -> int:
     """Do the work with a bar, and say what came of it."""
-    console = Console(highlight=False)
+    first = os.environ.get("LOCAL_RANK", "0") == "0"
+    console = Console(highlight=False, quiet=not first)  # of several processes, one speaks
     console.print(escape(opening), soft_wrap=True)
     from stepgrad.cli.progress import RichProgress  # these take seconds to import
     from stepgrad.train import engine

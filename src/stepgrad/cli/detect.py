@@ -1,0 +1,294 @@
+"""`stepgrad detect`: objects in anybody's pictures, drawn and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from stepgrad.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+
+    from stepgrad.data.proposals import Proposals
+    from stepgrad.train.run_folder import Run
+
+RECORD = "detections.json"
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
+SEARCH_SIDE = 500
+"""Larger pictures are shrunk to this longest side for the search alone: about the size of VOC's photographs."""
+TOP = 10
+
+
+def detect(
+    pictures: list[str],
+    run: str | None = None,
+    out: str = "detections",
+    threshold: float | None = None,
+    top: int | None = None,
+    windows: str | None = None,
+    checkpoint: str = "best",
+    draw: bool = True,
+) -> int:
+    """Find objects in pictures with a trained run; write drawn pictures and detections.json.
+
+    Example: stepgrad detect --run runs/voc photo.jpg holidays/
+
+    Args:
+        pictures: Picture files, or folders of them.
+        run: The folder of a training run.
+        out: Where the drawn pictures and detections.json go. Pictures of yours are never overwritten.
+        threshold: Keep detections that score at least this. By default each class has the threshold at which its F1 was
+            best in validation; without those, 0.5 for probabilities.
+        top: Keep only the so many best detections of a picture.
+        windows: A folder of `stepgrad propose`, an .npz or a .mat file with windows by the pictures' names; by default
+            windows are searched for (selective search).
+        checkpoint: best, last, or a step.
+        draw: Whether to draw pictures, or to write JSON alone.
+
+    Returns:
+        0; 1 if some pictures could not be read.
+    """
+    if run is None:
+        raise ConfigError("run: expected the folder of a training run: `stepgrad detect --run RUN photo.jpg`.")
+    if top is not None and top < 1:
+        raise ConfigError(f"top: expected a number >= 1 but got {top}.")
+    paths = find_pictures(pictures)
+    console = Console(highlight=False)
+    output = Output(Path(out).expanduser(), paths)
+    from stepgrad.train.run_folder import open_run
+
+    opened = open_run(Path(run).expanduser(), checkpoint)
+    find_windows = Windows.from_source(windows, opened.config.data.max_windows)
+    choice = Choice.of(opened, threshold, top)
+    console.print(
+        f"{len(paths)} pictures, run {opened.folder}, step {opened.step}; {choice}", soft_wrap=True, markup=False
+    )
+    failed = _detect_all(opened, paths, find_windows, choice, output, draw, console)
+    for message in failed:
+        console.print(f"[bold red]error[/] {escape(message)}", soft_wrap=True)
+    return 1 if failed else 0
+
+
+def _detect_all(
+    run: Run, paths: Sequence[Path], windows: Windows, choice: Choice, output: Output, draw: bool, console: Console
+) -> list[str]:
+    """Picture by picture; what was found is on disk even if the work is cut short."""
+    from stepgrad.cli.progress import RichProgress
+
+    record: dict[str, Any] = {"run": str(run.folder), "step": run.step, "chosen": str(choice), "images": []}
+    failed: list[str] = []
+    try:
+        with RichProgress(Console(stderr=True)) as progress, progress.stage("detecting", len(paths)) as tick:
+            for path in paths:
+                try:
+                    picture = read_upright(path)
+                    found = _detect(run, picture, windows.of(path, picture), choice)
+                except DataError as error:
+                    failed.append(str(error))
+                else:
+                    drawn = output.save_drawing(path, picture, found) if draw else None
+                    record["images"].append(_entry(path, picture, found, drawn))
+                tick()
+    finally:
+        if record["images"]:
+            output.save_record(record)
+    objects = sum(len(entry["detections"]) for entry in record["images"])
+    console.print(
+        f"{objects} objects in {len(record['images'])} pictures: {escape(str(output.folder))}", soft_wrap=True
+    )
+    return failed
+
+
+def _detect(run: Run, picture: Image.Image, windows: Tensor, choice: Choice) -> list[dict[str, Any]]:
+    import torch
+
+    from stepgrad.data.images import image_to_tensor
+
+    with torch.inference_mode():
+        found = run.model([image_to_tensor(picture)], [windows])[0]
+    rows = zip(found["boxes"].tolist(), found["labels"].tolist(), found["scores"].tolist(), strict=True)
+    named = [{"box": b, "label": n, "class": run.class_names[n], "score": s} for b, n, s in rows]
+    return choice.keep(named)
+
+
+def _entry(path: Path, picture: Image.Image, found: list[dict[str, Any]], drawn: str | None) -> dict[str, Any]:
+    width, height = picture.size
+    return {"image": str(path), "width": width, "height": height, "drawing": drawn, "detections": found}
+
+
+def find_pictures(given: Sequence[str]) -> list[Path]:
+    """Files as they are named, folders as the pictures in them, each once."""
+    found: list[Path] = []
+    for name in given:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            inside = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES and entry.is_file())
+            if not inside:
+                raise DataError(f"{path}: holds no pictures ({', '.join(sorted(SUFFIXES))}).")
+            found += inside
+        else:
+            found.append(path)
+    return list(dict.fromkeys(found))
+
+
+def read_upright(path: Path) -> Image.Image:
+    """The picture the way it is looked at: turned as its EXIF block says."""
+    from PIL import ImageOps
+
+    from stepgrad.data.images import read_image
+
+    if not path.exists():
+        raise DataError(f"{path}: no such picture.")
+    return ImageOps.exif_transpose(read_image(path))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which detections are worth showing."""
+
+    threshold: float | None = None
+    by_class: Mapping[str, float] = field(default_factory=dict)
+    """Thresholds of single classes; where there are any, other classes were never found in validation and have none."""
+    top: int | None = None
+
+    @classmethod
+    def of(cls, run: Run, threshold: float | None, top: int | None) -> Choice:
+        """What was asked for, else what validation found best, else what the kind of score allows."""
+        if threshold is not None or top is not None:
+            return cls(threshold, top=top)
+        if run.thresholds:
+            return cls(by_class=run.thresholds)
+        if run.config.score == "logprob":  # the scores of detections are probabilities
+            return cls(0.5)
+        return cls(top=TOP)
+
+    def keep(self, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The chosen ones, by decreasing score."""
+        ranked = sorted(found, key=lambda detection: -detection["score"])
+        return [detection for detection in ranked if self._reaches(detection)][: self.top]
+
+    def _reaches(self, detection: Mapping[str, Any]) -> bool:
+        if self.by_class:
+            return bool(detection["score"] >= self.by_class.get(detection["class"], float("inf")))
+        return self.threshold is None or bool(detection["score"] >= self.threshold)
+
+    def __str__(self) -> str:
+        if self.by_class:
+            return "showing scores above the best threshold of each class in validation"
+        parts = [] if self.threshold is None else [f"scores of at least {self.threshold:g}"]
+        parts += [] if self.top is None else [f"the {self.top} best of each picture"]
+        hint = (
+            "" if self.threshold is not None else " (raw scores have no natural threshold; see --threshold and --top)"
+        )
+        return f"showing {' and '.join(parts)}{hint}"
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where the windows of a picture come from: a search, or what is on disk."""
+
+    stored: Proposals | None
+    limit: int | None
+
+    @classmethod
+    def from_source(cls, source: str | None, limit: int | None) -> Windows:
+        from stepgrad.data.proposals import load_proposals
+        from stepgrad.data.proposals.search import check_installed
+
+        if source is None:
+            check_installed()
+            return cls(None, limit)
+        return cls(load_proposals(source), limit)
+
+    def of(self, path: Path, picture: Image.Image) -> Tensor:
+        """(N, 4) windows, at most as many as in training."""
+        import torch
+
+        found = search_windows(picture) if self.stored is None else self._look_up(self.stored, path)
+        if self.limit is None or len(found) <= self.limit:
+            return found
+        generator = torch.Generator().manual_seed(zlib.crc32(path.stem.encode()))  # the same choice each time
+        return found[torch.randperm(len(found), generator=generator)[: self.limit].sort().values]
+
+    def _look_up(self, stored: Proposals, path: Path) -> Tensor:
+        for key in (path.stem, path.name, path.stem.lstrip("0")):  # COCO's ids are numbers
+            if key in stored:
+                return stored[key]
+        raise DataError(f"{path}: {stored.source} has no windows for it; leave out --windows to search for some.")
+
+
+def search_windows(picture: Image.Image) -> Tensor:
+    """Selective search, of large pictures in small: it takes a second or two whatever the size."""
+    import torch
+
+    from stepgrad.data.proposals.search import selective_search
+
+    width, height = picture.size
+    scale = max(1.0, max(width, height) / SEARCH_SIDE)
+    small = picture if scale == 1.0 else picture.resize((round(width / scale), round(height / scale)))
+    windows = torch.from_numpy(selective_search(small)).float()
+    return windows * torch.tensor([width / small.width, height / small.height] * 2)
+
+
+class Output:
+    """The folder of the results. It replaces what an earlier detection wrote there and nothing else."""
+
+    def __init__(self, folder: Path, inputs: Sequence[Path]) -> None:
+        self.folder = folder
+        self._inputs = {path.resolve() for path in inputs}
+        self._ours = self._drawn_before()
+        self._taken: set[str] = set()
+
+    def _drawn_before(self) -> set[str]:
+        path = self.folder / RECORD
+        if not path.exists():
+            return set()
+        try:
+            return {entry["drawing"] for entry in json.loads(path.read_text())["images"] if entry["drawing"]}
+        except (ValueError, KeyError, TypeError, OSError):
+            raise DataError(
+                f"{path}: was not written by `stepgrad detect`; choose another folder with --out."
+            ) from None
+
+    def save_drawing(self, source: Path, picture: Image.Image, found: Sequence[Mapping[str, Any]]) -> str:
+        """Draw, and return the name of the file: that of the picture, or a numbered one where it is taken."""
+        from stepgrad.data.files import write_whole
+        from stepgrad.report.draw import colour_of, draw_detections
+
+        texts = [f"{detection['class']} {detection['score']:.2f}" for detection in found]
+        colours = [colour_of(detection["label"]) for detection in found]
+        drawn = draw_detections(picture, [detection["box"] for detection in found], texts, colours)
+        is_photo = source.suffix.lower() in (".jpg", ".jpeg")
+        content = io.BytesIO()
+        drawn.save(content, "JPEG" if is_photo else "PNG", **({"quality": 92} if is_photo else {}))
+        name = self._free_name(source.stem, ".jpg" if is_photo else ".png")
+        write_whole(self.folder / name, content.getvalue())
+        return name
+
+    def _free_name(self, stem: str, suffix: str) -> str:
+        number = 1
+        while not self._is_free(name := f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}"):
+            number += 1
+        self._taken.add(name)
+        return name
+
+    def _is_free(self, name: str) -> bool:
+        path = self.folder / name
+        if name in self._taken or path.resolve() in self._inputs:
+            return False
+        return name in self._ours or not path.exists()
+
+    def save_record(self, record: Mapping[str, Any]) -> None:
+        from stepgrad.data.files import write_whole
+
+        write_whole(self.folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())

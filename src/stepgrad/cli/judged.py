@@ -1,0 +1,114 @@
+"""What `stepgrad evaluate` judges: detections of a file, or those that a run makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from stepgrad.cli.progress import RichProgress
+from stepgrad.data import DetectionDataset, load_dataset
+from stepgrad.data.base import ImageId
+from stepgrad.data.coco import COCODataset
+from stepgrad.data.voc import Degenerate
+from stepgrad.errors import ConfigError, DataError
+from stepgrad.evaluation.from_files import evidence_from
+from stepgrad.evaluation.read_files import FileDetections, read_detections
+from stepgrad.evaluation.records import Detections, Evidence
+from stepgrad.evaluation.write_files import write_coco_results, write_voc_results
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Detections and the data they were made on."""
+
+    dataset: DetectionDataset
+    found: FileDetections
+    count: int
+    """Only the first so many images were looked at."""
+    protocol: str | None = None
+    """The protocol of the run that made them."""
+
+    def evidence(self, continuous: bool) -> Evidence:
+        """Detections and objects of the images looked at, in one pixel convention."""
+        whole = evidence_from(self.dataset, self.found, continuous)
+        if self.count == len(self.dataset):
+            return whole
+        seen = whole.objects.images < self.count
+        objects = replace(whole.objects, **{name: column[seen] for name, column in vars(whole.objects).items()})
+        return replace(whole, objects=objects, image_ids=list(whole.image_ids)[: self.count])
+
+
+def read(
+    detections: str,
+    data: str,
+    split: str | None,
+    class_names: Sequence[str] | None,
+    degenerate: Degenerate,
+    empty_boxes: str,
+) -> Judged:
+    """Detections and annotations from disk; no image is looked for."""
+    dataset = load_dataset(data, split, class_names=class_names, need_images=False, degenerate=degenerate)
+    return Judged(dataset, read_detections(detections, dataset, empty_boxes), len(dataset))
+
+
+def run_on(
+    folder: str, data: str | None, split: str | None, checkpoint: str, windows: str | None, save_to: str | None
+) -> Judged:
+    """Detect with a run on its validation data, or on other data."""
+    from stepgrad.train.run_folder import open_run
+    from stepgrad.train.validate import validate
+
+    if data is None and (split is not None or windows is not None):
+        raise ConfigError(
+            f"{'split' if split is not None else 'windows'}: goes with --data; a run is judged on its own validation data."
+        )
+    run = open_run(Path(folder).expanduser(), checkpoint)
+    with RichProgress(Console(stderr=True, highlight=False)) as progress:
+        images = _open(run, data, split, windows, progress)
+        _check_classes(run, images.dataset)
+        progress.say(f"run {run.folder}, step {run.step}: {len(images)} images of {images.dataset.name}")
+        evaluator = validate(run.model, images, [run.config.protocol], progress, what="detecting")
+    found = evaluator.evidence().detections
+    if save_to is not None:
+        save(save_to, found, images.dataset, len(images))
+    return Judged(images.dataset, FileDetections(found, inclusive=False), len(images), run.config.protocol)
+
+
+def _open(run: Any, data: str | None, split: str | None, windows: str | None, progress: RichProgress) -> Any:
+    from stepgrad.train.inputs import open_data, open_split
+
+    if data is None:
+        return open_split(run.config.data, "val", progress)
+    names = run.config.data.class_names
+    return open_data(data, split, windows, None, run.config.data.max_windows, names, progress)
+
+
+def _check_classes(run: Any, dataset: DetectionDataset) -> None:
+    if tuple(dataset.class_names) != tuple(run.class_names):
+        raise DataError(
+            f"{dataset.name}: expected the classes of the run, {', '.join(run.class_names)}, "
+            f"but it has {', '.join(dataset.class_names)}."
+        )
+
+
+def save(path: str, found: Detections, dataset: DetectionDataset, count: int) -> None:
+    """COCO's results where the name ends in .json, else a folder of VOC's text files."""
+    ids: list[ImageId] = list(dataset.ids)[:count]
+    preds = [
+        {
+            "boxes": torch.from_numpy(found.boxes[rows]),
+            "scores": torch.from_numpy(found.scores[rows]),
+            "labels": torch.from_numpy(found.labels[rows]),
+        }
+        for rows in (found.images == i for i in range(count))
+    ]
+    place = Path(path).expanduser()
+    if place.suffix.lower() == ".json":
+        write_coco_results(place, preds, ids, dataset.category_ids if isinstance(dataset, COCODataset) else None)
+    else:
+        write_voc_results(place, preds, ids, dataset.class_names, decimals=None)
