@@ -1,0 +1,8 @@
+"""Fast R-CNN without box regression: windows are scored, NMS is part of the model, and the loss is what you report."""
+
+from stepgrad.detector.fast_rcnn import FastRCNN
+from stepgrad.detector.features import Features
+from stepgrad.detector.sampling import Sampling
+from stepgrad.detector.weights import WeightsReport
+
+__all__ = ["FastRCNN", "Features", "Sampling", "WeightsReport"]

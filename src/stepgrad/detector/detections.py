@@ -1,0 +1,53 @@
+"""From scored windows to detections: NMS class by class, by the kernels that the loss counts with."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stepgrad.metric._jit import explain_wait
+from stepgrad.metric.arrange import Layout, layout_of
+from stepgrad.metric.nms import greedy_nms
+from stepgrad.metric.sorting import descending_order
+
+
+def detect(
+    scores: Tensor, windows: Tensor, nms_threshold: float | None, candidates: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Indices of windows, labels and scores of what is left after NMS, by decreasing score.
+
+    Equal scores rank by class, then by window.
+
+    Args:
+        scores: (N, K), on the CPU.
+        windows: (N, 4), on the CPU.
+        nms_threshold: windows overlapping a kept one by more than this are suppressed; None: none are.
+        candidates: only so many highest windows of a class enter NMS; None: all.
+    """
+    if scores.numel() == 0:
+        return torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), scores.reshape(-1)[:0]
+    columns = np.ascontiguousarray(scores.numpy().T)  # (K, N)
+    with explain_wait():
+        layout = _layout(windows, nms_threshold)
+        kept = [_kept(column, layout, candidates) for column in columns]
+    labels = np.repeat(np.arange(len(kept)), [len(k) for k in kept])
+    index = np.concatenate(kept)
+    found = columns[labels, index]
+    order = descending_order(found)
+    return torch.from_numpy(index[order]), torch.from_numpy(labels[order]), torch.from_numpy(found[order])
+
+
+def _layout(windows: Tensor, nms_threshold: float | None) -> Layout:
+    boxes = np.ascontiguousarray(windows.double().numpy())
+    return layout_of(boxes, np.array([0, len(boxes)], dtype=np.int64), nms_threshold, 1)
+
+
+def _kept(scores: NDArray[np.floating], layout: Layout, candidates: int | None) -> NDArray[np.int64]:
+    """The windows of one class that survive, by decreasing score."""
+    slots = layout.slots
+    highest = descending_order(scores)[:candidates]
+    order = slots.slot_of[highest]
+    suppressor = greedy_nms(order, layout.rows, len(slots.image_of_word)).suppressor
+    return highest[suppressor[order] < 0].astype(np.int64)

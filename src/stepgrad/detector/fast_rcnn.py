@@ -1,0 +1,282 @@
+"""Fast R-CNN (Girshick 2015) as Henderson & Ferrari (2016) train it: windows are scored, not moved; NMS is in the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stepgrad.detector.backbones import FREEZE, build_backbone, freeze_layers, hold_frozen_layers
+from stepgrad.detector.detections import detect
+from stepgrad.detector.features import Features
+from stepgrad.detector.head import Head
+from stepgrad.detector.inputs import check_finite, check_images, check_lists, objects_on_cpu, windows_on_cpu
+from stepgrad.detector.pooling import pool_windows
+from stepgrad.detector.resize import axis_scales, scaled_size, trunk_input
+from stepgrad.detector.sampling import Sample, Sampling, sample_windows
+from stepgrad.detector.weights import load_weights
+from stepgrad.errors import ConfigError, InputError, one_of
+from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.metric.batch import Target
+from stepgrad.metric.mean_ap import check_nms_threshold
+
+SCORES = ["raw", "logprob"]
+LOSSES = ["nll", "map"]
+MAP_SAMPLING = Sampling(windows=500, foreground=None, background_overlap=0.0, ground_truth=False)
+"""A ranking is trained on the windows it will meet: drawn without looking."""
+
+Image = Tensor | Features
+
+
+class FastRCNN(nn.Module):
+    """A detector that scores given windows.
+
+    In training, `model(images, proposals, targets)` is a dict of losses whose sum is the objective; in evaluation,
+    `model(images, proposals)` is a list of dicts of boxes (M, 4), labels (M,) and scores (M,) by decreasing score, after
+    NMS. Images are (3, H, W) uint8 tensors, float ones in [0, 1], or `Features` of a trunk that does not train; proposals
+    are (N, 4) continuous x1, y1, x2, y2; labels are in [0, num_classes). No image's result depends on the others.
+
+    Args:
+        num_classes: classes without background.
+        backbone: "alexnet", "vgg16", "tiny" or another torchvision classifier by name.
+        weights: "imagenet" or another name of torchvision's, a file (whole network or convolutions only), or None: drawn
+            from torch's global random state. `weights_report` says what was loaded.
+        score: "logprob", log-probabilities with background as one more class, or "raw", the last activations.
+        loss: "nll" (cross-entropy) or "map"; `train_for` changes it.
+        map_loss: the loss for "map"; None: MAPLoss's defaults with this model's NMS threshold.
+        nll_weight: with "map", add so much of the cross-entropy.
+        sampling: the windows of a training step; None: the original's for "nll", 500 drawn without looking for "map".
+        hidden: units of fc6 and fc7.
+        dropout: after both.
+        freeze: "original" (conv1 of AlexNet, conv1_1 to conv2_2 of VGG16, of others what comes before stride 8),
+            "trunk" or "none". BatchNorm never trains.
+        shortest_side: images are scaled to it; None: as they are.
+        longest_side: but no longer than this.
+        nms_threshold: IoU above which a window suppresses a lower one; None: no NMS.
+        candidates: windows of a class and image that enter NMS when detecting; None: all.
+
+    After each training call, `metrics` holds windows (drawn), positives (of them on objects), loss_seconds and, for
+    "map", MAPLoss's map, ap, nonzero, positive_sum, negative_sum, kept and objects (to find).
+
+    >>> model = FastRCNN(6, "tiny", hidden=32, shortest_side=None)
+    >>> image = torch.zeros(3, 160, 160, dtype=torch.uint8)
+    >>> windows = torch.tensor([[10.0, 10.0, 60.0, 60.0], [12.0, 10.0, 60.0, 60.0]])
+    >>> target = {"boxes": windows[:1], "labels": torch.tensor([2])}
+    >>> sorted(model([image], [windows], [target])), model.metrics["positives"]   # the object's own box is one more window
+    (['loss_nll'], 3)
+    >>> (found,) = model.eval()([image], [windows])
+    >>> found["boxes"].shape, sorted(found["labels"].tolist())    # NMS leaves one window to each class
+    (torch.Size([6, 4]), [0, 1, 2, 3, 4, 5])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        backbone: str = "alexnet",
+        *,
+        weights: str | Path | None = None,
+        score: str = "logprob",
+        loss: str = "nll",
+        map_loss: MAPLoss | None = None,
+        nll_weight: float = 0.0,
+        sampling: Sampling | None = None,
+        hidden: int = 4096,
+        dropout: float = 0.5,
+        freeze: str = "original",
+        shortest_side: int | None = 600,
+        longest_side: int | None = 1000,
+        nms_threshold: float | None = 0.3,
+        candidates: int | None = 100,
+    ) -> None:
+        super().__init__()
+        one_of("score", score, SCORES)
+        one_of("freeze", freeze, FREEZE)
+        check_nms_threshold(nms_threshold)
+        for name, number in (("num_classes", num_classes), ("hidden", hidden), ("candidates", candidates)):
+            if number is not None and number < 1:
+                raise ConfigError(f"Expected {name} to be at least 1 but got {number!r}.")
+        self.num_classes, self.score = num_classes, score
+        self.shortest_side, self.longest_side = shortest_side, longest_side
+        self.nms_threshold, self.candidates = nms_threshold, candidates
+        built = build_backbone(backbone)
+        self.backbone, self.channels, self.geometry, self.pool = backbone, built.channels, built.geometry, built.pool
+        self.trunk = built.trunk
+        outputs = num_classes + (score == "logprob")
+        self.head = Head(built.channels * built.pool**2, hidden, outputs, dropout)
+        freeze_layers(built, freeze)
+        self.weights_report = load_weights(built, self.head, weights)
+        self.metrics: dict[str, Any] = {}
+        self.train_for(loss, map_loss=map_loss, nll_weight=nll_weight, sampling=sampling)
+        self.train()
+
+    def train_for(
+        self,
+        loss: str,
+        *,
+        map_loss: MAPLoss | None = None,
+        nll_weight: float = 0.0,
+        sampling: Sampling | None = None,
+    ) -> None:
+        """Change the objective; the weights stay."""
+        one_of("loss", loss, LOSSES)
+        if self.score == "raw" and (loss == "nll" or nll_weight > 0.0):
+            raise ConfigError("Cross-entropy needs a background column: expected score 'logprob' but got 'raw'.")
+        if nll_weight < 0.0:
+            raise ConfigError(f"Expected nll_weight to be at least 0 but got {nll_weight!r}.")
+        if map_loss is not None and map_loss.num_classes != self.num_classes:
+            raise ConfigError(f"Expected a map_loss for {self.num_classes} classes but got {map_loss.num_classes}.")
+        self.loss, self.nll_weight = loss, nll_weight
+        self.map_loss = map_loss or MAPLoss(self.num_classes, nms_threshold=self.nms_threshold)
+        self.sampling = sampling or (Sampling() if loss == "nll" else MAP_SAMPLING)
+
+    def train(self, mode: bool = True) -> FastRCNN:
+        """Training or evaluation mode; frozen layers stay in the latter."""
+        super().train(mode)
+        hold_frozen_layers(self.trunk)
+        return self
+
+    @property
+    def trunk_is_frozen(self) -> bool:
+        return not any(p.requires_grad for p in self.trunk.parameters())
+
+    def forward(
+        self,
+        images: Sequence[Image],
+        proposals: Sequence[Tensor],
+        targets: Sequence[Target] | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """Losses in training, detections in evaluation. `generator` draws windows; None: torch's global one."""
+        if not self.training:
+            return self._detections(images, proposals)
+        if targets is None:
+            raise InputError("Expected targets in training mode but got None; call model.eval() to detect.")
+        check_lists(images=images, proposals=proposals, targets=targets)
+        check_images(images, self.channels)
+        samples = self._samples(windows_on_cpu(proposals), targets, generator)
+        activations = self._activations(images, [s.windows for s in samples])
+        self.metrics = {
+            "windows": sum(len(s.windows) for s in samples),
+            "positives": sum(s.positives for s in samples),
+        }
+        return self._losses(activations, samples, targets)
+
+    def extract(self, images: Sequence[Image]) -> list[Features]:
+        """The trunk's output for each image; images of the same size after scaling go through it together."""
+        check_lists(images=images)
+        check_images(images, self.channels)
+        return self._features(images)
+
+    def score_windows(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
+        """(N, K) scores of each image's windows that detections are ranked by, on the graph where there is one."""
+        check_lists(images=images, windows=windows)
+        check_images(images, self.channels)
+        return [self._ranking(a) for a in self._activations(images, windows_on_cpu(windows))]
+
+    def _samples(
+        self, windows: Sequence[Tensor], targets: Sequence[Target], generator: torch.Generator | None
+    ) -> list[Sample]:
+        objects = objects_on_cpu(targets, self.num_classes)
+        return [
+            sample_windows(w, boxes, labels, self.num_classes, self.sampling, generator)
+            for w, (boxes, labels) in zip(windows, objects, strict=True)
+        ]
+
+    def _features(self, images: Sequence[Image]) -> list[Features]:
+        found = {i: image for i, image in enumerate(images) if isinstance(image, Features)}
+        if found and self.training and not self.trunk_is_frozen:
+            raise InputError("Expected images, not features, because the trunk trains; freeze it with freeze='trunk'.")
+        by_size: dict[tuple[int, int], list[int]] = {}
+        for i, image in enumerate(images):
+            if not isinstance(image, Features):
+                size = scaled_size(image.shape[1], image.shape[2], self.shortest_side, self.longest_side)
+                by_size.setdefault(size, []).append(i)
+        for size, members in by_size.items():
+            scales = [axis_scales(images[i], size) for i in members]  # type: ignore[arg-type]
+            maps = self._run_trunk([images[i] for i in members], size)  # type: ignore[misc]
+            found.update({i: Features(m, scale) for i, m, scale in zip(members, maps, scales, strict=True)})
+        return [found[i] for i in range(len(images))]
+
+    def _run_trunk(self, images: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+        """(B, C, h, w) float32 maps of images that all get the same size."""
+        device = self.head.fc6.weight.device
+        with torch.no_grad():
+            inputs = torch.stack([trunk_input(image.to(device, non_blocking=True), size) for image in images])
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.trunk_is_frozen):
+            maps: Tensor = self.trunk(inputs)
+            return maps.float()
+
+    def _activations(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
+        """The head's output for each image's windows."""
+        features = self._features(images)
+        if self.training:  # one large product
+            pooled = pool_windows(features, windows, self.geometry, self.pool)
+            joined = torch.cat(pooled) if pooled else self.head.fc6.weight.new_zeros(0, self.head.fc6.in_features)
+            return list(self.head(joined).split([len(w) for w in windows]))
+        found = []
+        for f, w in zip(features, windows, strict=True):  # image by image: less memory, and nobody else's rounding
+            (pooled_windows,) = pool_windows([f], [w], self.geometry, self.pool)
+            found.append(self.head(pooled_windows))
+        return found
+
+    def _ranking(self, activations: Tensor) -> Tensor:
+        """(N, K) scores; log-probabilities in float64 (where there is any), for float32 makes ties near 0."""
+        if self.score == "raw":
+            return activations
+        wide = activations if activations.device.type == "mps" else activations.double()
+        return F.log_softmax(wide, dim=1)[:, : self.num_classes]
+
+    def _losses(
+        self, activations: Sequence[Tensor], samples: Sequence[Sample], targets: Sequence[Target]
+    ) -> dict[str, Tensor]:
+        losses: dict[str, Tensor] = {}
+        if self.loss == "map":
+            _wait_for(activations)
+        began = time.perf_counter()
+        if self.loss == "map":
+            scores = [self._ranking(a) for a in activations]
+            losses["loss_map"] = self.map_loss(scores, [s.windows for s in samples], targets).float()
+            measured = dict(self.map_loss.metrics)
+            self.metrics.update(objects=measured.pop("positives"), **measured)
+        if self.loss == "nll" or self.nll_weight > 0.0:
+            weight = 1.0 if self.loss == "nll" else self.nll_weight
+            losses["loss_nll"] = weight * _cross_entropy(activations, samples)
+        self.metrics["loss_seconds"] = time.perf_counter() - began
+        return losses
+
+    @torch.no_grad()
+    def _detections(self, images: Sequence[Image], proposals: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+        check_lists(images=images, proposals=proposals)
+        check_images(images, self.channels)
+        windows = windows_on_cpu(proposals)
+        scores = [self._ranking(a).cpu() for a in self._activations(images, windows)]
+        return [self._detected(i, scores[i], windows[i], proposals[i].device) for i in range(len(windows))]
+
+    def _detected(self, image: int, scores: Tensor, windows: Tensor, device: torch.device) -> dict[str, Tensor]:
+        check_finite(scores, image)
+        index, labels, found = detect(scores, windows, self.nms_threshold, self.candidates)
+        values = found.double().exp() if self.score == "logprob" else found
+        return {"boxes": windows[index].to(device), "labels": labels.to(device), "scores": values.to(device)}
+
+    def extra_repr(self) -> str:
+        return f"{self.num_classes}, backbone={self.backbone!r}, score={self.score!r}, loss={self.loss!r}"
+
+
+def _cross_entropy(activations: Sequence[Tensor], samples: Sequence[Sample]) -> Tensor:
+    """The mean over all windows; 0, still on the graph, without any."""
+    joined = torch.cat(list(activations)).float() if activations else torch.zeros(0, 1, requires_grad=True)
+    labels = torch.cat([torch.zeros(0, dtype=torch.long), *(s.labels for s in samples)])
+    total = F.cross_entropy(joined, labels.to(joined.device, non_blocking=True), reduction="sum")
+    return total / max(len(labels), 1)
+
+
+def _wait_for(activations: Sequence[Tensor]) -> None:
+    """Let the device finish, so that the clock sees the loss alone; the loss would wait for its scores anyway."""
+    if activations and activations[0].device.type == "cuda":
+        torch.cuda.synchronize(activations[0].device)

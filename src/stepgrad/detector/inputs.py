@@ -1,0 +1,109 @@
+"""Everything the detector is given, checked at the door: each complaint names the image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepgrad.detector.features import Features
+from stepgrad.errors import InputError, NonFiniteError
+from stepgrad.metric.batch import Target, make_batch, moved_together
+
+
+def check_lists(**lists: Sequence[Any]) -> None:
+    """Raise InputError unless all are lists of the same length."""
+    for name, given in lists.items():
+        if isinstance(given, (Tensor, Mapping, Features)) or not isinstance(given, Sequence):
+            raise InputError(f"Expected {name} to be a list with one entry per image but got {type(given).__name__}.")
+    if len({len(given) for given in lists.values()}) > 1:
+        lengths = ", ".join(f"{len(given)} {name}" for name, given in lists.items())
+        raise InputError(f"Expected one entry per image in each list but got {lengths}.")
+
+
+def check_images(images: Sequence[Tensor | Features], channels: int) -> None:
+    """Raise InputError unless each is a (3, H, W) uint8 image, a float one in [0, 1], or Features of this trunk."""
+    for i, image in enumerate(images):
+        if isinstance(image, Features):
+            _check_features(image, channels, i)
+        elif not isinstance(image, Tensor) or image.ndim != 3 or len(image) != 3 or image.numel() == 0:
+            raise InputError(f"image {i}: expected a tensor of shape (3, H, W) but got {_describe(image)}.")
+        elif image.dtype != torch.uint8:
+            _check_range(image, i)
+
+
+def _check_features(features: Features, channels: int, i: int) -> None:
+    shape = tuple(features.map.shape)
+    if len(shape) != 3 or shape[0] != channels or 0 in shape:
+        raise InputError(f"image {i}: expected features of shape ({channels}, h, w) but got {shape}; another trunk's?")
+
+
+def _check_range(image: Tensor, i: int) -> None:
+    if not image.is_floating_point():
+        raise InputError(f"image {i}: expected a uint8 or floating-point image but got {image.dtype}.")
+    low, high = torch.stack(torch.aminmax(image.detach())).tolist()  # NaN comes through
+    if not (low > float("-inf") and high < float("inf")):
+        raise NonFiniteError(f"image {i}: expected finite pixels but they go from {low} to {high}.")
+    if low < -1e-3 or high > 1.001:
+        raise InputError(
+            f"image {i}: expected a uint8 image, or a float one with pixels in [0, 1], but they go from {low:g} to "
+            f"{high:g}; divide by 255, and leave normalising to the model."
+        )
+
+
+def windows_on_cpu(proposals: Sequence[Tensor]) -> list[Tensor]:
+    """(N, 4) float32 windows of each image on the CPU, checked; those elsewhere come over in one transfer."""
+    for i, windows in enumerate(proposals):
+        none = isinstance(windows, Tensor) and windows.numel() == 0
+        if not isinstance(windows, Tensor) or (not none and (windows.ndim != 2 or windows.shape[1] != 4)):
+            raise InputError(f"image {i}: expected proposals of shape (N, 4) but got {_describe(windows)}.")
+        if windows.dtype == torch.bool or windows.is_complex():
+            raise InputError(f"image {i}: expected proposals of a real dtype but got {windows.dtype}.")
+    found = [w.detach().reshape(-1, 4).float() for w in proposals]
+    away = [i for i, w in enumerate(found) if not w.is_cpu]
+    for i, windows in zip(away, moved_together([found[i] for i in away]), strict=True):
+        found[i] = windows
+    for i, windows in enumerate(found):
+        _check_windows(windows, i)
+    return found
+
+
+def _check_windows(windows: Tensor, i: int) -> None:
+    finite = windows.isfinite().all(dim=1)
+    if not finite.all():
+        first = int(finite.int().argmin())
+        raise NonFiniteError(f"image {i}: expected finite proposals but proposal {first} is {windows[first].tolist()}.")
+    empty = (windows[:, 2] <= windows[:, 0]) | (windows[:, 3] <= windows[:, 1])
+    if empty.any():
+        first = int(empty.int().argmax())
+        raise InputError(
+            f"image {i}: expected proposals (x1, y1, x2, y2) with x2 > x1 and y2 > y1 but proposal {first} is "
+            f"{windows[first].tolist()}."
+        )
+
+
+def check_finite(scores: Tensor, image: int) -> None:
+    """Raise NonFiniteError before a NaN wins NMS."""
+    bad = ~scores.isfinite()
+    if bad.any():
+        window, label = bad.nonzero()[0].tolist()
+        raise NonFiniteError(
+            f"image {image}: expected finite scores but window {window} has {scores[window, label].item()} for class "
+            f"{label}; look for a diverged model."
+        )
+
+
+def objects_on_cpu(targets: Sequence[Target], num_classes: int) -> list[tuple[Tensor, Tensor]]:
+    """Per image, (G, 4) float32 boxes and (G,) labels of its objects, checked. COCO's crowd regions are no objects."""
+    no_scores, no_boxes = torch.zeros(0, num_classes), torch.zeros(0, 4)
+    batch = make_batch([no_scores] * len(targets), [no_boxes] * len(targets), targets, num_classes)
+    single = ~batch.crowd
+    boxes, labels = (torch.from_numpy(a[single]) for a in (batch.object_boxes, batch.object_labels))
+    images = torch.from_numpy(batch.object_images[single])
+    return [(boxes[images == i].float(), labels[images == i]) for i in range(len(targets))]
+
+
+def _describe(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

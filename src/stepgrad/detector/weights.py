@@ -1,0 +1,174 @@
+"""Weights to start from: torchvision's by name, or a file; and a report of which layers stay random."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stepgrad.detector.backbones import Backbone
+from stepgrad.detector.head import Head
+from stepgrad.errors import ConfigError, DataError, suggest
+
+State = Mapping[str, Tensor]
+_WAY_OUT = "give a local .safetensors or .pt file, or weights: null for random ones"
+_SUFFIXES = (".safetensors", ".pt", ".pth")
+
+
+@dataclass(frozen=True)
+class WeightsReport:
+    """Which layers were loaded from where, and which stay random."""
+
+    source: str | None
+    loaded: tuple[str, ...]
+    random: tuple[str, ...]
+    frozen_random: tuple[str, ...] = ()
+    """Layers that neither were loaded nor will train."""
+
+    def __str__(self) -> str:
+        parts = [f"loaded {_listed(self.loaded)} from {self.source}"] if self.loaded else []
+        parts += [f"random: {_listed(self.random)}"] if self.random else []
+        text = "; ".join(parts)
+        if self.frozen_random:
+            text += f"; frozen although random: {_listed(self.frozen_random)} (freeze: none lets them train)"
+        return text
+
+
+def _listed(layers: tuple[str, ...]) -> str:
+    """`trunk (5 layers), fc6, fc7`"""
+    trunk = [name for name in layers if name.startswith("trunk.")]
+    count = [f"trunk ({len(trunk)} layer{'s' * (len(trunk) > 1)})"] if trunk else []
+    return ", ".join([*count, *(name.removeprefix("head.") for name in layers if name not in trunk)])
+
+
+def load_weights(backbone: Backbone, head: Head, source: str | Path | None) -> WeightsReport:
+    """Fill the trunk, and of the head what fits; with None everything stays as it was drawn."""
+    loaded: list[str] = []
+    if source is not None:
+        state = read_state(backbone.name, source)
+        loaded = _fill_trunk(backbone, state, str(source)) + _fill_head(backbone, head, state)
+    every = [*_layers(backbone.trunk, "trunk."), *_layers(head, "head.")]
+    stuck = [name for name in _frozen(backbone.trunk) if name not in loaded]
+    return WeightsReport(
+        None if source is None else str(source),
+        tuple(name for name in every if name in loaded),
+        tuple(name for name in every if name not in loaded),
+        tuple(stuck),
+    )
+
+
+def _layers(module: nn.Module, prefix: str) -> list[str]:
+    """Layers with parameters of their own."""
+    return [prefix + name for name, layer in module.named_modules() if list(layer.parameters(recurse=False))]
+
+
+def _frozen(trunk: nn.Module) -> list[str]:
+    norms = nn.modules.batchnorm._BatchNorm  # at rest they pass everything on, random or not
+    return [
+        f"trunk.{name}"
+        for name, layer in trunk.named_modules()
+        for own in [list(layer.parameters(recurse=False))]
+        if own and not isinstance(layer, norms) and not any(p.requires_grad for p in own)
+    ]
+
+
+def read_state(backbone: str, source: str | Path) -> State:
+    """The tensors of a file, or of torchvision's weights by name ("imagenet" or such as "IMAGENET1K_V1")."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        return _read_file(path)
+    if path.suffix in _SUFFIXES or len(path.parts) > 1:
+        raise DataError(f"{path}: no such weights file; {_WAY_OUT}")
+    return _download(backbone, str(source))
+
+
+def _read_file(path: Path) -> State:
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content: Any = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # each format has its own errors
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path}: is no readable weights file ({reason}); {_WAY_OUT}") from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
+        raise DataError(f"{path}: expected a state dict, names with tensors, but got {type(content).__name__}.")
+    return {str(name).removeprefix("module."): tensor for name, tensor in content.items()}
+
+
+def _download(backbone: str, name: str) -> State:
+    if backbone == "tiny":
+        raise ConfigError(f"weights: `tiny` has none called {name!r}, it trains from nothing; {_WAY_OUT}.")
+    from torchvision.models import get_model_weights
+
+    offered = {entry.name: entry for entry in get_model_weights(backbone)}
+    short = name.rpartition(".")[2]
+    default: Any = get_model_weights(backbone).DEFAULT
+    chosen: Any = default if short in ("imagenet", "DEFAULT") else offered.get(short)
+    if chosen is None:
+        known = ["imagenet", *offered]
+        raise ConfigError(
+            f"weights: expected a file or one of {known} for {backbone} but got {name!r}.{suggest(name, known)}"
+        )
+    try:
+        state: State = chosen.get_state_dict(progress=False, check_hash=True)
+    except Exception as error:  # no network, a proxy, a full disk, a damaged download
+        raise DataError(f"{chosen.url}: cannot be downloaded ({error}); fetch it elsewhere, then {_WAY_OUT}") from error
+    return state
+
+
+def _fill_trunk(backbone: Backbone, state: State, source: str) -> list[str]:
+    """Load all of the trunk, from a whole network's names, a detector's, or the trunk's own."""
+    wanted = {k: v for k, v in backbone.trunk.state_dict().items() if not k.endswith("num_batches_tracked")}
+    prefix = next(
+        (p for p in dict.fromkeys(("trunk.", backbone.prefix, "features.", "")) if _has_any(state, wanted, p)), None
+    )
+    if prefix is None:
+        raise DataError(
+            f"{source}: expected weights of {backbone.name}, with names such as "
+            f"{backbone.prefix + next(iter(wanted))!r}, but got {_some(state)}."
+        )
+    given = {name: state[prefix + name] for name in wanted if prefix + name in state}
+    for name, expected in wanted.items():
+        if name not in given:
+            raise DataError(f"{source}: has no {prefix + name!r}, {tuple(expected.shape)}; {backbone.name} needs it.")
+        if given[name].shape != expected.shape:
+            raise DataError(
+                f"{source}: expected {prefix + name!r} of {backbone.name} to have shape {tuple(expected.shape)} but got "
+                f"{tuple(given[name].shape)}; is it another network's?"
+            )
+    backbone.trunk.load_state_dict(given, strict=False)
+    return _layers(backbone.trunk, "trunk.")
+
+
+def _has_any(state: State, wanted: State, prefix: str) -> bool:
+    return any(prefix + name in state for name in wanted)
+
+
+def _some(state: State) -> str:
+    names = list(state)
+    return f"{len(names)} tensors, first {names[:3]}"
+
+
+def _fill_head(backbone: Backbone, head: Head, state: State) -> list[str]:
+    """Load fc6 and fc7 of a classifier, or all layers of a detector's head, where the shapes fit."""
+    sources = {f"head.{name}": f"head.{name}" for name in ("fc6", "fc7", "scores")}
+    if backbone.fully_connected is not None and "head.fc6.weight" not in state:
+        sources = dict(zip(("head.fc6", "head.fc7"), backbone.fully_connected, strict=True))
+    loaded = []
+    for layer, origin in sources.items():
+        module = head.get_submodule(layer.removeprefix("head."))
+        given = {name: state.get(f"{origin}.{name}") for name in ("weight", "bias")}
+        if all(v is not None and v.shape == module.get_parameter(name).shape for name, v in given.items()):
+            module.load_state_dict(given)
+            loaded.append(layer)
+    return loaded
