@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stepgrad.data import ShapesDataset
-from stepgrad.errors import ConfigError
+from stepgrad.errors import ConfigError, DataError
 from stepgrad.train.inputs import Order, mirrored, mix, open_data
 
 
@@ -59,6 +59,19 @@ def test_facts_are_those_of_the_example() -> None:
     example = data.example(0)
     assert torch.equal(windows, example.windows)
     assert torch.equal(target["boxes"], example.target["boxes"])
+
+
+def test_a_part_of_a_split_holds_the_images_of_its_numbers() -> None:
+    part, whole = open_data("shapes", "val[3:5]"), open_data("shapes", "val")
+    assert len(part) == 2
+    assert torch.equal(part.example(1).image, whole.example(4).image)
+    assert torch.equal(part.windows(0), whole.windows(3))
+    assert part.picture_facts(0) == whole.picture_facts(3)
+
+
+def test_a_part_beyond_the_images_is_refused() -> None:
+    with pytest.raises(DataError, match=r"has 500 images, none of them in 'val\[500:\]'"):
+        open_data("shapes", "val[500:]")
 
 
 def test_a_limit_below_one_is_refused() -> None:

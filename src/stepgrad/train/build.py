@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
+from safetensors import safe_open
+from torch import Tensor
 
 from stepgrad.detector import FastRCNN, Sampling
 from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.train.checkpoint import load_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
+from stepgrad.train.run_folder import RunFolder, load_into
+from stepgrad.train.weights_file import load_weights
 
 
 def build_model(config: TrainConfig, num_classes: int, weights: str | None) -> FastRCNN:
-    """The detector, with weights drawn from the run's seed where none are given; the caller's randomness is untouched."""
+    """The detector, with weights drawn from the run's seed where none are given; the caller's randomness is untouched.
+
+    Args:
+        weights: as `model.weights` of the config, which may also name a run or one of its checkpoints.
+    """
     m = config.model
+    own = own_weights(weights)
     with torch.random.fork_rng():
         torch.manual_seed(config.run.seed)
-        return FastRCNN(
+        model = FastRCNN(
             num_classes,
             m.backbone,
-            weights=weights,
+            weights=weights if own is None else None,
             score=config.score,
             hidden=m.hidden,
             dropout=m.dropout,
@@ -28,6 +40,25 @@ def build_model(config: TrainConfig, num_classes: int, weights: str | None) -> F
             candidates=m.candidates,
             loss=config.phases()[0][0],
         )
+    if own is not None:
+        load_into(model, own, str(weights))
+    return model
+
+
+def own_weights(source: str | None) -> dict[str, Tensor] | None:
+    """The weights of a run (the best), or in one of its files; None if `source` is none of these."""
+    if source is None:
+        return None
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return load_weights(RunFolder(path).best_file)[0]
+    if not path.is_file() or path.suffix != ".safetensors":
+        return None
+    if path.parent.name == "checkpoints":
+        return load_checkpoint(path).weights
+    with safe_open(path, "pt") as file:
+        is_own = "stepgrad" in (file.metadata() or {})
+    return load_weights(path)[0] if is_own else None
 
 
 def build_map_loss(config: TrainConfig, num_classes: int) -> MAPLoss:

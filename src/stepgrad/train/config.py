@@ -25,7 +25,7 @@ class DataConfig:
     path: str = "shapes"
     """A VOC folder, a COCO json file or folder, or `shapes`, the built-in set."""
     train: str | None = "train"
-    """The split to train on; None for a single COCO file."""
+    """The split to train on, or a part of it such as `train[:1000]`; None for a single COCO file."""
     val: str | None = "val"
     """The split to validate on."""
     val_path: str | None = None
@@ -54,8 +54,8 @@ class ModelConfig:
     backbone: str = "alexnet"
     """alexnet, vgg16, `tiny` (trains from nothing in a minute), or another torchvision classifier by name."""
     weights: str | None = "imagenet"
-    """`imagenet` (torchvision's, downloaded), a .safetensors or .pt file (whole network or convolutions only), or None:
-    random."""
+    """`imagenet` (torchvision's, downloaded), a .safetensors or .pt file (whole network or convolutions only), the folder
+    of a run (its best weights) or one of its checkpoints, or None: random."""
     score: Literal["raw", "logprob"] | None = None
     """What is ranked: last activations (raw) or log-probabilities with a background column. None: raw if the run has no
     cross-entropy phase."""

@@ -51,11 +51,10 @@ class FeatureSource(ImageSource):
 
     def _image_facts(self, data: Data, index: int) -> tuple[str, int]:
         """Fingerprint and width of an image, read once a process."""
-        known = self._facts.get((data.dataset.name, index))
-        if known is None:
-            known = (data.dataset.fingerprint(index), data.dataset.image(index).size[0])
-            self._facts[data.dataset.name, index] = known
-        return known
+        place = (data.dataset.name, data.first + index)
+        if place not in self._facts:
+            self._facts[place] = data.picture_facts(index)
+        return self._facts[place]
 
 
 def source_for(model: FastRCNN, folder: Path) -> ImageSource:

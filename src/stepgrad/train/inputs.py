@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,12 +39,13 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset with windows: its first `count` images, at most `max_windows` windows each."""
+    """A dataset with windows: `count` images from the one numbered `first`, at most `max_windows` windows each."""
 
     dataset: DetectionDataset
     proposals: Proposals
     count: int
     max_windows: int | None = None
+    first: int = 0
     _kept: dict[int, Example] = field(default_factory=dict, repr=False)
     _lock: Any = field(default_factory=Lock, repr=False)
 
@@ -52,7 +54,7 @@ class Data:
 
     def windows(self, index: int) -> Tensor:
         """(N, 4). Where windows come in no order of worth, those used are a random choice fixed by the image's id."""
-        image_id = self.dataset.ids[index]
+        image_id = self.dataset.ids[self.first + index]
         found = self.proposals[image_id]
         if self.max_windows is None or len(found) <= self.max_windows:
             return found
@@ -67,7 +69,7 @@ class Data:
         with self._lock:
             known = self._kept.get(index)
         if known is None:
-            image, target = self.dataset[index]
+            image, target = self.dataset[self.first + index]
             known = Example(image, self.windows(index), target)
             with self._lock:
                 if len(self._kept) * image.numel() < MEMORY_BYTES:
@@ -76,7 +78,11 @@ class Data:
 
     def facts(self, index: int) -> tuple[Tensor, Target]:
         """Windows and objects alone; no image is read."""
-        return self.windows(index), self.dataset.target(index)
+        return self.windows(index), self.dataset.target(self.first + index)
+
+    def picture_facts(self, index: int) -> tuple[str, int]:
+        """Fingerprint and width of the image."""
+        return self.dataset.fingerprint(self.first + index), self.dataset.image(self.first + index).size[0]
 
 
 def mirrored(example: Example) -> Example:
@@ -118,14 +124,40 @@ def open_data(
     class_names: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Data:
-    """A dataset with its windows, which are searched for if none are named."""
-    dataset = load_dataset(path, split, class_names=class_names)
-    if len(dataset) == 0:
-        raise DataError(f"{dataset.name}: has no images; look at it with `stepgrad doctor {path}`.")
+    """A dataset with its windows, which are searched for if none are named.
+
+    Args:
+        path: as for `load_dataset`.
+        split: the name of a split, or a part of one: `train[1000:1500]`.
+        windows: as for `load_proposals`.
+        limit: use only the first so many images.
+        max_windows: and at most so many windows of each.
+
+    >>> open_data("shapes", "val[10:30]").count
+    20
+    """
+    name, first, end = parse_split(split)
+    dataset = load_dataset(path, name, class_names=class_names)
+    end = len(dataset) if end is None else min(end, len(dataset))
+    if first >= end:
+        raise DataError(f"{dataset.name}: has {len(dataset)} images, none of them in {split!r}.")
     if limit is not None and limit < 1:
         raise ConfigError(f"Expected at least one image of {dataset.name} but got a limit of {limit}.")
     proposals = _windows_of(dataset, windows, progress or QuietProgress())
-    return Data(dataset, proposals, min(limit or len(dataset), len(dataset)), max_windows)
+    return Data(dataset, proposals, min(limit or end - first, end - first), max_windows, first)
+
+
+def parse_split(split: str | None) -> tuple[str | None, int, int | None]:
+    """Name, first image and end of a split.
+
+    >>> parse_split("train[1000:1500]"), parse_split("val[:200]"), parse_split("test")
+    (('train', 1000, 1500), ('val', 0, 200), ('test', 0, None))
+    """
+    part = re.fullmatch(r"(.*)\[(\d*):(\d*)\]", split or "")
+    if part is None:
+        return split, 0, None
+    name, first, end = part.groups()
+    return name or None, int(first or 0), int(end) if end else None
 
 
 def _windows_of(dataset: DetectionDataset, source: str | None, progress: Progress) -> Proposals:

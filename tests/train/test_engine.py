@@ -1,0 +1,205 @@
+"""Whole runs on the built-in set: what they leave on disk, and that stopping them changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import stepgrad.train.engine as engine
+from stepgrad.errors import ConfigError, DataError, NonFiniteError
+from stepgrad.train.checkpoint import list_checkpoints, load_checkpoint
+from stepgrad.train.config import TrainConfig, from_dict
+from stepgrad.train.progress import QuietProgress
+from stepgrad.train.run_folder import open_run, read_log
+
+PHASE = {"steps": 6, "images": 2, "windows": 24, "foreground": 0.5, "background_overlap": 0.0, "lr": 0.01}
+
+
+def small_config(**changes: Any) -> TrainConfig:
+    """A run of seconds: tiny network, few images, two phases of six steps."""
+    content: dict[str, Any] = {
+        "data": {"path": "shapes", "train_images": 6, "val_images": 4, "max_windows": 60},
+        "model": {"backbone": "tiny", "weights": None, "hidden": 32, "shortest_side": None, "longest_side": None},
+        "nll": PHASE,
+        "map": {**PHASE, "images": 3, "windows": None, "foreground": None, "ground_truth": False},
+        "run": {"eval_every": 5, "save_every": 2, "keep": 20, "log_every": 1, "report": False, "accelerator": "cpu"},
+    }
+    for key, value in changes.items():
+        content[key] = {**content[key], **value} if isinstance(value, dict) else value
+    return from_dict(content)
+
+
+def fingerprint(path: Path) -> str:
+    """Of weights, momentum and counters of a checkpoint."""
+    found = load_checkpoint(path)
+    digest = hashlib.sha256(str(found.step).encode())
+    for tensors in (found.weights, found.optimizer):
+        for name in sorted(tensors):
+            digest.update(name.encode() + tensors[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
+def last(folder: Path) -> str:
+    return fingerprint(list_checkpoints(folder / "checkpoints")[-1])
+
+
+def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    hidden = ("seconds", "loss_share", "time", "eval_seconds")
+    return [{key: value for key, value in line.items() if key not in hidden} for line in lines]
+
+
+class StopAt(QuietProgress):
+    """Presses Ctrl-C after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.at = step
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        if line["step"] == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "unbroken"
+    engine.train(small_config(), folder)
+    return folder
+
+
+def test_a_run_leaves_config_log_events_checkpoints_and_evaluation(unbroken: Path) -> None:
+    assert from_dict(yaml.safe_load((unbroken / "config.yaml").read_text())) == small_config()
+    assert [line["kind"] for line in read_log(unbroken / "log.jsonl")].count("train") == 12
+    assert list((unbroken / "events").glob("events*"))
+    assert [load_checkpoint(p).step for p in list_checkpoints(unbroken / "checkpoints")] == [2, 4, 5, 6, 8, 10, 12]
+    evaluation = json.loads((unbroken / "evaluation.json").read_text())
+    best = open_run(unbroken)
+    assert evaluation["step"] == best.step
+    end = read_log(unbroken / "log.jsonl")[-1]
+    assert (end["kind"], end["best_step"], end["best_map"]) == ("end", best.step, evaluation["map"])
+
+
+def test_the_log_tells_the_phases_losses_and_shares(unbroken: Path) -> None:
+    lines = [line for line in read_log(unbroken / "log.jsonl") if line["kind"] == "train"]
+    assert [line["phase"] for line in lines] == ["nll"] * 6 + ["map"] * 6
+    assert all(set(line["losses"]) == {line["phase"]} for line in lines)
+    assert all(line["map"] is None and line["nonzero"] is None for line in lines[:6])
+    assert all(0 <= line["map"] <= 1 and 0 <= line["nonzero"] <= 1 for line in lines[6:])
+    assert all(line["positives"] > 0 and 0 < line["loss_share"] < 1 for line in lines)
+
+
+def test_the_same_config_gives_the_same_bytes(unbroken: Path, tmp_path: Path) -> None:
+    engine.train(small_config(), tmp_path / "again")
+    assert last(tmp_path / "again") == last(unbroken)
+    assert without_times(read_log(tmp_path / "again" / "log.jsonl")) == without_times(read_log(unbroken / "log.jsonl"))
+
+
+def test_another_seed_gives_other_weights(unbroken: Path, tmp_path: Path) -> None:
+    config = small_config(loss="nll", run={"seed": 4})
+    engine.train(config, tmp_path / "other")
+    ours = load_checkpoint(tmp_path / "other/checkpoints/step-00000006.safetensors")
+    theirs = load_checkpoint(unbroken / "checkpoints/step-00000006.safetensors")
+    assert any(not torch.equal(ours.weights[name], theirs.weights[name]) for name in ours.weights)
+
+
+@pytest.mark.parametrize("step", [1, 3, 5, 6, 9, 11])
+def test_a_run_stopped_by_ctrl_c_and_resumed_ends_as_the_unbroken_one(
+    unbroken: Path, tmp_path: Path, step: int
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(engine.RunInterrupted, match=rf"after step {step} of 12.*--resume"):
+        engine.train(small_config(), folder, progress=StopAt(step))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    result = engine.resume(folder)
+    assert last(folder) == last(unbroken)
+    assert without_times(read_log(folder / "log.jsonl")) == without_times(read_log(unbroken / "log.jsonl"))
+    assert result.best_step == open_run(unbroken).step
+
+
+def test_going_back_to_an_earlier_step_ends_as_the_unbroken_run(unbroken: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    engine.train(small_config(), folder)
+    engine.resume(folder, step=4)
+    assert last(folder) == last(unbroken)
+    assert without_times(read_log(folder / "log.jsonl")) == without_times(read_log(unbroken / "log.jsonl"))
+
+
+def test_a_finished_run_resumed_only_writes_its_results_again(unbroken: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    engine.train(small_config(), folder)
+    before = last(folder)
+    assert engine.resume(folder).step == 12
+    assert last(folder) == before == last(unbroken)
+
+
+def test_a_folder_with_a_run_is_not_trained_into(unbroken: Path) -> None:
+    with pytest.raises(ConfigError, match=r"already holds a run.*--resume"):
+        engine.train(small_config(), unbroken)
+
+
+def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is no run folder"):
+        engine.resume(tmp_path)
+
+
+def test_a_step_without_checkpoint_is_named_with_those_there_are(unbroken: Path) -> None:
+    with pytest.raises(DataError, match="no checkpoint of step 3; there are: 2, 4, 5"):
+        engine.resume(unbroken, step=3)
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_offered(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    engine.train(small_config(), folder)
+    newest = folder / "checkpoints/step-00000012.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"step-00000012.*--step 10"):
+        engine.resume(folder)
+    assert engine.resume(folder, step=10).step == 12
+
+
+def test_a_nan_stops_the_run_names_step_and_images_and_never_reaches_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = engine.training_step
+
+    def poisoned(fabric: Any, model: Any, *rest: Any) -> Any:
+        if rest[3][1] == 3:  # the step
+            with torch.no_grad():
+                rest[2][0].windows.fill_(0)  # any change to the input is fine; the poison is in the loss
+            monkeypatch.setattr(
+                model.module, "forward", lambda *a, **k: {"loss_nll": torch.tensor(float("nan"), requires_grad=True)}
+            )
+        return real(fabric, model, *rest)
+
+    monkeypatch.setattr(engine, "training_step", poisoned)
+    with pytest.raises(
+        NonFiniteError, match=r"step 4 of 12 \(nll\): the losses are nll nan; images \d, \d.*lower nll.lr"
+    ):
+        engine.train(small_config(), tmp_path / "run")
+    found = load_checkpoint(list_checkpoints(tmp_path / "run/checkpoints")[-1])
+    assert found.step == 3
+    assert all(value.isfinite().all() for value in found.weights.values())
+
+
+def test_a_frozen_trunk_gives_the_same_run_with_and_without_remembered_features(tmp_path: Path) -> None:
+    frozen = small_config(model={"freeze": "trunk"}, run={"feature_cache": str(tmp_path / "features")})
+    engine.train(frozen, tmp_path / "first")
+    assert list((tmp_path / "features").rglob("*.safetensors"))
+    engine.train(frozen, tmp_path / "second")
+    assert last(tmp_path / "first") == last(tmp_path / "second")
+
+
+def test_the_callers_randomness_is_untouched(tmp_path: Path) -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    engine.train(small_config(loss="nll", nll={"steps": 1}), tmp_path / "run")
+    assert torch.equal(torch.rand(3), expected)
