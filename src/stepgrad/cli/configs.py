@@ -19,10 +19,8 @@ _PRESETS = files("stepgrad") / "presets"
 
 def presets() -> dict[str, str]:
     """Every preset by name, and its first line of comment."""
-    found = sorted(
-        (entry for entry in _PRESETS.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name
-    )
-    return {entry.name.removesuffix(".yaml"): entry.read_text().splitlines()[0].lstrip("# ") for entry in found}
+    texts = {entry.name.removesuffix(".yaml"): entry.read_text() for entry in _PRESETS.iterdir() if entry.is_file()}
+    return {name: texts[name].splitlines()[0].lstrip("# ") for name in sorted(texts)}
 
 
 def read_config(sources: Iterable[str], given: dict[str, Any]) -> TrainConfig:

@@ -37,7 +37,7 @@ class RichProgress:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
         self._bars = _Bars(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

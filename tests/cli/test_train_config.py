@@ -1,0 +1,156 @@
+"""Configs of `stepgrad train`: presets, files, options, and mistakes in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stepgrad.cli import main
+from stepgrad.cli.configs import config_text, presets, read_config
+from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.train.config import TrainConfig, to_dict
+
+PRESETS = ["fast-rcnn", "paper", "paper-voc12", "shapes", "voc07", "voc12"]
+
+
+def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["train", *words, "--print_config"]) == 0
+    content: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
+    return content
+
+
+def test_without_a_word_all_is_as_in_the_dataclass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed([], capsys) == to_dict(TrainConfig())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_printed_config_reads_back_as_the_same_config(name: str, tmp_path: Path) -> None:
+    assert name in presets()
+    config = read_config([name], {})
+    (tmp_path / "c.yaml").write_text(config_text(config))
+    assert read_config([str(tmp_path / "c.yaml")], {}) == config
+
+
+def test_options_beat_later_files_beat_earlier_files_beat_defaults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("nll: {lr: 1e-2, steps: 11, images: 3}\n")  # yaml alone takes 1e-2 for text
+    words = ["--config", "shapes", f"--config={file}", "--nll.steps", "12", "--data.flip", "false"]
+    content = printed([*words, "--map_loss.l4", "null", "--also_report", "coco", "voc07"], capsys)
+    assert content["model"]["backbone"] == "tiny"
+    assert {key: content["nll"][key] for key in ("lr", "steps", "images")} == {"lr": 0.01, "steps": 12, "images": 3}
+    assert content["data"]["flip"] is False
+    assert content["also_report"] == ["coco", "voc07"]
+
+
+def test_paper_preset_is_the_loss_and_protocol_of_the_paper() -> None:
+    theirs = MAPLoss.paper(20)
+    for name, protocol in (("paper", "voc07"), ("paper-voc12", "voc12")):
+        config = read_config([name], {})
+        assert (config.loss, config.protocol, config.score, config.model.backbone) == (
+            "map",
+            protocol,
+            "raw",
+            "alexnet",
+        )
+        assert config.map.foreground == 0.05
+        assert config.map.images > 2
+        loss = config.map_loss
+        assert (loss.log, loss.eps, loss.l4, loss.clip, loss.balance) == (
+            *(theirs.log, theirs.eps, theirs.l4, theirs.clip, theirs.balance),
+        )
+        assert (loss.estimator, loss.through_nms, loss.min_step) == (
+            *(theirs.method.estimator, theirs.method.through_nms, theirs.method.min_step),
+        )
+
+
+def test_fast_rcnn_preset_is_the_original() -> None:
+    config = read_config(["fast-rcnn"], {})
+    assert (config.loss, config.score, config.model.candidates) == ("nll", "logprob", 100)
+    phase = config.nll
+    assert (phase.steps, phase.images, phase.images * (phase.windows or 0)) == (40_000, 2, 128)
+    assert (phase.foreground, phase.background_overlap, phase.ground_truth) == (0.25, 0.1, True)
+    assert (phase.lr, phase.momentum, phase.weight_decay) == (0.001, 0.9, 0.0005)
+    assert (phase.drop_every, phase.drop_factor, config.run.seed) == (30_000, 0.1, 3)
+
+
+BAD_OPTIONS = {
+    "--nll.step 3": "nll.step: no such option. Did you mean '--nll.steps'?",
+    "--lr 3": "lr: no such option. Did you mean '--nll.lr' or '--map.lr'?",
+    "--nll.steps few": "nll.steps: expected a whole number but got 'few'.",
+    "--nll.windows some": "nll.windows: expected a whole number or null but got 'some'.",
+    "--loss nl": "loss: expected one of nll, map, nll-then-map but got 'nl'. Did you mean 'nll'?",
+    "--nll.lr -1": "nll.lr: expected a number > 0 but got -1.0.",
+    "--config shpes": (
+        "shpes: no such config file or preset. Did you mean 'shapes'? "
+        "Presets: fast-rcnn, paper, paper-voc12, shapes, voc07, voc12."
+    ),
+    "shapes": "shapes: belongs to no option. See `stepgrad train --help`.",
+    "--step 3": "step: goes with --resume RUN; the length of a run is --nll.steps and --map.steps.",
+}
+
+
+@pytest.mark.parametrize("words", BAD_OPTIONS)
+def test_a_mistake_in_the_options_is_answered_by_one_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *words.split()]) == 2
+    assert capsys.readouterr().err == f"stepgrad: {BAD_OPTIONS[words]}\n"
+
+
+BAD_FILES = {
+    "nll: {step: 3}": "nll.step: no such key. Did you mean 'steps'?",
+    "los: map": "los: no such key. Did you mean 'loss'?",
+    "nll: 3": "nll: expected a section with keys but got 3.",
+    "nll: {steps: few}": "nll.steps: expected int but got 'few'.",
+    "- loss": "expected keys and values such as `loss: map` but got \"['loss']\".",
+}
+
+
+@pytest.mark.parametrize("content", BAD_FILES)
+def test_a_mistake_in_a_file_is_named_with_the_file(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(content)
+    assert main(["train", "--config", str(file)]) == 2
+    assert capsys.readouterr().err == f"stepgrad: {file}: {BAD_FILES[content]}\n"
+
+
+def test_what_is_no_yaml_is_named_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("nll: {steps: 3\nloss: map")
+    assert main(["train", "--config", str(file)]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"stepgrad: {file}: is not yaml: ")
+    assert "line 2" in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_file_need_not_make_sense_without_what_completes_it(tmp_path: Path) -> None:
+    """`raw` fits no cross-entropy, which is the default; the option that follows takes it away."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("model: {score: raw}")
+    assert read_config([str(file)], {"loss": "map"}).score == "raw"
+
+
+def test_help_starts_with_examples_and_explains_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+    head = shown[: shown.index("presets:")]
+    assert head.count("  stepgrad train") == 3
+    for section, values in to_dict(TrainConfig()).items():
+        keys = [f"{section}.{key}" for key in values] if isinstance(values, dict) else [section]
+        assert [key for key in keys if f"--{key}" not in shown] == []
+    assert "Weight of the score regulariser." in shown
+
+
+def test_a_run_goes_on_by_its_own_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--resume", str(tmp_path), "--nll.lr", "0.1"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(
+        "stepgrad: nll.lr: a run goes on by its own config, so nothing but --step goes with --resume."
+    )
+    assert f"stepgrad train --config {tmp_path}/config.yaml --nll.lr ... --out NEW" in shown
