@@ -115,9 +115,8 @@ def phase_class(phase: object) -> str:
 
 
 def _svg(title: str, width: int, height: int) -> Element:
-    svg = element(None, "svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", role="img")
-    svg.set("aria-label", title)
-    return svg
+    size = f"0 0 {width} {height}"
+    return element(None, "svg", xmlns="http://www.w3.org/2000/svg", viewBox=size, role="img", aria_label=title)
 
 
 def _chart(title: str, scale: Scale) -> Element:
@@ -157,11 +156,11 @@ def _line(
 def _points(svg: Element, scale: Scale, points: Numbers, kind: str, name: str, best: int | None) -> None:
     """Validations, each with its exact number as a tooltip; the best one ringed."""
     for k, (step, value) in enumerate(zip(points["steps"], points["values"], strict=True)):
-        at = {"cx": scale.x(step), "cy": scale.y(value)}
+        x, y = scale.x(step), scale.y(value)
         if step == best:
-            element(svg, "circle", class_="ring", r=7, **at)
+            element(svg, "circle", class_="ring", cx=x, cy=y, r=7)
         key = "/run/validation/" + name.replace("~", "~0").replace("/", "~1") + f"/values/{k}"
-        point = element(svg, "circle", class_=kind, r=3.5, data_key=key, data_value=repr(value), **at)
+        point = element(svg, "circle", class_=kind, r=3.5, data_key=key, data_value=repr(value), cx=x, cy=y)
         element(point, "title", f"step {step}: {name} mAP {value!r}" + (" (best)" if step == best else ""))
 
 

@@ -82,10 +82,12 @@ def gather(
             "iou": first.match_thresholds[0],
             **{kind: [describe(evidence, i, marks[i]) for i in images] for kind, images in chosen_images.items()},
         },
-        "config": plain(config),
-        "versions": plain(_versions(history)),
+        "config": config,
+        "versions": _versions(history),
     }
-    return Content(numbers, {kind: [Picture(i, marks[i]) for i in images] for kind, images in chosen_images.items()})
+    return Content(
+        plain(numbers), {kind: [Picture(i, marks[i]) for i in images] for kind, images in chosen_images.items()}
+    )
 
 
 def number(value: float | None) -> float | None:

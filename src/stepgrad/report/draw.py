@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from stepgrad.errors import InputError, NonFiniteError, one_of
 
@@ -20,8 +20,8 @@ Corners = tuple[float, float, float, float]
 
 # Okabe and Ito's colours: distinct under every common kind of colour blindness.
 PALETTE = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#0072b2")
-_DASHES: dict[LineStyle, tuple[float, float]] = {"solid": (1.0, 0.0), "dashed": (4.0, 2.5), "dotted": (1.0, 1.5)}
-"""Stroke and gap in line widths."""
+_DASHES: dict[LineStyle, tuple[float, float]] = {"solid": (1.0, 0.0), "dashed": (3.5, 3.0), "dotted": (0.0, 2.5)}
+"""Length of a stroke and the way to the next one in line widths; round it the pen is a line width wide."""
 _HALO = (0, 0, 0)
 
 
@@ -79,7 +79,7 @@ def draw_detections(
     _each("texts", list(texts), M)
     for kind in kinds:
         one_of("styles", kind, list(_DASHES))
-    width = line_width or max(2, round(max(image.size) / 240))
+    width = line_width or max(2, round(max(image.size) / 180))
     canvas = image.convert("RGB").copy()
     pencil = ImageDraw.Draw(canvas)
     clipped = [_clip(box, canvas.size, width) for box in corners.tolist()]
@@ -177,7 +177,7 @@ def _label(
     pencil: ImageDraw.ImageDraw, box: Corners, text: str, colour: str, size: tuple[int, int], taken: list[Corners]
 ) -> None:
     """The text on its colour, at the first corner of the box where it covers no other text."""
-    font = _font(max(11, round(max(size) / 34)))
+    font = _font(max(11, round(max(size) / 36)))
     text = " ".join(text.split())  # one line
     left, top, right, bottom = font.getbbox(text)
     wide, high = right - left + 8, bottom - top + 6
@@ -188,16 +188,14 @@ def _label(
     chip = chip or (chips[0] if chips else (x, 0.0, x + wide, float(high)))
     taken.append(chip)
     pencil.rectangle(chip, fill=colour)
-    pencil.text((chip[0] + 4 - left, chip[1] + 3 - top), text, font=font, fill=_readable_on(pencil, colour))
+    pencil.text((chip[0] + 4 - left, chip[1] + 3 - top), text, font=font, fill=_readable_on(colour))
 
 
 def _touch(a: Corners, b: Corners) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _readable_on(pencil: ImageDraw.ImageDraw, colour: str) -> str:
-    from PIL import ImageColor
-
+def _readable_on(colour: str) -> str:
     red, green, blue = ImageColor.getrgb(colour)[:3]
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 110 else "#ffffff"
 

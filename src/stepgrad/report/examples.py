@@ -19,8 +19,8 @@ from stepgrad.report.found import countable, found_objects
 RULE = (
     "Each class has the score threshold that makes its F1 largest over all images; only detections that reach it are "
     "shown. An image's F is 2 right / (2 right + wrong + missed), over all its classes. Best: the largest F, then the "
-    "most objects found. Worst: the smallest F, then the most mistakes. Difficult objects and crowds, and detections "
-    "of them, neither count nor show."
+    "most objects found. Worst: the smallest F, then the most mistakes. Objects the protocol sets aside (difficult "
+    "ones, COCO's crowds), and detections of them, neither count nor show."
 )
 
 

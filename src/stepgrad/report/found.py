@@ -14,11 +14,9 @@ NOTHING = -1
 
 
 def countable(evidence: Evidence, protocol: Protocol) -> NDArray[np.bool_]:
-    """(G,) objects that are there to be found."""
-    ignored = evidence.objects.crowd.copy()
-    if protocol.difficult == "ignore":
-        ignored |= evidence.objects.difficult
-    return ~ignored
+    """(G,) objects that are there to be found. Only COCO's rule knows crowds; to VOC's they are objects like others."""
+    ignored = evidence.objects.crowd & (protocol.duplicates == "best_free")
+    return ~(ignored | (evidence.objects.difficult & (protocol.difficult == "ignore")))
 
 
 def found_objects(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -45,10 +46,11 @@ def render(numbers: Numbers, pictures: Mapping[str, Sequence[Shown]]) -> str:
         pictures=pictures,
         compared=compared,
         winners=_winners(numbers["comparison"], compared),
-        charts=[{"heading": heading, "svg": Markup(markup(svg))} for heading, svg in _headed_charts(numbers["run"])],
+        charts=[{"heading": heading, "svg": _inline(svg)} for heading, svg in _headed_charts(numbers["run"])],
+        map_chart=_inline(map_chart(numbers["run"])),
         unlogged=_unlogged(numbers["run"]),
         validated_steps=sorted({step for points in numbers["run"]["validation"].values() for step in points["steps"]}),
-        panels={name: [Markup(markup(svg)) for svg in curve_panels(numbers, name)] for name in numbers["protocols"]},
+        panels={name: [_inline(svg) for svg in curve_panels(numbers, name)] for name in numbers["protocols"]},
         headings=["class", "objects", "detections", "recall", "F1", "threshold"]
         + [f"AP, {name}" for name in numbers["protocols"]],
         config_text=yaml_like(numbers["config"]),
@@ -61,6 +63,10 @@ ASSETS = {"theme": "theme.css", "chart_style": "chart.css", "style": "style.css"
 
 def _asset(name: str) -> str:
     return files("stepgrad.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _inline(svg: Element | None) -> Markup:
+    return Markup("") if svg is None else Markup(markup(svg))
 
 
 def plots(numbers: Numbers) -> dict[str, str]:
@@ -94,7 +100,6 @@ def curve_panels(numbers: Numbers, protocol: str) -> list[Element]:
 def _headed_charts(run: Numbers) -> list[tuple[str, Element]]:
     losses = zip(run["loss"], loss_charts(run).values(), strict=True)
     headed: list[tuple[str, Element | None]] = [
-        ("mAP", map_chart(run)),
         *((f"Loss, phase {part['phase']}", svg) for part, svg in losses),
         ("Share of scores with a gradient", nonzero_chart(run)),
         ("Sum of the gradient of scores", sums_chart(run)),
@@ -166,7 +171,7 @@ def number_text(value: float, kind: str) -> str:
         return f"{value:,}".replace(",", "\u202f")
     if kind == "duration":
         return duration_text(value)
-    return {"score": "{:.4f}", "gain": "{:+.4f}", "short": "{:.3g}"}[kind].format(value)
+    return {"score": "{:.4f}", "gain": "{:+.4f}", "hundredths": "{:.2f}", "short": "{:.3g}"}[kind].format(value)
 
 
 def duration_text(seconds: float) -> str:
@@ -178,7 +183,7 @@ def duration_text(seconds: float) -> str:
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    for (large, many), (small, few) in zip(units, units[1:], strict=False):
+    for (large, many), (small, few) in pairwise(units):
         if round(seconds / few) * few >= many:
             whole, rest = divmod(round(seconds / few), many // few)
             return f"{whole} {large} {rest} {small}"

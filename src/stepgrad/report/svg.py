@@ -17,7 +17,8 @@ def printable(text: str) -> str:
     >>> printable("a\\x00b")
     'a�b'
     """
-    kept = "".join(c if c in "\t\n\r" or " " <= c and c not in "\x7f￾￿" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    forbidden = {*map(chr, range(32)), "\x7f", "\ufffe", "\uffff"} - set("\t\n\r")
+    kept = "".join("\N{REPLACEMENT CHARACTER}" if c in forbidden else c for c in text)
     return kept.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -39,11 +40,11 @@ def markup(drawn: Element) -> str:
     return tostring(drawn, encoding="unicode")
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
+def ticks(low: float, high: float, most: int = 7) -> list[float]:
     """Round numbers from low to high: multiples of 1, 2 or 5 times a power of ten.
 
-    >>> ticks(0.0, 0.83), ticks(0, 1200)
-    ([0.0, 0.2, 0.4, 0.6, 0.8], [0.0, 500.0, 1000.0])
+    >>> ticks(0.0, 0.83), ticks(0, 5000)
+    ([0.0, 0.2, 0.4, 0.6, 0.8], [0.0, 1000.0, 2000.0, 3000.0, 4000.0, 5000.0])
     """
     if not high > low:
         return [low]

@@ -17,6 +17,7 @@ from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.content import ComparisonRow, Content, Picture, gather
 from stepgrad.report.draw import draw_verdicts
+from stepgrad.report.examples import Mark
 from stepgrad.report.history import Line
 from stepgrad.report.page import Shown, plots, render
 
@@ -24,6 +25,8 @@ PICTURE_BYTES = 1_000_000
 """All pictures of a page together, as JPEG; base64 makes them a third larger."""
 _QUALITIES = ((560, 85), (480, 80), (400, 72), (320, 65), (240, 55), (160, 45))
 """Longest side in pixels and JPEG quality, from the best downward."""
+_LEAST_BYTES = 0.1
+"""Of a pixel in a JPEG of a photograph."""
 
 
 def write_report(
@@ -68,6 +71,8 @@ def _pictures(content: Content, evidence: Evidence, dataset: DetectionDataset) -
     images = [dataset.image(dataset.index_of(evidence.image_ids[picture.position])) for picture in wanted]
     drawn: list[tuple[bytes, tuple[int, int]]] = []
     for side, quality in _QUALITIES:
+        if len(wanted) * side**2 * _LEAST_BYTES > PICTURE_BYTES and side > _QUALITIES[-1][0]:
+            continue  # hopeless, not worth the drawing
         drawn = [
             _jpeg(image, picture, evidence.class_names, side, quality)
             for image, picture in zip(images, wanted, strict=True)
@@ -89,12 +94,16 @@ def _jpeg(
     scale = side / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     boxes = [[value * scale for value in mark.box] for mark in picture.marks]
-    texts = [class_names[mark.label] + ("" if mark.score is None else f" {mark.score:.2g}") for mark in picture.marks]
+    texts = [_text(mark, class_names[mark.label]) for mark in picture.marks]
     scaled = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     drawn = draw_verdicts(scaled, boxes, texts, [mark.verdict for mark in picture.marks])
     data = BytesIO()
     drawn.save(data, "JPEG", quality=quality, subsampling=0, optimize=True)
     return data.getvalue(), size
+
+
+def _text(mark: Mark, name: str) -> str:
+    return f"missed {name}" if mark.score is None else f"{name} {mark.score:.2f}"
 
 
 def _alt(picture: Picture, class_names: Sequence[str]) -> str:

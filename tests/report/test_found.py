@@ -1,0 +1,141 @@
+"""Which objects were found: the same matching as the evaluator's, and as the slow oracle's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.records import Evidence
+from stepgrad.metric.matching import TRUE_POSITIVE
+from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.report.examples import best_and_worst, best_cut, cuts_of, marks_by_image
+from stepgrad.report.found import NOTHING, countable, found_objects
+from tests.evaluation.datasets import random_dataset
+from tests.oracles.matching import best_free_object, best_object, describe_objects
+
+PROTOCOLS = ["voc12", "voc07-devkit", "voc07-python", "coco"]
+
+
+def evidence_of(seed: int, flag: str) -> Evidence:
+    return random_dataset(np.random.default_rng(seed), flag).evaluator("voc12").evidence()
+
+
+def found_by_oracle(
+    evidence: Evidence, label: int, ranked: list[int], protocol: Protocol, threshold: float
+) -> list[int]:
+    """One detection at a time, as the rules are written; rows of objects, NOTHING but for true positives."""
+    found, objects = evidence.detections, evidence.objects
+    taken: dict[int, set[int]] = {}
+    seen: dict[int, int] = {}
+    answer = []
+    for row in ranked:
+        image = int(found.images[row])
+        seen[image] = seen.get(image, 0) + 1
+        rows = np.flatnonzero((objects.images == image) & (objects.labels == label))
+        described = describe_objects(
+            found.boxes[[row]],
+            objects.boxes[rows],
+            objects.difficult[rows],
+            objects.crowd[rows] & (protocol.duplicates == "best_free"),
+            protocol,
+        )
+        used = taken.setdefault(image, set())
+        if protocol.duplicates == "best":
+            o = best_object(described.overlaps[0], threshold, protocol.equality)
+        else:
+            o = best_free_object(described.overlaps[0], described, used, threshold)
+        late = protocol.max_detections is not None and seen[image] > protocol.max_detections
+        if o is None or described.ignored[o] or o in used or late:
+            answer.append(NOTHING)
+        else:
+            used.add(o)
+            answer.append(int(rows[o]))
+    return answer
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("flag", ["difficult", "iscrowd"])
+def test_found_objects_equal_the_oracles_matching(name: str, flag: str) -> None:
+    compared = 0
+    for seed in range(3):
+        evidence, protocol = evidence_of(seed, flag), get_protocol(name)
+        protocol = replace(protocol, max_detections=2 if seed == 2 else protocol.max_detections)
+        for judged in judge(evidence, Counting.of(protocol)):
+            for t, threshold in list(enumerate(protocol.match_thresholds))[:3]:
+                found = found_objects(evidence, judged, protocol, t).tolist()
+                ranked = judged.detections.tolist()
+                assert found == found_by_oracle(evidence, judged.label, ranked, protocol, threshold)
+                compared += sum(row != NOTHING for row in found)
+    assert compared > 50
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_exactly_the_true_positives_find_an_object_each_a_different_countable_one(name: str) -> None:
+    evidence, protocol = evidence_of(7, "difficult"), get_protocol(name)
+    counts = countable(evidence, protocol)
+    for judged in judge(evidence, Counting.of(protocol)):
+        found = found_objects(evidence, judged, protocol)
+        np.testing.assert_array_equal(found != NOTHING, judged.verdicts[0] == TRUE_POSITIVE)
+        rows = found[found != NOTHING]
+        assert len(set(rows.tolist())) == len(rows)
+        assert counts[rows].all()
+        assert int(np.count_nonzero(counts & (evidence.objects.labels == judged.label))) == judged.P
+
+
+def test_every_countable_object_is_right_once_or_missed_once() -> None:
+    evidence, protocol = evidence_of(5, "difficult"), get_protocol("voc12")
+    judged = judge(evidence, Counting.of(protocol))
+    marks = marks_by_image(evidence, evidence, judged, cuts_of(evidence, judged), protocol)
+    rows = sorted(mark.object for found in marks for mark in found if mark.object is not None)
+    assert rows == np.flatnonzero(countable(evidence, protocol)).tolist()
+    for image, found in enumerate(marks):
+        assert all(int(evidence.objects.images[mark.object]) == image for mark in found if mark.object is not None)
+
+
+def test_wrong_detections_shown_are_the_false_positives_that_reach_the_threshold() -> None:
+    evidence, protocol = evidence_of(6, "difficult"), get_protocol("voc12")
+    judged = judge(evidence, Counting.of(protocol))
+    cuts = cuts_of(evidence, judged)
+    marks = [mark for found in marks_by_image(evidence, evidence, judged, cuts, protocol) for mark in found]
+    for row, cut in zip(judged, cuts, strict=True):
+        scores = evidence.detections.scores[row.detections]
+        passing = scores >= (np.inf if cut.threshold is None else cut.threshold)
+        wrong = [mark.score for mark in marks if mark.label == row.label and mark.verdict == "wrong"]
+        assert sorted(wrong) == sorted(scores[passing & (row.verdicts[0] == 0)].tolist())
+
+
+def test_no_other_threshold_has_a_larger_f1() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        M, P = int(rng.integers(1, 12)), 6
+        scores = np.sort(rng.integers(0, 5, M) / 4)[::-1]
+        verdicts = rng.choice([0, 1, 2], M).astype(np.int8)
+        verdicts[np.cumsum(verdicts == 1) > P] = 0
+        cut = best_cut(scores, verdicts, P)
+        f1 = [2 * (v == 1).sum() / ((v != 2).sum() + P) for v in (verdicts[scores >= s] for s in scores)]
+        assert cut.f1 == max(f1)
+        assert cut.passing == (0 if cut.threshold is None else np.count_nonzero(scores >= cut.threshold))
+
+
+def test_best_images_are_no_worse_than_the_worst_and_none_is_both() -> None:
+    evidence, protocol = evidence_of(5, "difficult"), get_protocol("voc12")
+    judged = judge(evidence, Counting.of(protocol))
+    marks = marks_by_image(evidence, evidence, judged, cuts_of(evidence, judged), protocol)
+
+    def f(image: int) -> float:
+        kinds = [mark.verdict for mark in marks[image]]
+        right = kinds.count("right")
+        return 2 * right / (len(kinds) + right)
+
+    busy = [image for image in range(len(marks)) if marks[image]]
+    for shown in (1, 2, 100):
+        best, worst = best_and_worst(marks, shown)
+        assert not set(best) & set(worst)
+        assert len(best) == min(shown, -(-len(busy) // 2))
+        assert f(best[0]) == max(map(f, busy))
+        if worst:
+            assert f(worst[0]) == min(map(f, busy))
+        assert sorted(best, key=f, reverse=True) == best

@@ -1,0 +1,282 @@
+"""The report as a browser sees it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stepgrad.data.base import DetectionDataset, Target
+from stepgrad.data.shapes import ShapesDataset
+from stepgrad.evaluation import Evaluator
+from stepgrad.evaluation.records import Evidence
+from stepgrad.report import ComparisonRow, write_report
+from stepgrad.report.page import look_up, number_text
+from tests.report.browser import Browser
+from tests.report.runs import CONFIG, detections_of, log_lines, shapes_evidence
+
+PROTOCOLS = ["voc12", "voc07", "coco"]
+ROWS = [
+    ComparisonRow("nll", "then stop", {"voc12": 0.4121, "coco": 0.2}, 200, 80.25),
+    ComparisonRow("nll, whole budget", "", {"voc12": 0.4432, "coco": float("nan")}, 320, 131.0),
+    ComparisonRow("nll-then-map", "", {"voc12": 0.4871, "coco": 0.25}, 320, 4000.0),
+]
+READ_NUMBERS = """[...document.querySelectorAll("[data-key]")].map(e => ({
+  key: e.dataset.key, kind: e.dataset.kind, text: e.textContent,
+  value: e.dataset.value ?? e.getAttribute("value"), tag: e.tagName.toLowerCase()}))"""
+NASTY = [
+    '<script>alert("x")</script>',
+    "a & b",
+    "\"quoted\" 'name'",
+    "{{ 7 * 7 }}",
+    "\x00\x1b[31m",
+    "\N{SNOWMAN} 日本 \udc80",
+]
+
+
+def report(folder: Path, evidence: Evidence, dataset: DetectionDataset, **changes: Any) -> Path:
+    given: dict[str, Any] = {
+        "title": "a run",
+        "config": CONFIG,
+        "history": log_lines(),
+        "protocols": PROTOCOLS,
+        "comparison": ROWS,
+    }
+    return write_report(folder, evidence=evidence, dataset=dataset, **{**given, **changes})
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dataset, evidence = shapes_evidence()
+    return report(tmp_path_factory.mktemp("run"), evidence, dataset)
+
+
+class Renamed(ShapesDataset):
+    """The same images under other ids and other names of classes."""
+
+    def __init__(self, names: list[str], ids: list[str]) -> None:
+        super().__init__("val", length=len(ids))
+        self.class_names = tuple(names)
+        self.named = ids
+
+    def target(self, index: int) -> Target:
+        target = super().target(index)
+        target["image_id"] = self.named[index]
+        target["labels"] %= len(self.class_names)
+        return target
+
+    def index_of(self, image_id: str | int) -> int:
+        return self.named.index(str(image_id))
+
+
+def evidence_of(dataset: DetectionDataset, preds: list[Any], targets: list[Any]) -> Evidence:
+    evaluator = Evaluator(len(dataset.class_names), "voc12", dataset.class_names, boxes="continuous")
+    evaluator.update(preds, targets)
+    return evaluator.evidence()
+
+
+def assert_page_is_sound(browser: Browser, page: Path) -> None:
+    """No complaint, no request for anything else, nothing wider than a narrow window, every number as in the JSON."""
+    browser.open(page, width=420)
+    assert browser.complaints() == []
+    assert browser.requests() == [page.resolve().as_uri()]
+    assert browser.run("document.documentElement.scrollWidth") <= 420
+    numbers = json.loads((page.parent / "report.json").read_text(encoding="utf-8"))
+    shown = browser.run(READ_NUMBERS)
+    assert len(shown) > 5
+    for item in shown:
+        value = look_up(numbers, item["key"])
+        if item["value"] is None:
+            assert (value, item["text"]) == (None, "–"), item
+            continue
+        assert float(item["value"]) == value, item
+        if item["tag"] == "data":
+            assert item["text"] == number_text(value, item["kind"]), item
+
+
+def test_every_number_on_the_page_equals_the_json_and_the_console_stays_silent(browser: Browser, page: Path) -> None:
+    assert_page_is_sound(browser, page)
+    keys = {item["key"] for item in browser.run(READ_NUMBERS)}
+    assert {f"/maps/{name}" for name in PROTOCOLS} <= keys
+    assert {"/run/best_step", "/run/seconds", "/comparison/2/gain", "/examples/worst/0/f", "/classes/5/ap/coco"} <= keys
+
+
+def test_rounded_text_is_the_number_itself_to_the_last_digit_shown(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    scores = [item for item in browser.run(READ_NUMBERS) if item.get("kind") in ("score", "gain", "hundredths")]
+    assert len(scores) > 30
+    for item in scores:
+        half = 0.5 * 10.0 ** -len(item["text"].split(".")[1])
+        assert abs(float(item["text"]) - float(item["value"])) <= half * (1 + 1e-9)
+
+
+def test_numbers_equal_those_of_the_evaluator(page: Path) -> None:
+    dataset = ShapesDataset("val", length=24)
+    evaluator = Evaluator(len(dataset.class_names), PROTOCOLS, dataset.class_names, boxes="continuous")
+    evaluator.update(*detections_of(dataset, np.random.default_rng(0)))
+    result, numbers = evaluator.compute(), json.loads((page.parent / "report.json").read_text())
+    for name in PROTOCOLS:
+        assert numbers["maps"][name] == result[name].map
+        assert [row["ap"][name] for row in numbers["classes"]] == [row.ap for row in result[name].classes]
+    assert [row["recall"] for row in numbers["classes"]] == [row.recall for row in result.classes]
+    assert numbers["dataset"]["objects"] == sum(row.objects for row in result.classes)
+
+
+@pytest.mark.parametrize("protocol", ["voc07-devkit", "voc12-devkit", "voc07-python"])
+def test_inclusive_pixel_protocols_see_continuous_boxes_as_the_evaluator_does(tmp_path: Path, protocol: str) -> None:
+    dataset, evidence = shapes_evidence(8)
+    evaluator = Evaluator(len(dataset.class_names), protocol, boxes="continuous")
+    evaluator.update(*detections_of(dataset, np.random.default_rng(0)))
+    made = report(tmp_path, evidence, dataset, protocols=[protocol], shown=1)
+    assert json.loads((made.parent / "report.json").read_text())["maps"] == {protocol: evaluator.compute().map}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 420, 320])
+def test_nothing_is_wider_than_the_window(browser: Browser, page: Path, width: int, scheme: str) -> None:
+    browser.open(page, width=width, scheme=scheme)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+
+
+def test_text_stands_out_from_its_background_in_both_themes(browser: Browser, page: Path) -> None:
+    grounds = {}
+    for scheme in ("light", "dark"):
+        browser.open(page, scheme=scheme)
+        for selector in (".lead", "h2", "td data", "figcaption", ".headline .main dd", "svg text.tick"):
+            name = "fill" if selector.startswith("svg") else "color"
+            colour = browser.run(f"getComputedStyle(document.querySelector({selector!r})).{name}")
+            card = browser.run("getComputedStyle(document.querySelector('.card')).backgroundColor")
+            assert contrast(colour, card) >= 4.5, (scheme, selector)
+        grounds[scheme] = luminance(browser.run("getComputedStyle(document.body).backgroundColor"))
+    assert grounds["dark"] < 0.1 < 0.8 < grounds["light"]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of rgb(r, g, b) (WCAG 2)."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a: str, b: str) -> float:
+    low, high = sorted([luminance(a), luminance(b)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_heading_sorts_the_classes_and_again_the_other_way_round(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    read = "[...document.querySelectorAll('#classes tbody tr')].map(r => r.cells[6].textContent)"
+    press = "document.querySelectorAll('#classes th button')[6].click()"
+    given = browser.run(read)
+    assert browser.run(f"{press}; {read}") == sorted(given, reverse=True) != given
+    assert browser.run(f"{press}; {read}") == sorted(given)
+    names = "[...document.querySelectorAll('#classes tbody th')].map(c => c.textContent)"
+    assert browser.run(f"document.querySelector('#classes th button').click(); {names}") == sorted(browser.run(names))
+
+
+def test_choosing_a_protocol_shows_its_curves_and_hides_the_others(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    visible = "[...document.querySelectorAll('.pane')].map(p => p.offsetHeight > 0)"
+    assert browser.run(visible) == [True, False, False]
+    assert browser.run(f"document.querySelector('label[for=pick3]').click(); {visible}") == [False, False, True]
+
+
+def test_every_picture_decodes(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    sizes = browser.run("Promise.all([...document.images].map(i => i.decode().then(() => i.naturalWidth)))")
+    assert len(sizes) == 12
+    assert min(sizes) > 0
+
+
+def test_names_and_ids_with_markup_and_control_characters_stay_text(browser: Browser, tmp_path: Path) -> None:
+    ids = [f"{name} {k}" for k, name in enumerate(NASTY)]
+    dataset = Renamed(NASTY, ids)
+    evidence = evidence_of(dataset, *detections_of(dataset, np.random.default_rng(1)))
+    made = report(
+        tmp_path,
+        evidence,
+        dataset,
+        title="</title><b>&amp;",
+        config={NASTY[0]: {"x": NASTY[2]}},
+        comparison=[ComparisonRow(NASTY[0], NASTY[1], {"voc12": 0.1})],
+    )
+    assert_page_is_sound(browser, made)
+    assert browser.run("document.title") == "</title><b>&amp;"
+    names = browser.run("[...document.querySelectorAll('#classes tbody th')].map(c => c.textContent)")
+    assert names[:4] == NASTY[:4]
+    assert names[5].startswith("\N{SNOWMAN} 日本 ")
+    captions = browser.run("document.querySelector('#examples').textContent")
+    assert all(f"image {name}" in captions for name in ids[:4])
+
+
+def nothing_found(dataset: DetectionDataset) -> list[Any]:
+    none = {"boxes": torch.zeros(0, 4), "scores": torch.zeros(0), "labels": torch.zeros(0, dtype=torch.int64)}
+    return [none] * len(dataset)
+
+
+def test_empty_is_ordinary(browser: Browser, tmp_path: Path) -> None:
+    dataset = ShapesDataset("val", length=4)
+    preds, targets = detections_of(dataset, np.random.default_rng(0))
+    without = [{"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}] * 4
+    cases: dict[str, dict[str, Any]] = {
+        "no detections": {"evidence": evidence_of(dataset, nothing_found(dataset), targets)},
+        "no objects": {"evidence": evidence_of(dataset, preds, without)},
+        "neither": {"evidence": evidence_of(dataset, nothing_found(dataset), without)},
+        "no images": {"evidence": evidence_of(dataset, [], [])},
+        "no log": {"evidence": evidence_of(dataset, preds, targets), "history": [], "config": {}, "comparison": []},
+        "no mAP phase": {"evidence": evidence_of(dataset, preds, targets), "history": log_lines(map_steps=0)},
+        "no validation": {
+            "evidence": evidence_of(dataset, preds, targets),
+            "history": [line for line in log_lines() if line["kind"] != "val"],
+        },
+        "one step": {"evidence": evidence_of(dataset, preds, targets), "history": log_lines(4, 0)[:2]},
+        "no picture": {"evidence": evidence_of(dataset, preds, targets), "shown": 0},
+    }
+    for name, changes in cases.items():
+        made = report(tmp_path / name, dataset=dataset, **{"comparison": [], **changes})
+        assert_page_is_sound(browser, made)
+    assert browser.run("document.querySelectorAll('.none').length") == 1
+
+
+@pytest.mark.parametrize("classes", [1, 80])
+def test_few_and_many_classes_fit(browser: Browser, tmp_path: Path, classes: int) -> None:
+    ids = [f"img{k}" for k in range(12)]
+    dataset = Renamed([f"a rather long name of a class, number {c}" for c in range(classes)], ids)
+    found = detections_of(dataset, np.random.default_rng(2), clutter=60)
+    made = report(tmp_path, evidence_of(dataset, *found), dataset)
+    assert_page_is_sound(browser, made)
+    assert made.stat().st_size < 2_000_000
+
+
+def test_page_stays_small_however_many_pictures_are_asked_for(tmp_path: Path) -> None:
+    dataset, evidence = shapes_evidence(48, clutter=1)
+    made = report(tmp_path, evidence, dataset, shown=24)
+    assert len(json.loads((tmp_path / "report.json").read_text())["examples"]["worst"]) > 20
+    assert made.stat().st_size < 2_000_000
+
+
+def test_same_run_gives_the_same_bytes(page: Path, tmp_path: Path) -> None:
+    dataset, evidence = shapes_evidence()
+    again = report(tmp_path, evidence, dataset)
+    assert again.read_bytes() == page.read_bytes()
+    assert sorted(p.name for p in (tmp_path / "plots").iterdir()) == [
+        "gradient-sums.svg",
+        "loss-1-nll.svg",
+        "loss-2-map.svg",
+        "map.svg",
+        "nonzero.svg",
+    ]
+
+
+def test_plots_are_pictures_by_themselves(browser: Browser, page: Path) -> None:
+    for plot in sorted((page.parent / "plots").iterdir()):
+        browser.open(plot)
+        assert browser.complaints() == []
+        assert browser.run("document.documentElement.tagName") == "svg"
+        stroke = browser.run("getComputedStyle(document.querySelector('path')).stroke")
+        assert stroke.startswith("rgb("), plot.name
