@@ -99,6 +99,26 @@ def assert_page_is_sound(browser: Browser, page: Path) -> None:
             assert item["text"] == number_text(value, item["kind"]), item
 
 
+def test_checks_notice_a_request_a_console_message_and_a_wide_page(
+    browser: Browser, page: Path, tmp_path: Path
+) -> None:
+    text = page.read_text(encoding="utf-8")
+    for k, fault in enumerate(
+        [
+            '<img src="missing.png">',
+            "<script>console.warn('x')</script>",
+            '<div style="width: 500px">wide</div>',
+            '<data value="0.5" data-key="/maps/voc12">0.5000</data>',
+        ]
+    ):
+        (tmp_path / str(k)).mkdir()
+        (tmp_path / str(k) / "report.json").write_bytes((page.parent / "report.json").read_bytes())
+        broken = tmp_path / str(k) / "report.html"
+        broken.write_text(text.replace("</main>", f"{fault}</main>"), encoding="utf-8")
+        with pytest.raises(AssertionError):
+            assert_page_is_sound(browser, broken)
+
+
 def test_every_number_on_the_page_equals_the_json_and_the_console_stays_silent(browser: Browser, page: Path) -> None:
     assert_page_is_sound(browser, page)
     keys = {item["key"] for item in browser.run(READ_NUMBERS)}
@@ -240,7 +260,10 @@ def test_empty_is_ordinary(browser: Browser, tmp_path: Path) -> None:
     for name, changes in cases.items():
         made = report(tmp_path / name, dataset=dataset, **{"comparison": [], **changes})
         assert_page_is_sound(browser, made)
-    assert browser.run("document.querySelectorAll('.none').length") == 1
+    assert browser.run("document.querySelectorAll('.none').length") == 1  # the last one: no picture
+    made = report(tmp_path / "one protocol", cases["no images"]["evidence"], dataset, protocols=["voc12"])
+    browser.open(made)
+    assert browser.run("[...document.querySelectorAll('.choice')].map(c => c.offsetHeight)") == [0]
 
 
 @pytest.mark.parametrize("classes", [1, 80])
@@ -251,6 +274,10 @@ def test_few_and_many_classes_fit(browser: Browser, tmp_path: Path, classes: int
     made = report(tmp_path, evidence_of(dataset, *found), dataset)
     assert_page_is_sound(browser, made)
     assert made.stat().st_size < 2_000_000
+    browser.open(made, width=1280)
+    heights = browser.run("[...document.querySelectorAll('#pane1 h3')].map(h => h.offsetHeight)")
+    assert len(heights) == classes
+    assert max(heights) < 30  # one line each
 
 
 def test_page_stays_small_however_many_pictures_are_asked_for(tmp_path: Path) -> None:

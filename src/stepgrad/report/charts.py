@@ -100,7 +100,7 @@ def curve_panel(curve: Numbers, name: str, empty: str) -> Element:
     svg = _svg(f"Precision over recall of {name}", PANEL, PANEL)
     draw_axes(svg, scale, [0, 0.5, 1], [0, 0.5, 1], 15)
     if not curve["recall"]:
-        element(svg, "text", empty, class_="legend middle", x=scale.x(0.5), y=scale.y(0.5) + 4)
+        element(svg, "text", empty, class_="legend middle", x=scale.x(0.5), y=scale.y(0.75) + 4)
         return svg
     area = scale.path([0.0, *curve["best_recall"]], [0.0, *curve["best_precision"]])
     element(svg, "path", class_="area", d=area)
