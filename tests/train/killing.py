@@ -14,23 +14,26 @@ from pathlib import Path
 from signal import SIGKILL
 from time import sleep
 
+import numpy as np
 import torch
 
 from stepgrad.train.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
 
-SIZE = 500_000  # 2 MB of weights and as much of momentum: most of a child's life goes into writing
+SIZE = 200_000
+BYTES = 8 * SIZE  # of a checkpoint: weights and momentum; large enough that most of a child's life goes into writing
 
 
 def content(step: int) -> Checkpoint:
-    """The one right checkpoint of a step."""
-    weights = torch.arange(SIZE, dtype=torch.int32) + step
-    return Checkpoint(step, {"layer": weights}, {"layer/momentum_buffer": -weights}, {"step_doubled": 2 * step})
+    """The one right checkpoint of a step; made by NumPy, as torch's threads wait for each other on a busy machine."""
+    weights = np.arange(step, SIZE + step, dtype=np.int32)
+    optimizer = {"layer/momentum_buffer": torch.from_numpy(-weights)}
+    return Checkpoint(step, {"layer": torch.from_numpy(weights)}, optimizer, {"step_doubled": 2 * step})
 
 
 def same(one: Checkpoint, other: Checkpoint) -> bool:
     parts = [(one.weights, other.weights), (one.optimizer, other.optimizer)]
     return (one.step, one.state) == (other.step, other.state) and all(
-        list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a) for a, b in parts
+        list(a) == list(b) and all(np.array_equal(a[name], b[name]) for name in a) for a, b in parts
     )
 
 

@@ -15,9 +15,7 @@ import pytest
 
 from stepgrad.data.files import WriteError
 from stepgrad.train.checkpoint import checkpoint_step, list_checkpoints, load_checkpoint, save_checkpoint
-from tests.train.killing import content, same
-
-MEGABYTE = 1_000_000
+from tests.train.killing import BYTES, content, same
 
 
 @contextmanager
@@ -52,7 +50,7 @@ def assert_saved(folder: Path, steps: list[int]) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
-@pytest.mark.parametrize("size", [100, MEGABYTE, 4 * MEGABYTE])
+@pytest.mark.parametrize("size", [100, BYTES // 4, BYTES])
 def test_write_that_fails_halfway_loses_nothing(tmp_path: Path, size: int) -> None:
     folder = tmp_path / "checkpoints"
     save_checkpoint(folder, content(1), keep=1)
@@ -67,13 +65,13 @@ def test_write_that_fails_halfway_loses_nothing(tmp_path: Path, size: int) -> No
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes")
 def test_failing_to_write_a_checkpoint_again_keeps_the_old_one_of_that_step(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, content(1), keep=1)
-    with largest_file(MEGABYTE), pytest.raises(WriteError):
+    with largest_file(BYTES // 4), pytest.raises(WriteError):
         save_checkpoint(tmp_path, content(1), keep=1)
     assert_saved(tmp_path, [1])
 
 
 def test_full_disk_loses_nothing_and_with_room_again_the_run_goes_on(tmp_path: Path) -> None:
-    with small_disk(tmp_path, 10 * MEGABYTE):  # a checkpoint has 4 MB: room for two
+    with small_disk(tmp_path, BYTES * 5 // 2):  # room for two
         for step in (1, 2):
             save_checkpoint(tmp_path, content(step), keep=2)
         with pytest.raises(WriteError, match="the disk is full"):
@@ -85,9 +83,9 @@ def test_full_disk_loses_nothing_and_with_room_again_the_run_goes_on(tmp_path: P
 
 
 def test_room_taken_by_a_killed_writer_is_given_back_before_writing(tmp_path: Path) -> None:
-    with small_disk(tmp_path, 10 * MEGABYTE):
+    with small_disk(tmp_path, BYTES * 5 // 2):
         save_checkpoint(tmp_path, content(1), keep=2)
-        (tmp_path / ".step-00000002.safetensors.4711.tmp").write_bytes(bytes(4 * MEGABYTE))
+        (tmp_path / ".step-00000002.safetensors.4711.tmp").write_bytes(bytes(BYTES))
         save_checkpoint(tmp_path, content(2), keep=2)
         assert_saved(tmp_path, [1, 2])
 
