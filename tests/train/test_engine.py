@@ -132,6 +132,17 @@ def test_going_back_to_an_earlier_step_ends_as_the_unbroken_run(unbroken: Path, 
     assert without_times(read_log(folder / "log.jsonl")) == without_times(read_log(unbroken / "log.jsonl"))
 
 
+def test_a_run_gone_back_and_stopped_again_goes_on_from_there(unbroken: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    engine.train(small_config(), folder)
+    seen = StopAt(7)
+    with pytest.raises(engine.RunInterrupted):
+        engine.resume(folder, step=4, progress=seen)
+    assert load_checkpoint(list_checkpoints(folder / "checkpoints")[-1]).step == 7
+    engine.resume(folder)
+    assert last(folder) == last(unbroken)
+
+
 def test_a_finished_run_resumed_only_writes_its_results_again(unbroken: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     engine.train(small_config(), folder)

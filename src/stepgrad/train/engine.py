@@ -98,7 +98,8 @@ class _Engine:
         self.parallel: Any = self.fabric.setup_module(self.model)
         self.restored = checkpoint.optimizer if checkpoint else {}
         self.saved = (self.state.step, self.state.validated)
-        self.source = source_for(self.model, Path(config.run.feature_cache or folder.path / "features"))
+        cache = Path(config.run.feature_cache or folder.path / "features")
+        self.source = source_for(self.model, cache, f"{self.fabric.device.type} {config.run.precision}")
         self.order = Order(len(self.data), config.data.flip, config.run.seed)
 
     def _model(self, checkpoint: Checkpoint | None) -> FastRCNN:
@@ -225,7 +226,7 @@ class _Engine:
         weights = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         memory = optimizer_tensors(optimizer.optimizer, self._names()) if optimizer is not None else self.restored
         counters = {name: value for name, value in asdict(state).items() if name != "step"}
-        pinned = {phase.end for phase in self.phases}
+        pinned = {phase.end for phase in self.phases if phase.end <= state.step}  # later ones are of another course
         save_checkpoint(
             self.folder.checkpoints, Checkpoint(state.step, weights, memory, counters), self.config.run.keep, pinned
         )

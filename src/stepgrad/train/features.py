@@ -57,8 +57,12 @@ class FeatureSource(ImageSource):
         return self._facts[place]
 
 
-def source_for(model: FastRCNN, folder: Path) -> ImageSource:
-    """Features where the trunk never changes, images where it does."""
+def source_for(model: FastRCNN, folder: Path, arithmetic: str = "cpu 32-true") -> ImageSource:
+    """Features where the trunk never changes, images where it does.
+
+    Args:
+        arithmetic: device and precision, which decide the last bits of the features.
+    """
     if any(p.requires_grad for p in model.trunk.parameters()):
         return ImageSource()
-    return FeatureSource(model, folder, f"{model.shortest_side}-{model.longest_side}")
+    return FeatureSource(model, folder, f"{model.shortest_side}-{model.longest_side} {arithmetic}")

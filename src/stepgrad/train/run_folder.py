@@ -183,7 +183,10 @@ def open_run(folder: str | Path, checkpoint: str | int = "best") -> Run:
 def _best(run: RunFolder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if not run.best_file.exists():
         raise DataError(f"{run.path}: has no best.safetensors: no validation was reached; pass --checkpoint last")
-    tensors, metadata = load_weights(run.best_file)
+    try:
+        tensors, metadata = load_weights(run.best_file)
+    except DataError as error:
+        raise DataError(f"{error}, or pass --checkpoint last") from error
     return tensors, json.loads(metadata["stepgrad"])
 
 
