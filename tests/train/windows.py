@@ -28,6 +28,9 @@ class Windows:
         features[image], boxes[image] = features[image][:windows], boxes[image][:windows]
         return Windows(features, boxes, self.targets)
 
+    def without_objects(self) -> Windows:
+        return Windows(self.features, self.boxes, [{k: v[:0] for k, v in t.items()} for t in self.targets])
+
 
 def made_windows(images: int, windows: int = 12, seed: int = 0, dtype: torch.dtype = torch.float32) -> Windows:
     """A few objects an image; half of the windows lie on one, and their features say so, with noise."""
