@@ -9,6 +9,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -26,6 +27,27 @@ def run_ranks(work: Work, world: int, folder: Path, limit: float = 150.0) -> lis
         if process.is_alive():
             process.kill()
             process.join()
+    return _results(folder, world)
+
+
+def run_ranks_once(work: Work, world: int, factory: pytest.TempPathFactory, limit: float = 150.0) -> list[Results]:
+    """`run_ranks` for all workers of a test run: the first to come starts the processes, the others wait for the results."""
+    shared = os.environ.get("PYTEST_XDIST_WORKER") is not None
+    folder = (factory.getbasetemp().parent if shared else factory.getbasetemp()) / work.__name__
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        end = time.monotonic() + limit + 30
+        while not (folder / "finished").exists() and time.monotonic() < end:
+            time.sleep(0.2)
+        return _results(folder, world)
+    try:
+        return run_ranks(work, world, folder, limit)
+    finally:
+        (folder / "finished").touch()
+
+
+def _results(folder: Path, world: int) -> list[Results]:
     files = [folder / f"result-{rank}.pt" for rank in range(world)]
     return [torch.load(file, weights_only=False) if file.is_file() else {} for file in files]
 

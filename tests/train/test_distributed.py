@@ -12,7 +12,7 @@ import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.train.distributed import DistributedMAPLoss, average_gradients
 from tests.train.rank_jobs import CASES, WAYS, Case, all_jobs, seeded
-from tests.train.ranks import run_ranks
+from tests.train.ranks import run_ranks_once
 from tests.train.windows import CLASSES, made_windows, small_model
 
 Ranks = list[dict[str, Any]]
@@ -20,7 +20,7 @@ Ranks = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    return run_ranks(all_jobs, 3, tmp_path_factory.mktemp("ranks"))
+    return run_ranks_once(all_jobs, 3, tmp_path_factory)
 
 
 def in_one_process(case: Case) -> tuple[Tensor, list[Tensor | None], dict[str, Any]]:
