@@ -160,6 +160,7 @@ class Choice:
     by_class: Mapping[str, float] = field(default_factory=dict)
     """Thresholds of single classes; where there are any, other classes were never found in validation and have none."""
     top: int | None = None
+    why: str = ""
 
     @classmethod
     def of(cls, run: Run, threshold: float | None, top: int | None) -> Choice:
@@ -170,7 +171,7 @@ class Choice:
             return cls(by_class=run.thresholds)
         if run.config.score == "logprob":  # the scores of detections are probabilities
             return cls(0.5)
-        return cls(top=TOP)
+        return cls(top=TOP, why=" (raw scores have no natural threshold: choose by --threshold or --top)")
 
     def keep(self, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The chosen ones, by decreasing score."""
@@ -184,13 +185,10 @@ class Choice:
 
     def __str__(self) -> str:
         if self.by_class:
-            return "showing scores above the best threshold of each class in validation"
+            return "showing scores that reach their class's threshold, where F1 was best in validation"
         parts = [] if self.threshold is None else [f"scores of at least {self.threshold:g}"]
         parts += [] if self.top is None else [f"the {self.top} best of each picture"]
-        hint = (
-            "" if self.threshold is not None else " (raw scores have no natural threshold; see --threshold and --top)"
-        )
-        return f"showing {' and '.join(parts)}{hint}"
+        return f"showing {' and '.join(parts)}{self.why}"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,23 @@ class Judged:
 
     dataset: DetectionDataset
     found: FileDetections
-    count: int
-    """Only the first so many images were looked at."""
     protocol: str | None = None
     """The protocol of the run that made them."""
 
     def evidence(self, continuous: bool) -> Evidence:
-        """Detections and objects of the images looked at, in one pixel convention."""
-        whole = evidence_from(self.dataset, self.found, continuous)
-        if self.count == len(self.dataset):
-            return whole
-        seen = whole.objects.images < self.count
-        objects = replace(whole.objects, **{name: column[seen] for name, column in vars(whole.objects).items()})
-        return replace(whole, objects=objects, image_ids=list(whole.image_ids)[: self.count])
+        """Detections and objects in one pixel convention."""
+        return evidence_from(self.dataset, self.found, continuous)
+
+
+def first_images(dataset: DetectionDataset, count: int) -> DetectionDataset:
+    """The same dataset, cut short: objects of images that nobody looked at are not missed."""
+    if count == len(dataset):
+        return dataset
+    short = copy(dataset)
+    short.ids = dataset.ids[:count]
+    if isinstance(short, COCODataset):
+        short.images = short.images[:count]
+    return short
 
 
 def read(
@@ -53,7 +58,7 @@ def read(
 ) -> Judged:
     """Detections and annotations from disk; no image is looked for."""
     dataset = load_dataset(data, split, class_names=class_names, need_images=False, degenerate=degenerate)
-    return Judged(dataset, read_detections(detections, dataset, empty_boxes), len(dataset))
+    return Judged(dataset, read_detections(detections, dataset, empty_boxes))
 
 
 def run_on(
@@ -74,9 +79,10 @@ def run_on(
         progress.say(f"run {run.folder}, step {run.step}: {len(images)} images of {images.dataset.name}")
         evaluator = validate(run.model, images, [run.config.protocol], progress, what="detecting")
     found = evaluator.evidence().detections
+    dataset = first_images(images.dataset, len(images))
     if save_to is not None:
-        save(save_to, found, images.dataset, len(images))
-    return Judged(images.dataset, FileDetections(found, inclusive=False), len(images), run.config.protocol)
+        save(save_to, found, dataset)
+    return Judged(dataset, FileDetections(found, inclusive=False), run.config.protocol)
 
 
 def _open(run: Any, data: str | None, split: str | None, windows: str | None, progress: RichProgress) -> Any:
@@ -96,16 +102,16 @@ def _check_classes(run: Any, dataset: DetectionDataset) -> None:
         )
 
 
-def save(path: str, found: Detections, dataset: DetectionDataset, count: int) -> None:
+def save(path: str, found: Detections, dataset: DetectionDataset) -> None:
     """COCO's results where the name ends in .json, else a folder of VOC's text files."""
-    ids: list[ImageId] = list(dataset.ids)[:count]
+    ids: list[ImageId] = list(dataset.ids)
     preds = [
         {
             "boxes": torch.from_numpy(found.boxes[rows]),
             "scores": torch.from_numpy(found.scores[rows]),
             "labels": torch.from_numpy(found.labels[rows]),
         }
-        for rows in (found.images == i for i in range(count))
+        for rows in (found.images == i for i in range(len(ids)))
     ]
     place = Path(path).expanduser()
     if place.suffix.lower() == ".json":

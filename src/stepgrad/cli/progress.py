@@ -98,7 +98,7 @@ class RichProgress:
     def stage(self, what: str, total: int | None = None) -> Iterator[Any]:
         """A bar of its own for other long work."""
         task = self._bars.add_task(what, total=total)
-        if self._bars.disable and total != 0:
+        if self._bars.disable and self._task is None:  # validations while training have a line of their own
             self._print(f"{what} ..." if total is None else f"{what}: {total} ...")
         try:
             yield lambda: self._bars.advance(task)

@@ -1,0 +1,224 @@
+"""`stepgrad train`, and what is done with a run afterwards, from end to end on the built-in set."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepgrad.cli import main
+from stepgrad.cli.judged import Judged, first_images
+from stepgrad.cli.progress import RichProgress
+from stepgrad.data import load_dataset
+from stepgrad.evaluation.read_files import FileDetections
+from stepgrad.evaluation.records import detections_of
+from stepgrad.train import engine
+from stepgrad.train.run_folder import read_log
+from tests.data.builders import coco_content, write_coco, write_voc
+
+CONFIG = """
+data: {path: shapes, train_images: 6, val_images: 4}
+model: {backbone: tiny, weights: null, hidden: 16, dropout: 0, freeze: none, shortest_side: null, longest_side: null}
+nll: {steps: 3, images: 2, lr: 1e-2, drop_every: null}
+map: {steps: 2, images: 2, windows: null, drop_every: null}
+run: {eval_every: 2, log_every: 1, report: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of five steps."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "tiny.yaml").write_text(CONFIG)
+    assert main(["train", "--config", str(folder / "tiny.yaml"), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A config file in a folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(CONFIG)
+    return "tiny.yaml"
+
+
+def test_run_folder_holds_config_log_checkpoints_and_best_weights(run: Path) -> None:
+    assert {"config.yaml", "log.jsonl", "checkpoints", "best.safetensors", "evaluation.json"} <= {
+        path.name for path in run.iterdir()
+    }
+    lines = read_log(run / "log.jsonl")
+    assert [(line["step"], line["phase"]) for line in lines if line["kind"] == "train"] == [
+        *((1, "nll"), (2, "nll"), (3, "nll"), (4, "map"), (5, "map")),
+    ]
+
+
+def test_end_tells_the_map_the_report_and_what_to_do_next(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--config", tiny, "--nll.steps", "0", "--map.steps", "1", "--run.report"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = json.loads(Path("runs/tiny-1/evaluation.json").read_text())["map"]
+    assert lines[0] == "run folder runs/tiny-1"
+    assert lines[-4] == f"mAP voc12 {100 * found:.1f} at step 1, the best of 1 steps"
+    assert lines[-3] == "report    runs/tiny-1/report.html"
+    assert Path("runs/tiny-1/report.html").stat().st_size > 0
+    assert "stepgrad evaluate --run runs/tiny-1" in lines[-2]
+    assert "stepgrad detect --run runs/tiny-1" in lines[-1]
+
+
+def test_a_folder_that_holds_a_run_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (run / "log.jsonl").read_bytes()
+    assert main(["train", "--config", "shapes", "--out", str(run)]) == 2
+    assert f"`stepgrad train --resume {run}`" in capsys.readouterr().err
+    assert (run / "log.jsonl").read_bytes() == before
+
+
+def test_default_folder_is_the_first_free_number(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[str] = []
+
+    def note(config: Any, folder: Path, progress: Any) -> engine.RunResult:
+        chosen.append(str(folder))
+        return engine.RunResult(folder, 1, None, {}, None)
+
+    monkeypatch.setattr(engine, "train", note)
+    for words in (["--config", "shapes"], ["--config", tiny], ["--data.path", "VOC 2007/"], []):
+        assert main(["train", *words]) == 0
+    Path("runs/shapes-1").mkdir(parents=True)
+    assert main(["train", "--config", "shapes"]) == 0
+    assert chosen == ["runs/shapes-1", "runs/tiny-1", "runs/VOC-2007-1", "runs/shapes-1", "runs/shapes-2"]
+
+
+def test_several_processes_need_a_named_folder(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--config", tiny, "--run.devices", "2"]) == 2
+    assert "name it with --out" in capsys.readouterr().err
+
+
+def test_ctrl_c_gives_130_and_says_how_to_go_on(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = RichProgress.step
+
+    def press(progress: RichProgress, line: Any) -> None:
+        real(progress, line)
+        if line["step"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RichProgress, "step", press)
+        assert main(["train", "--config", tiny, "--out", "a"]) == 130
+    assert "go on with `stepgrad train --resume a`" in capsys.readouterr().out
+    assert main(["train", "--resume", "a"]) == 0
+    assert "best of 5 steps" in capsys.readouterr().out
+    steps = [line["step"] for line in read_log(Path("a/log.jsonl")) if line["kind"] == "train"]
+    assert steps == [1, 2, 3, 4, 5]
+
+
+def test_what_cannot_be_resumed_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--resume", str(tmp_path / "none")]) == 2
+    assert "is no run folder" in capsys.readouterr().err
+    assert main(["train", "--resume", str(run), "--step", "1"]) == 2
+    assert "has no checkpoint of step 1" in capsys.readouterr().err
+
+
+def test_evaluate_gives_the_number_of_the_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "r.json"
+    assert main(["evaluate", "--run", str(run), "--report", str(report)]) == 0
+    expected = json.loads((run / "evaluation.json").read_text())
+    assert json.loads(report.read_text())["map"] == expected["map"]
+    assert capsys.readouterr().out.startswith(f"voc12, 4 images, {expected['detections']} detections")
+
+
+def test_last_checkpoint_can_be_judged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--run", str(run), "--checkpoint", "last"]) == 0
+    expected = next(line for line in read_log(run / "log.jsonl") if line["kind"] == "val" and line["step"] == 5)
+    captured = capsys.readouterr()
+    assert "step 5: 4 images of shapes val" in captured.err
+    assert f"mAP {expected['map']['voc12']:.4f}" in captured.out
+
+
+def test_saved_detections_judge_the_same(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "found.json"
+    assert main(["evaluate", "--run", str(run), "--save_detections", str(saved)]) == 0
+    own = capsys.readouterr().out
+    assert main(["evaluate", "--detections", str(saved), "--data", "shapes:val,length=4"]) == 0
+    assert capsys.readouterr().out == own
+
+
+def test_a_run_is_judged_on_other_data_by_several_protocols(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--data", "shapes:test,length=3", "--split", "test", "--compare", "voc12", "coco"]
+    assert main(["evaluate", "--run", str(run), *words]) == 0
+    captured = capsys.readouterr()
+    assert "3 images of shapes test" in captured.err
+    assert "voc12 0." in captured.out
+
+
+def test_voc_data_is_counted_as_in_training_unless_told_otherwise(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By default in its own convention; in that of the files, numbers are those of the files."""
+    names = load_dataset("shapes", "val").class_names
+    root = write_voc(tmp_path / "V", {"a": [(names[0], 11, 6, 30, 25)]}, {"all": "a"})
+    (root / "classes.txt").write_text("\n".join(names))
+    np.savez(tmp_path / "w.npz", ids=["a"], offsets=[0, 2], boxes=[[10, 5, 30, 15], [35, 5, 55, 30]])  # half; none
+    common = ["--run", str(run), "--data", str(root), "--windows", str(tmp_path / "w.npz"), "--protocol", "voc12"]
+    shares = {}
+    for boxes in ([], ["--boxes", "converted"], ["--boxes", "file"]):
+        saved = tmp_path / "found"
+        assert main(["evaluate", *common, *boxes, "--save_detections", str(saved)]) == 0
+        shares[" ".join(boxes)] = capsys.readouterr().out.splitlines()[2].split()[4]  # recall of the first class
+    assert shares == {"": "1.0000", "--boxes converted": "1.0000", "--boxes file": "0.0000"}
+    assert main(["evaluate", "--detections", str(saved), *common[2:4], "--boxes", "converted", *common[6:]]) == 0
+    assert capsys.readouterr().out.splitlines()[2].split()[4] == "1.0000"
+
+
+def test_images_nobody_looked_at_are_not_missed(tmp_path: Path) -> None:
+    dataset = load_dataset(write_coco(tmp_path / "C", coco_content()))
+    assert len(dataset) == 2
+    nothing = FileDetections(detections_of([], 0, []), inclusive=False)
+    counts = {n: Judged(first_images(dataset, n), nothing).evidence(True).objects.images.tolist() for n in (1, 2)}
+    assert counts[1] == [image for image in counts[2] if image == 0] != counts[2]
+
+
+BAD = {
+    "two sources": (["--detections", "x.json"], "not both"),
+    "split without data": (["--split", "test"], "split: goes with --data"),
+    "windows without data": (["--windows", "w.npz"], "windows: goes with --data"),
+    "names": (["--class_names", "a", "b"], "class_names: a run has its own"),
+    "checkpoint": (["--checkpoint", "bst"], "best, last or a step but got 'bst'"),
+    "missing step": (["--checkpoint", "1"], "has no checkpoint of step 1"),
+    "protocol": (["--protocol", "voc7"], "Did you mean 'voc07'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_mistakes_are_named(case: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, message = BAD[case]
+    assert main(["evaluate", "--run", str(run), *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_only_a_run_can_do_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--save_detections", "y.json"]) == 2
+    assert capsys.readouterr().err == "stepgrad: save_detections: goes with --run.\n"
+
+
+def test_data_of_other_classes_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_voc(tmp_path / "V")
+    np.savez(tmp_path / "w.npz", ids=["a", "b"], offsets=[0, 1, 2], boxes=[[0, 0, 9, 9]] * 2)
+    assert main(["evaluate", "--run", str(run), "--data", str(root), "--windows", str(tmp_path / "w.npz")]) == 2
+    assert "expected the classes of the run, disk, ring" in capsys.readouterr().err
+
+
+def test_detect_finds_windows_and_objects_in_a_picture(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("cv2.ximgproc", reason="selective search needs the extra `detector`")
+    load_dataset("shapes", "test").image(0).save(tmp_path / "p.png")
+    out = tmp_path / "out"
+    assert main(["detect", "--run", str(run), str(tmp_path / "p.png"), "--top", "3", "--out", str(out)]) == 0
+    (entry,) = json.loads((out / "detections.json").read_text())["images"]
+    assert (entry["width"], entry["height"]) == (160, 160)
+    scores = [found["score"] for found in entry["detections"]]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert (out / "p.png").stat().st_size > 0
