@@ -110,8 +110,11 @@ def _traced_trunk(name: str) -> fx.GraphModule:
     graph.erase_node(old_output)
     with graph.inserting_after(maps[-1]):
         graph.output(maps[-1])
-    graph.eliminate_dead_code()
-    return fx.GraphModule(network, graph)
+    trunk = fx.GraphModule(network, graph)
+    trunk.graph.eliminate_dead_code()
+    trunk.delete_all_unused_submodules()
+    trunk.recompile()
+    return trunk
 
 
 def _no_map(name: str) -> ConfigError:

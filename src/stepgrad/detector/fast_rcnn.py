@@ -168,7 +168,7 @@ class FastRCNN(nn.Module):
         return self._losses(activations, samples, targets)
 
     def extract(self, images: Sequence[Image]) -> list[Features]:
-        """The trunk's output for each image; images of the same size after scaling go through it together."""
+        """The trunk's output for each image; on a GPU, images of the same size after scaling go through it together."""
         check_lists(images=images)
         check_images(images, self.channels)
         return self._features(images)
@@ -192,24 +192,34 @@ class FastRCNN(nn.Module):
         found = {i: image for i, image in enumerate(images) if isinstance(image, Features)}
         if found and self.training and not self.trunk_is_frozen:
             raise InputError("Expected images, not features, because the trunk trains; freeze it with freeze='trunk'.")
-        by_size: dict[tuple[int, int], list[int]] = {}
-        for i, image in enumerate(images):
-            if not isinstance(image, Features):
-                size = scaled_size(image.shape[1], image.shape[2], self.shortest_side, self.longest_side)
-                by_size.setdefault(size, []).append(i)
-        for size, members in by_size.items():
+        for size, members in self._grouped(images).items():
             scales = [axis_scales(images[i], size) for i in members]  # type: ignore[arg-type]
             maps = self._run_trunk([images[i] for i in members], size)  # type: ignore[misc]
             found.update({i: Features(m, scale) for i, m, scale in zip(members, maps, scales, strict=True)})
         return [found[i] for i in range(len(images))]
 
+    def _grouped(self, images: Sequence[Image]) -> dict[tuple[int, int], list[int]]:
+        """The images that are not features yet, by size after scaling."""
+        by_size: dict[tuple[int, int], list[int]] = {}
+        for i, image in enumerate(images):
+            if not isinstance(image, Features):
+                size = scaled_size(image.shape[1], image.shape[2], self.shortest_side, self.longest_side)
+                by_size.setdefault(size, []).append(i)
+        return by_size
+
     def _run_trunk(self, images: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """(B, C, h, w) float32 maps of images that all get the same size."""
+        """(B, C, h, w) float32 maps of images that all get the same size.
+
+        On the CPU, unless a graph is built, one by one: it takes no longer, and a batch of another size would round
+        otherwise.
+        """
         device = self.head.fc6.weight.device
+        with_graph = torch.is_grad_enabled() and not self.trunk_is_frozen
         with torch.no_grad():
             inputs = torch.stack([trunk_input(image.to(device, non_blocking=True), size) for image in images])
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.trunk_is_frozen):
-            maps: Tensor = self.trunk(inputs)
+        with torch.set_grad_enabled(with_graph):
+            alone = device.type == "cpu" and not with_graph
+            maps: Tensor = torch.cat([self.trunk(one) for one in inputs.split(1)]) if alone else self.trunk(inputs)
             return maps.float()
 
     def _activations(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
