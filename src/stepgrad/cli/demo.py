@@ -1,145 +1,155 @@
-"""`stepgrad demo`: train a small scorer of windows for mAP after NMS on the built-in `shapes`; the mAP climbs."""
+"""`stepgrad demo`: a detector trained from nothing on the built-in `shapes`, for cross-entropy and then for mAP."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-from torch import Tensor, nn
-from torchvision.ops import roi_align
 
-from stepgrad.data import ShapesDataset
-from stepgrad.data.base import Target
 from stepgrad.errors import ConfigError
-from stepgrad.losses.map_loss import MAPLoss
-from stepgrad.metric.mean_ap import mean_average_precision
 
-ORIENTATIONS, CELLS = 8, 8
-REPORTS = 6  # rows of the table
+if TYPE_CHECKING:
+    from stepgrad.cli.progress import RichProgress
+    from stepgrad.evaluation import Evaluator
+    from stepgrad.report import ComparisonRow
+    from stepgrad.train.config import TrainConfig
 
-
-@dataclass(frozen=True)
-class Windows:
-    """Described windows and the objects of their images, in memory."""
-
-    features: list[Tensor]  # (N, F) each
-    boxes: list[Tensor]  # (N, 4) each
-    targets: list[Target]
-
-    def choose(self, images: list[int]) -> Windows:
-        return Windows(
-            [self.features[i] for i in images], [self.boxes[i] for i in images], [self.targets[i] for i in images]
-        )
+INTERRUPTED = 130
+TEST_IMAGES = 200
+NOTES = {
+    "nll": "cross-entropy, from nothing",
+    "nll-more": "from there, more cross-entropy",
+    "nll-then-map": "from there, mAP after NMS on as many images",
+}
 
 
-def describe(image: Tensor, boxes: Tensor) -> Tensor:
-    """(N, F) histograms of edge directions over a grid of cells in each window; nothing here is learned."""
-    grey = image.float().mean(0) / 255
-    dy, dx = torch.gradient(grey)
-    angle = torch.atan2(dy, dx) % torch.pi * (ORIENTATIONS / torch.pi)
-    bins = torch.arange(ORIENTATIONS, dtype=grey.dtype).view(-1, 1, 1)
-    apart = (angle - bins).abs()
-    share = (1 - torch.minimum(apart, ORIENTATIONS - apart)).clamp(min=0)
-    pooled = roi_align((share * torch.hypot(dx, dy))[None], [boxes], CELLS, aligned=True).flatten(1)
-    return pooled.sqrt() / pooled.sqrt().norm(dim=1, keepdim=True).clamp(min=1e-6)
+def demo(out: str = "runs/demo", steps: int = 600, map_steps: int = 40, images: int = 1000, seed: int = 0) -> int:
+    """Train a small detector on the built-in shapes, spend the same budget in two ways, and write a report.
 
-
-def _draw(split: str, count: int) -> Windows:
-    dataset = ShapesDataset(split, length=count)
-    boxes = [dataset.windows(i) for i in range(count)]
-    pairs = [dataset[i] for i in range(count)]
-    return Windows(
-        [describe(image, b) for (image, _), b in zip(pairs, boxes, strict=True)], boxes, [t for _, t in pairs]
-    )
-
-
-def demo(seconds: float = 120.0, images: int = 400, batch: int = 32, seed: int = 0) -> int:
-    """Train a small scorer on the built-in shapes with mAP after NMS as the loss, and print the mAP as it climbs.
+    First cross-entropy (`nll`). Then, from there, the control goes on with cross-entropy (`nll-more`), and another run
+    trains for mAP after NMS on as many images (`nll-then-map`). All three are measured on images that nothing was
+    trained on or chosen by. A few minutes on a laptop; no network, no GPU. Stopped by Ctrl-C, it goes on where it was.
 
     Args:
-        seconds: Train for about this long.
-        images: Training images to draw; a fifth as many again are held out.
-        batch: Images per step; one mAP is taken over all of them.
-        seed: Of the weights and the order of images.
+        out: Folder of the runs and the report.
+        steps: Minibatches of cross-entropy to begin with.
+        map_steps: Minibatches of training for mAP.
+        images: Training images to draw.
+        seed: Of everything.
+
+    Returns:
+        0; 130 after Ctrl-C.
     """
-    for name, value, least in (("images", images, 5), ("batch", batch, 1), ("seconds", seconds, 0)):
-        if value < least:
-            raise ConfigError(f"Expected --{name} to be at least {least} but got {value}.")
-    console = Console()
-    generator = torch.Generator().manual_seed(seed)
-    num_classes = len(ShapesDataset("train", 1).class_names)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = nn.Sequential(
-            nn.Linear(ORIENTATIONS * CELLS * CELLS, 128),
-            nn.ReLU(),
-            nn.Linear(128, num_classes),
-        )
-    train, held_out = _draw("train", images), _draw("val", max(1, images // 5))
-    loss_fn = MAPLoss(num_classes)
-    console.print(f"{images} images of shapes, {sum(map(len, train.boxes))} windows; loss: [bold]{loss_fn}[/]")
-    _first_call(model, loss_fn, train.choose([0]))
-    rows = _train(model, loss_fn, train, held_out, seconds, batch, generator, console)
+    for name, value in (("steps", steps), ("map_steps", map_steps), ("images", images)):
+        if value < 1:
+            raise ConfigError(f"Expected --{name} to be at least 1 but got {value}.")
+    console = Console(highlight=False)
+    began = time.monotonic()
+    console.print(f"three runs on the built-in pictures, in {out}", soft_wrap=True, markup=False)
+    from stepgrad.cli.progress import RichProgress  # these take seconds to import
+    from stepgrad.train.engine import RunInterrupted
+
+    try:
+        with RichProgress(console) as progress:
+            configs = demo_configs(Path(out), steps, map_steps, images, seed)
+            runs = {name: _run(Path(out) / name, config, progress) for name, config in configs.items()}
+            rows, evaluator = _measure(runs, progress)
+            report = _report(Path(out), runs, configs["nll-then-map"], rows, evaluator)
+    except RunInterrupted:
+        console.print(f"stopped and saved; the same command goes on: stepgrad demo --out {out}", soft_wrap=True)
+        return INTERRUPTED
     console.print(_table(rows))
-    console.print(
-        f"mAP on {len(held_out.boxes)} held-out images: {100 * rows[0][3]:.1f} before, {100 * rows[-1][3]:.1f} after "
-        f"{rows[-1][0]} steps in {rows[-1][1]:.0f} s. The loss is the metric: its gradient passes through NMS."
-    )
+    console.print(f"{time.monotonic() - began:.0f} s in all. Everything drawn: {report}", soft_wrap=True, markup=False)
     return 0
 
 
-@torch.no_grad()
-def _held_out_map(model: nn.Module, held_out: Windows) -> float:
-    scores = [model(features) for features in held_out.features]
-    return mean_average_precision(scores, held_out.boxes, held_out.targets).map
+def demo_configs(out: Path, steps: int, map_steps: int, images: int, seed: int) -> dict[str, TrainConfig]:
+    """The configs of the three runs, by name; the last two start from the weights of the first."""
+    from stepgrad.cli.configs import read_config
+    from stepgrad.train.checkpoint import checkpoint_path
+    from stepgrad.train.config import from_dict
+
+    run = {"seed": seed, "report": False}
+    base = from_dict(
+        {"data": {"train_images": images}, "nll": {"steps": steps}, "map": {"steps": map_steps}, "run": run},
+        read_config(["shapes"], {}),
+    )
+    start = {"weights": str(checkpoint_path(out / "nll" / "checkpoints", steps)), "score": "logprob"}
+    more = max(1, round(map_steps * base.map.images / base.nll.images))
+    changes: dict[str, dict[str, Any]] = {
+        "nll": {"loss": "nll", "run": {"eval_every": steps}},
+        "nll-more": {"loss": "nll", "nll": {"steps": more, "warmup": 0}, "model": start, "run": {"eval_every": more}},
+        "nll-then-map": {"loss": "map", "model": start, "run": {"eval_every": map_steps}},
+    }
+    return {name: from_dict(change, base) for name, change in changes.items()}
 
 
-def _first_call(model: nn.Module, loss_fn: MAPLoss, windows: Windows) -> None:
-    """Have the kernels compiled before the clock starts."""
-    loss_fn([model(windows.features[0])], windows.boxes, windows.targets).backward()
+def _run(folder: Path, config: TrainConfig, progress: RichProgress) -> Path:
+    """Train, or go on, or find it done."""
+    from stepgrad.train.engine import resume, train
+    from stepgrad.train.run_folder import RunFolder
+
+    run = RunFolder(folder)
+    if not run.config_file.exists():
+        progress.say(f"{folder.name}: {NOTES[folder.name]}")
+        train(config, folder, progress=progress)
+    elif run.config() != config:
+        raise ConfigError(f"{folder}: holds a demo with other settings; choose another --out, or delete it.")
+    elif not run.evaluation_file.exists():
+        progress.say(f"{folder.name}: going on")
+        resume(folder, progress=progress)
+    return folder
 
 
-Row = tuple[int, float, float, float]  # step, seconds, mAP of the last batch, mAP held out
+def _measure(runs: Mapping[str, Path], progress: RichProgress) -> tuple[list[ComparisonRow], Evaluator]:
+    """mAP of the last weights of each run on test images; the evaluator is that of the last run."""
+    from stepgrad.report import ComparisonRow
+    from stepgrad.train.inputs import open_data
+    from stepgrad.train.run_folder import RunFolder, open_run
+    from stepgrad.train.validate import validate
+
+    test = open_data("shapes", "test", limit=TEST_IMAGES)
+    rows = []
+    for name, folder in runs.items():
+        run = open_run(folder, "last")
+        evaluator = validate(run.model, test, [run.config.protocol, "coco"], progress, what=f"testing {name}")
+        result = evaluator.compute()
+        seconds = RunFolder(folder).history()[-1]["seconds"]
+        maps = {result.protocol.name: result.map, "coco": result["coco"].map}
+        rows.append(ComparisonRow(name, NOTES[name], maps, run.step, seconds))
+    return rows, evaluator
 
 
-def _train(
-    model: nn.Module,
-    loss_fn: MAPLoss,
-    train: Windows,
-    held_out: Windows,
-    seconds: float,
-    batch: int,
-    generator: torch.Generator,
-    console: Console,
-) -> list[Row]:
-    """One readable loop: score, loss, backward, step."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-    rows: list[Row] = [(0, 0.0, float("nan"), _held_out_map(model, held_out))]
-    columns = [TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("training", total=seconds)
-        start, step, spent = time.monotonic(), 0, 0.0
-        while spent < seconds:
-            chosen = train.choose(torch.randperm(len(train.boxes), generator=generator)[:batch].tolist())
-            scores = model(torch.cat(chosen.features)).split([len(b) for b in chosen.boxes])
-            loss = loss_fn(scores, chosen.boxes, chosen.targets)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            step, spent = step + 1, time.monotonic() - start
-            bar.update(task, completed=spent, description=f"step {step}, batch mAP {100 * loss_fn.metrics['map']:.1f}")
-            if spent >= seconds * len(rows) / REPORTS:
-                rows.append((step, spent, loss_fn.metrics["map"], _held_out_map(model, held_out)))
-    return rows
+def _report(
+    out: Path, runs: Mapping[str, Path], config: TrainConfig, rows: list[ComparisonRow], evaluator: Evaluator
+) -> Path:
+    from stepgrad.data import ShapesDataset
+    from stepgrad.report import write_report
+    from stepgrad.train.config import to_dict
+    from stepgrad.train.run_folder import RunFolder
+
+    first, second = (RunFolder(runs[name]).history() for name in ("nll", "nll-then-map"))
+    after = first[-1]["step"]
+    history = first[:-1] + [{**line, "step": line["step"] + after} for line in second[1:]]
+    return write_report(
+        out,
+        title="stepgrad demo: cross-entropy, then mAP",
+        config=to_dict(config),
+        history=history,
+        evidence=evaluator.evidence(),
+        protocols=[config.protocol, "coco"],
+        dataset=ShapesDataset("test", TEST_IMAGES),
+        comparison=rows,
+    )
 
 
-def _table(rows: list[Row]) -> Table:
-    table = Table("step", "seconds", "batch mAP", "held-out mAP", title="training for mAP after NMS")
-    for step, spent, batch_map, held_out in rows:
-        shown = "" if batch_map != batch_map else f"{100 * batch_map:.1f}"
-        table.add_row(str(step), f"{spent:.0f}", shown, f"{100 * held_out:.1f}")
+def _table(rows: list[ComparisonRow]) -> Table:
+    table = Table("training", "mAP", "COCO mAP", "steps", "seconds", title=f"on {TEST_IMAGES} test images")
+    for row in rows:
+        voc, coco = (f"{100 * value:.1f}" for value in row.maps.values())
+        table.add_row(row.name, voc, coco, str(row.steps), f"{row.seconds:.0f}")
     return table

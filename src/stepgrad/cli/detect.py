@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,13 +209,11 @@ class Windows:
 
     def of(self, path: Path, picture: Image.Image) -> Tensor:
         """(N, 4) windows, at most as many as in training."""
-        import torch
+        from stepgrad.train.inputs import choose_windows
 
         found = search_windows(picture) if self.stored is None else self._look_up(self.stored, path)
-        if self.limit is None or len(found) <= self.limit:
-            return found
-        generator = torch.Generator().manual_seed(zlib.crc32(path.stem.encode()))  # the same choice each time
-        return found[torch.randperm(len(found), generator=generator)[: self.limit].sort().values]
+        best_first = self.stored is not None and self.stored.source.endswith(".mat")
+        return choose_windows(found, self.limit, path.stem, best_first)
 
     def _look_up(self, stored: Proposals, path: Path) -> Tensor:
         for key in (path.stem, path.name, path.stem.lstrip("0")):  # COCO's ids are numbers

@@ -64,8 +64,10 @@ class RichProgress:
 
     def start(self, total: int, at: int) -> None:
         """Training begins, or goes on, at step `at`."""
-        self._total, self._first = total, at
+        self._total, self._first, self._validated = total, at, []
         self._began = self._printed = time.monotonic()
+        if self._task is not None:  # of a run before this one
+            self._bars.remove_task(self._task)
         self._task = self._bars.add_task("training", total=total, completed=at)
 
     def step(self, line: Mapping[str, Any]) -> None:

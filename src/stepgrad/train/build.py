@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from stepgrad.detector import FastRCNN, Sampling
+from stepgrad.detector import FastRCNN, Sampling, WeightsReport
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.train.checkpoint import load_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
@@ -42,6 +42,7 @@ def build_model(config: TrainConfig, num_classes: int, weights: str | None) -> F
         )
     if own is not None:
         load_into(model, own, str(weights))
+        model.weights_report = WeightsReport(str(weights), model.weights_report.random, ())
     return model
 
 

@@ -288,7 +288,10 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
     try:
         return parser.parse_object({"value": value}).value
     except Exception as error:
-        raise ConfigError(f"{where}: expected {_plain(hint)} but got {value!r}.") from error
+        choices = [str(choice) for choice in get_args(hint)] if get_origin(hint) is Literal else []
+        raise ConfigError(
+            f"{where}: expected {_plain(hint)} but got {value!r}.{suggest(str(value), choices)}"
+        ) from error
 
 
 def _plain(hint: Any) -> str:

@@ -55,14 +55,8 @@ class Data:
     def windows(self, index: int) -> Tensor:
         """(N, 4). Where windows come in no order of worth, those used are a random choice fixed by the image's id."""
         image_id = self.dataset.ids[self.first + index]
-        found = self.proposals[image_id]
-        if self.max_windows is None or len(found) <= self.max_windows:
-            return found
-        if self.proposals.source.endswith(".mat"):  # the best come first
-            return found[: self.max_windows]
-        generator = torch.Generator().manual_seed(zlib.crc32(str(image_id).encode()))
-        chosen = torch.randperm(len(found), generator=generator)[: self.max_windows]
-        return found[chosen.sort().values]
+        best_first = self.proposals.source.endswith(".mat")
+        return choose_windows(self.proposals[image_id], self.max_windows, str(image_id), best_first)
 
     def example(self, index: int, flipped: bool = False) -> Example:
         """One image, mirrored if asked for."""
@@ -83,6 +77,16 @@ class Data:
     def picture_facts(self, index: int) -> tuple[str, int]:
         """Fingerprint and width of the image."""
         return self.dataset.fingerprint(self.first + index), self.dataset.image(self.first + index).size[0]
+
+
+def choose_windows(windows: Tensor, most: int | None, key: str, best_first: bool = False) -> Tensor:
+    """At most so many of the windows: the first where they come best first, else a random choice fixed by `key`."""
+    if most is None or len(windows) <= most:
+        return windows
+    if best_first:
+        return windows[:most]
+    generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+    return windows[torch.randperm(len(windows), generator=generator)[:most].sort().values]
 
 
 def mirrored(example: Example) -> Example:

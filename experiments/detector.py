@@ -1,0 +1,230 @@
+"""Three ways to spend a budget: cross-entropy; cross-entropy for the whole budget; cross-entropy, then mAP.
+
+    python -m experiments.detector choose --set shapes --runs DIR
+    python -m experiments.detector final --set shapes --runs DIR
+    python -m experiments.detector choose --set voc --data FOLDER --runs DIR
+    python -m experiments.detector final --set voc --data FOLDER --runs DIR
+
+Every seed trains one cross-entropy model (`nll`); both second halves start from its last weights. The control, `nll-more`,
+sees as many windows as the mAP steps do, in cross-entropy's own minibatches. `choose` tries the same learning rates for
+both on images held out of the training set (for `shapes`, its val split); `final` runs the chosen ones with three seeds
+and evaluates once on images that nothing was chosen by (`shapes`: test; VOC 2012: val). A run that is on record is not
+run again, so a stopped experiment goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from experiments.results import load_runs, save_runs
+from stepgrad.cli.progress import RichProgress
+from stepgrad.data.files import write_whole
+from stepgrad.train.checkpoint import list_checkpoints
+from stepgrad.train.config import TrainConfig, from_dict
+from stepgrad.train.engine import resume, train
+from stepgrad.train.features import source_for
+from stepgrad.train.inputs import open_data
+from stepgrad.train.run_folder import open_run
+from stepgrad.train.validate import validate
+
+RESULTS = Path(__file__).parent / "results"
+RATES = (1e-5, 3e-5, 1e-4, 3e-4)
+"""Of AdamW, for both second halves."""
+CHOOSING_SEED = 100
+SEEDS = (0, 1, 2)
+PROTOCOLS = ["voc12", "voc07", "coco"]
+INTRODUCTION = f"""# Three ways to spend a budget
+{(__doc__ or "").split(chr(10), 1)[1]}
+mAP in per cent, mean (standard deviation) over seeds.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A set of images, a network for it, and a budget."""
+
+    content: dict[str, Any]
+    held_out: tuple[str, int]
+    """Split that rates are chosen by, and how many of its images."""
+    final: tuple[str, int]
+    map_estimators: tuple[str, ...] = ("mee", "radius")
+
+    def config(self, arm: str, seed: int, rate: float | None, start: Path | None, cache: Path) -> TrainConfig:
+        """The run of an arm: `nll`, `nll-more`, or `map-` and an estimator."""
+        base = from_dict(self.content)
+        changes: dict[str, Any] = {
+            "loss": "map" if arm.startswith("map") else "nll",
+            "data": {"val": self.held_out[0], "val_images": self.held_out[1]},
+            "run": {"seed": seed, "feature_cache": str(cache), "accelerator": "cpu", "report": False, "keep": 1},
+        }
+        if start is not None:
+            changes["model"] = {"weights": str(start), "score": "logprob"}
+        if arm == "nll-more":
+            windows = base.map.steps * base.map.images * (base.map.windows or 250)
+            steps = round(windows / (base.nll.images * (base.nll.windows or 64)))
+            changes["nll"] = {"steps": steps, "lr": rate, "drop_every": None, "warmup": 0}
+        if arm.startswith("map"):
+            estimator = arm.removeprefix("map-")
+            changes["map"] = {"lr": rate}
+            changes["map_loss"] = {"estimator": estimator, "balance": "none" if estimator == "radius" else "class"}
+        config = from_dict(changes, base)
+        every = {"eval_every": config.total_steps, "save_every": max(50, config.total_steps // 5)}
+        return from_dict({"run": every}, config)
+
+
+def settings(name: str, data: Path | None) -> Setting:
+    """`shapes` with the tiny network from nothing, or `voc` with a frozen ImageNet AlexNet trunk."""
+    adam = {"optimizer": "adamw", "drop_every": None, "background_overlap": 0.0}
+    if name == "shapes":
+        content = {
+            "data": {"path": "shapes", "train_images": 1000, "max_windows": None},
+            "model": {"backbone": "tiny", "weights": None, "hidden": 256, "dropout": 0.2, "freeze": "none"},
+            "nll": {**adam, "steps": 400, "images": 8, "windows": 64, "lr": 1e-3, "weight_decay": 0.01},
+            "map": {**adam, "steps": 100, "images": 16, "windows": None, "foreground": None, "ground_truth": False},
+        }
+        content["model"].update(shortest_side=None, longest_side=None)
+        return Setting(content, ("val", 200), ("test", 500))
+    if data is None:
+        raise SystemExit("--data: expected the folder that holds VOC2012-320 and weights")
+    voc = data / "VOC2012-320"
+    content = {
+        "data": {
+            "path": str(voc),
+            "windows": str(voc / "selective_search_fast.npz"),
+            "train": "train[:1000]",
+            "max_windows": 300,
+        },
+        "model": {
+            "backbone": "alexnet",
+            "weights": str(data / "weights" / "alexnet_features_imagenet.pt"),
+            "hidden": 1024,
+            "freeze": "trunk",
+            "shortest_side": 480,
+            "longest_side": 640,
+        },
+        "nll": {**adam, "steps": 500, "images": 16, "windows": 64, "lr": 3e-4, "weight_decay": 0.01},
+        "map": {**adam, "steps": 80, "images": 32, "windows": 150, "foreground": None, "ground_truth": False},
+    }
+    return Setting(content, ("train[3500:3800]", 300), ("val", 500))
+
+
+def run_arm(setting: Setting, arm: str, seed: int, rate: float | None, runs: Path, progress: RichProgress) -> Path:
+    """Train an arm if it has not been; returns its folder."""
+    start = None
+    if arm != "nll":
+        start = list_checkpoints(run_arm(setting, "nll", seed, None, runs, progress) / "checkpoints")[-1]
+    folder = runs / ("-".join([arm, f"seed{seed}", *([f"{rate:g}"] if rate else [])]))
+    if not (folder / "evaluation.json").exists():
+        progress.say(f"{folder}")
+        if (folder / "config.yaml").exists():
+            resume(folder, progress=progress)
+        else:
+            train(setting.config(arm, seed, rate, start, runs / "features"), folder, progress=progress)
+    return folder
+
+
+def measure(
+    setting: Setting, folder: Path, where: tuple[str, int], runs: Path, progress: RichProgress
+) -> dict[str, Any]:
+    """mAP of a run's last weights on `where`."""
+    run = open_run(folder, "last")
+    d = run.config.data
+    data = open_data(d.path, where[0], d.windows, where[1], d.max_windows)
+    evaluator = validate(run.model, data, PROTOCOLS, progress, source_for(run.model, runs / "features"))
+    result = evaluator.compute()
+    return {"map": {name: 100 * result[name].map for name in PROTOCOLS}, "images": len(data)}
+
+
+def one(phase: str, name: str, setting: Setting, arm: str, seed: int, rate: float | None, runs: Path) -> dict[str, Any]:
+    """The record of a run, made if there is none."""
+    file = RESULTS / "detector.json"
+    known = [r for r in load_runs(file, phase) if (r["set"], r["arm"], r["seed"], r["rate"]) == (name, arm, seed, rate)]
+    if known:
+        return known[0]
+    began = time.monotonic()
+    with RichProgress() as progress:
+        folder = run_arm(setting, arm, seed, rate, runs, progress)
+        where = setting.held_out if phase == "choose" else setting.final
+        found = measure(setting, folder, where, runs, progress)
+    row = {
+        **{"set": name, "arm": arm, "seed": seed, "rate": rate, "where": where[0], **found},
+        "seconds": round(time.monotonic() - began, 1),
+        "steps": open_run(folder, "last").step,
+        "commit": _commit(),
+    }
+    save_runs(file, phase, row)
+    print(row, flush=True)
+    return row
+
+
+def _commit() -> str:
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+
+
+def choose(name: str, setting: Setting, runs: Path) -> None:
+    """Every rate for every second half, judged on held-out training images."""
+    one("choose", name, setting, "nll", CHOOSING_SEED, None, runs)
+    for arm in second_halves(setting):
+        for rate in RATES:
+            one("choose", name, setting, arm, CHOOSING_SEED, rate, runs)
+
+
+def second_halves(setting: Setting) -> list[str]:
+    return ["nll-more", *(f"map-{estimator}" for estimator in setting.map_estimators)]
+
+
+def best_rate(name: str, arm: str) -> float:
+    rows = [r for r in load_runs(RESULTS / "detector.json", "choose") if (r["set"], r["arm"]) == (name, arm)]
+    return max(rows, key=lambda r: r["map"]["voc12"])["rate"]
+
+
+def final(name: str, setting: Setting, runs: Path) -> None:
+    """The chosen rates, three seeds, images that nothing was chosen by."""
+    for seed in SEEDS:
+        one("final", name, setting, "nll", seed, None, runs)
+        for arm in second_halves(setting):
+            one("final", name, setting, arm, seed, best_rate(name, arm), runs)
+
+
+def render() -> str:
+    """The table of all final runs, written to results/detector.md."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in load_runs(RESULTS / "detector.json", "final"):
+        groups.setdefault((row["set"], row["arm"]), []).append(row)
+    lines = ["| set | training | rate | steps | voc12 | voc07 | coco | seeds |", "|" + "---|" * 8]
+    for (name, arm), rows in groups.items():
+        cells = [f"{_mean([r['map'][p] for r in rows])}" for p in PROTOCOLS]
+        lines.append(
+            f"| {name} | {arm} | {rows[0]['rate'] or '-'} | {rows[0]['steps']} | {' | '.join(cells)} | {len(rows)} |"
+        )
+    text = "\n".join([INTRODUCTION, *lines, ""])
+    write_whole(RESULTS / "detector.md", text.encode())
+    return text
+
+
+def _mean(values: list[float]) -> str:
+    spread = f" ({statistics.stdev(values):.1f})" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phase", choices=["choose", "final", "render"])
+    parser.add_argument("--set", choices=["shapes", "voc"], default="shapes")
+    parser.add_argument("--data", type=Path, default=None)
+    parser.add_argument("--runs", type=Path, default=Path("runs/experiments"))
+    args = parser.parse_args()
+    if args.phase != "render":
+        setting = settings(args.set, args.data)
+        {"choose": choose, "final": final}[args.phase](args.set, setting, args.runs / args.set)
+    print(render())
+
+
+if __name__ == "__main__":
+    main()
