@@ -1,0 +1,145 @@
+"""Scored windows of a dataset in one .npz file, and which of them NMS keeps and which find an object.
+
+NMS and matching look at one image at a time, so they are done once; the mAP of any choice of images is then a matter of
+sorting.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchvision.ops import box_iou
+
+import stepgrad as sg
+from stepgrad.data.files import write_whole
+
+NMS_THRESHOLD, MATCH_THRESHOLD = 0.3, 0.5
+
+
+@dataclass(frozen=True)
+class ScoredImages:
+    """One entry per image, as `stepgrad.MAPLoss` takes them."""
+
+    scores: list[Tensor]  # (N, K)
+    boxes: list[Tensor]  # (N, 4)
+    targets: list[dict[str, Tensor]]  # boxes, labels, difficult
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def num_classes(self) -> int:
+        return self.scores[0].shape[1]
+
+    def save(self, file: Path) -> None:
+        """Write one compressed file."""
+        arrays = {
+            "windows": np.array([len(s) for s in self.scores]),
+            "objects": np.array([len(t["labels"]) for t in self.targets]),
+            "scores": torch.cat(self.scores).numpy(),
+            "boxes": torch.cat(self.boxes).numpy(),
+            **{f"object_{key}": torch.cat([t[key] for t in self.targets]).numpy() for key in _KEYS},
+        }
+        content = io.BytesIO()
+        np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
+        write_whole(file, content.getvalue())
+
+    @staticmethod
+    def load(file: Path) -> ScoredImages:
+        with np.load(file) as archive:
+            content = {name: torch.from_numpy(archive[name]) for name in archive.files}
+        windows, objects = content["windows"].tolist(), content["objects"].tolist()
+        columns = {key: content[f"object_{key}"].split(objects) for key in _KEYS}
+        targets = [{key: columns[key][i] for key in _KEYS} for i in range(len(objects))]
+        return ScoredImages(list(content["scores"].split(windows)), list(content["boxes"].split(windows)), targets)
+
+
+_KEYS = ("boxes", "labels", "difficult")
+
+
+def score_run(folder: Path, checkpoint: str, images: int | None) -> ScoredImages:
+    """All validation windows as the detector of a run scores them."""
+    from stepgrad.train.inputs import open_split
+    from stepgrad.train.run_folder import open_run
+
+    run = open_run(folder, checkpoint)
+    data = open_split(run.config.data, "val")
+    scores, boxes, targets = [], [], []
+    for i in range(min(len(data), images or len(data))):
+        example = data.example(i)
+        with torch.no_grad():
+            (found,) = run.model.score_windows([example.image], [example.windows])
+        scores.append(found.cpu())
+        boxes.append(example.windows)
+        targets.append({key: _flag_or(example.target, key) for key in _KEYS})
+    return ScoredImages(scores, boxes, targets)
+
+
+def _flag_or(target: Any, key: str) -> Tensor:
+    found: Tensor = target[key] if key in target else torch.zeros(len(target["labels"]), dtype=torch.bool)
+    return found
+
+
+@dataclass(frozen=True)
+class ClassRecords:
+    """What NMS leaves of one class in all images, by decreasing score; hits on difficult objects are left out."""
+
+    image: NDArray[np.int32]
+    hit: NDArray[np.bool_]
+    positives: NDArray[np.int64]  # (images,) objects to find
+
+
+def judge(images: ScoredImages) -> list[ClassRecords]:
+    """NMS and matching by VOC's rules, class by class."""
+    return [_judge_class(images, c) for c in range(images.num_classes)]
+
+
+def _judge_class(images: ScoredImages, c: int) -> ClassRecords:
+    parts = [_judge_image(images, i, c) for i in range(len(images))]
+    image = np.repeat(np.arange(len(images), dtype=np.int32), [len(hit) for _, hit, _ in parts])
+    score = np.concatenate([s for s, _, _ in parts])
+    hit = np.concatenate([h for _, h, _ in parts])
+    order = np.argsort(-score, kind="stable")
+    order = order[hit[order] >= 0]
+    return ClassRecords(image[order], hit[order] > 0, np.array([p for _, _, p in parts], dtype=np.int64))
+
+
+def _judge_image(images: ScoredImages, i: int, c: int) -> tuple[NDArray[np.float64], NDArray[np.int8], int]:
+    """Scores of the windows kept, 1 for a hit, 0 for a false alarm, -1 for a hit on a difficult object; objects."""
+    scores, boxes, target = images.scores[i][:, c], images.boxes[i], images.targets[i]
+    keep, _ = sg.nms(boxes, scores, NMS_THRESHOLD)
+    chosen = target["labels"] == c
+    objects, difficult = target["boxes"][chosen].double(), target["difficult"][chosen].tolist()
+    found = np.zeros(len(keep), dtype=np.int8)
+    if difficult and len(keep):
+        overlap, which = box_iou(boxes[keep].double(), objects).max(dim=1)
+        taken: set[int] = set()
+        for row in (overlap >= MATCH_THRESHOLD).nonzero().flatten().tolist():
+            g = int(which[row])
+            found[row] = -1 if difficult[g] else int(g not in taken)
+            taken.add(g)
+    return scores[keep].double().numpy(), found, difficult.count(False)
+
+
+def mean_ap(records: Sequence[ClassRecords], chosen: NDArray[np.bool_]) -> tuple[float, float]:
+    """mAP of the chosen images: over all classes (absent ones count 0), and over those present."""
+    found = [_ap(r, chosen) for r in records]
+    present = [ap for ap in found if ap is not None]
+    return sum(present) / len(found), sum(present) / max(len(present), 1)
+
+
+def _ap(records: ClassRecords, chosen: NDArray[np.bool_]) -> float | None:
+    P = int(records.positives[chosen].sum())
+    if P == 0:
+        return None
+    ranks = np.flatnonzero(records.hit[chosen[records.image]]) + 1
+    precision = np.arange(1, len(ranks) + 1) / ranks
+    return float(np.maximum.accumulate(precision[::-1]).sum() / P)
