@@ -6,7 +6,8 @@
     python -m experiments.detector final --set voc --data FOLDER --runs DIR
 
 Every seed trains one cross-entropy model (`nll`); both second halves start from its last weights. The control, `nll-more`,
-sees as many windows as the mAP steps do, in cross-entropy's own minibatches. `choose` tries the same learning rates for
+sees as many images as the mAP steps do (VOC, where the trunk is frozen and windows are the cost: as many windows), in
+cross-entropy's own minibatches. `choose` tries the same learning rates for
 both on images held out of the training set (for `shapes`, its val split); `final` runs the chosen ones with three seeds
 and evaluates once on images that nothing was chosen by (`shapes`: test; VOC 2012: val). A run that is on record is not
 run again, so a stopped experiment goes on where it was.
@@ -23,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.results import load_runs, save_runs
+from stepgrad.cli.configs import read_config
 from stepgrad.cli.progress import RichProgress
 from stepgrad.data.files import write_whole
 from stepgrad.train.checkpoint import list_checkpoints
-from stepgrad.train.config import TrainConfig, from_dict
+from stepgrad.train.config import PhaseConfig, TrainConfig, from_dict, to_dict
 from stepgrad.train.engine import resume, train
 from stepgrad.train.features import source_for
 from stepgrad.train.inputs import open_data
@@ -53,7 +55,12 @@ class Setting:
     held_out: tuple[str, int]
     """Split that rates are chosen by, and how many of its images."""
     final: tuple[str, int]
+    counts_windows: bool
     map_estimators: tuple[str, ...] = ("mee", "radius")
+
+    def budget(self, phase: PhaseConfig) -> int:
+        """Images of a phase, or windows where all are of the same number."""
+        return phase.steps * phase.images * (phase.windows or 1 if self.counts_windows else 1)
 
     def config(self, arm: str, seed: int, rate: float | None, start: Path | None, cache: Path) -> TrainConfig:
         """The run of an arm: `nll`, `nll-more`, or `map-` and an estimator."""
@@ -66,8 +73,7 @@ class Setting:
         if start is not None:
             changes["model"] = {"weights": str(start), "score": "logprob"}
         if arm == "nll-more":
-            windows = base.map.steps * base.map.images * (base.map.windows or 250)
-            steps = round(windows / (base.nll.images * (base.nll.windows or 64)))
+            steps = round(self.budget(base.map) / self.budget(base.nll) * base.nll.steps)
             changes["nll"] = {"steps": steps, "lr": rate, "drop_every": None, "warmup": 0}
         if arm.startswith("map"):
             estimator = arm.removeprefix("map-")
@@ -82,14 +88,9 @@ def settings(name: str, data: Path | None) -> Setting:
     """`shapes` with the tiny network from nothing, or `voc` with a frozen ImageNet AlexNet trunk."""
     adam = {"optimizer": "adamw", "drop_every": None, "background_overlap": 0.0}
     if name == "shapes":
-        content = {
-            "data": {"path": "shapes", "train_images": 1000, "max_windows": None},
-            "model": {"backbone": "tiny", "weights": None, "hidden": 256, "dropout": 0.2, "freeze": "none"},
-            "nll": {**adam, "steps": 400, "images": 8, "windows": 64, "lr": 1e-3, "weight_decay": 0.01},
-            "map": {**adam, "steps": 100, "images": 16, "windows": None, "foreground": None, "ground_truth": False},
-        }
-        content["model"].update(shortest_side=None, longest_side=None)
-        return Setting(content, ("val", 200), ("test", 500))
+        base = to_dict(read_config(["shapes"], {}))
+        content = {name: base[name] for name in ("data", "model", "nll", "map")}
+        return Setting(content, ("val", 200), ("test", 500), counts_windows=False)
     if data is None:
         raise SystemExit("--data: expected the folder that holds VOC2012-320 and weights")
     voc = data / "VOC2012-320"
@@ -111,7 +112,7 @@ def settings(name: str, data: Path | None) -> Setting:
         "nll": {**adam, "steps": 500, "images": 16, "windows": 64, "lr": 3e-4, "weight_decay": 0.01},
         "map": {**adam, "steps": 80, "images": 32, "windows": 150, "foreground": None, "ground_truth": False},
     }
-    return Setting(content, ("train[3500:3800]", 300), ("val", 500))
+    return Setting(content, ("train[3500:3800]", 300), ("val", 500), counts_windows=True)
 
 
 def run_arm(setting: Setting, arm: str, seed: int, rate: float | None, runs: Path, progress: RichProgress) -> Path:

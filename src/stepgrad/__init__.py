@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepgrad.detector import FastRCNN as FastRCNN
     from stepgrad.evaluation import Evaluator as Evaluator
     from stepgrad.gradient.estimators import mee as mee
     from stepgrad.gradient.estimators import radius_difference as radius_difference
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Evaluator": "evaluation",
+    "FastRCNN": "detector",
     "MAPLoss": "losses.map_loss",
     "MAPResult": "metric.mean_ap",
     "PROTOCOLS": "metric.protocol",

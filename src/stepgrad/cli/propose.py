@@ -12,7 +12,6 @@ from rich.table import Table
 
 from stepgrad.data import (
     CachedProposals,
-    DetectionDataset,
     Recall,
     SearchSettings,
     generate_proposals,
