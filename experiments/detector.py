@@ -109,8 +109,8 @@ def settings(name: str, data: Path | None) -> Setting:
             "shortest_side": 480,
             "longest_side": 640,
         },
-        "nll": {**adam, "steps": 500, "images": 16, "windows": 64, "lr": 3e-4, "weight_decay": 0.01},
-        "map": {**adam, "steps": 80, "images": 32, "windows": 150, "foreground": None, "ground_truth": False},
+        "nll": {**adam, "steps": 400, "images": 16, "windows": 64, "lr": 3e-4, "weight_decay": 0.01},
+        "map": {**adam, "steps": 50, "images": 32, "windows": 150, "foreground": None, "ground_truth": False},
     }
     return Setting(content, ("train[3500:3800]", 300), ("val", 500), counts_windows=True)
 
@@ -144,7 +144,7 @@ def measure(
 
 def one(phase: str, name: str, setting: Setting, arm: str, seed: int, rate: float | None, runs: Path) -> dict[str, Any]:
     """The record of a run, made if there is none."""
-    file = RESULTS / "detector.json"
+    file = RESULTS / f"detector-{name}.json"
     known = [r for r in load_runs(file, phase) if (r["set"], r["arm"], r["seed"], r["rate"]) == (name, arm, seed, rate)]
     if known:
         return known[0]
@@ -181,7 +181,7 @@ def second_halves(setting: Setting) -> list[str]:
 
 
 def best_rate(name: str, arm: str) -> float:
-    rows = [r for r in load_runs(RESULTS / "detector.json", "choose") if (r["set"], r["arm"]) == (name, arm)]
+    rows = [r for r in load_runs(RESULTS / f"detector-{name}.json", "choose") if (r["set"], r["arm"]) == (name, arm)]
     return max(rows, key=lambda r: r["map"]["voc12"])["rate"]
 
 
@@ -196,7 +196,7 @@ def final(name: str, setting: Setting, runs: Path) -> None:
 def render() -> str:
     """The table of all final runs, written to results/detector.md."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in load_runs(RESULTS / "detector.json", "final"):
+    for row in [r for file in sorted(RESULTS.glob("detector-*.json")) for r in load_runs(file, "final")]:
         groups.setdefault((row["set"], row["arm"]), []).append(row)
     lines = ["| set | training | rate | steps | voc12 | voc07 | coco | seeds |", "|" + "---|" * 8]
     for (name, arm), rows in groups.items():

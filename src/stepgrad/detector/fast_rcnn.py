@@ -31,6 +31,7 @@ MAP_SAMPLING = Sampling(windows=500, foreground=None, background_overlap=0.0, gr
 """A ranking is trained on the windows it will meet: drawn without looking."""
 
 Image = Tensor | Features
+Generators = torch.Generator | Sequence[torch.Generator] | None
 
 
 class FastRCNN(nn.Module):
@@ -150,17 +151,42 @@ class FastRCNN(nn.Module):
         proposals: Sequence[Tensor],
         targets: Sequence[Target] | None = None,
         *,
-        generator: torch.Generator | None = None,
+        generator: Generators = None,
     ) -> Any:
-        """Losses in training, detections in evaluation. `generator` draws windows; None: torch's global one."""
+        """Losses in training, detections in evaluation.
+
+        In training this is `draw`, `activate` and `losses_of`, one after the other. `generator` draws the windows: one for
+        all images, one for each, or None, torch's global one.
+        """
         if not self.training:
             return self._detections(images, proposals)
         if targets is None:
             raise InputError("Expected targets in training mode but got None; call model.eval() to detect.")
         check_lists(images=images, proposals=proposals, targets=targets)
+        samples = self.draw(proposals, targets, generator)
+        return self.losses_of(self.activate(images, [s.windows for s in samples]), samples, targets)
+
+    def draw(
+        self, proposals: Sequence[Tensor], targets: Sequence[Target], generator: Generators = None
+    ) -> list[Sample]:
+        """The windows of a training step, and what they show."""
+        check_lists(proposals=proposals, targets=targets)
+        given = list(generator) if isinstance(generator, Sequence) else [generator] * len(proposals)
+        objects = objects_on_cpu(targets, self.num_classes)
+        return [
+            sample_windows(w, boxes, labels, self.num_classes, self.sampling, g)
+            for w, (boxes, labels), g in zip(windows_on_cpu(proposals), objects, given, strict=True)
+        ]
+
+    def activate(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
+        """The head's output for the windows of each image: (N, K), with one more column for background if it has one."""
         check_images(images, self.channels)
-        samples = self._samples(windows_on_cpu(proposals), targets, generator)
-        activations = self._activations(images, [s.windows for s in samples])
+        return self._activations(images, windows)
+
+    def losses_of(
+        self, activations: Sequence[Tensor], samples: Sequence[Sample], targets: Sequence[Target]
+    ) -> dict[str, Tensor]:
+        """The losses of a training step, which depend on the weights through the activations alone; sets `metrics`."""
         self.metrics = {
             "windows": sum(len(s.windows) for s in samples),
             "positives": sum(s.positives for s in samples),
@@ -178,15 +204,6 @@ class FastRCNN(nn.Module):
         check_lists(images=images, windows=windows)
         check_images(images, self.channels)
         return [self._ranking(a) for a in self._activations(images, windows_on_cpu(windows))]
-
-    def _samples(
-        self, windows: Sequence[Tensor], targets: Sequence[Target], generator: torch.Generator | None
-    ) -> list[Sample]:
-        objects = objects_on_cpu(targets, self.num_classes)
-        return [
-            sample_windows(w, boxes, labels, self.num_classes, self.sampling, generator)
-            for w, (boxes, labels) in zip(windows, objects, strict=True)
-        ]
 
     def _features(self, images: Sequence[Image]) -> list[Features]:
         found = {i: image for i, image in enumerate(images) if isinstance(image, Features)}
