@@ -7,8 +7,8 @@
 
 Every seed trains one cross-entropy model (`nll`); both second halves start from its last weights. The control, `nll-more`,
 sees as many images as the mAP steps do (VOC, where the trunk is frozen and windows are the cost: as many windows), in
-cross-entropy's own minibatches. `choose` tries the same learning rates for
-both on images held out of the training set (for `shapes`, its val split); `final` runs the chosen ones with three seeds
+cross-entropy's own minibatches. `+nll` adds the cross-entropy of the same windows to the mAP loss. `choose` tries the
+same learning rates for all on images held out of the training set (for `shapes`, its val split); `final` runs the chosen ones with three seeds
 and evaluates once on images that nothing was chosen by (`shapes`: test; VOC 2012: val). A run that is on record is not
 run again, so a stopped experiment goes on where it was.
 """
@@ -56,14 +56,14 @@ class Setting:
     """Split that rates are chosen by, and how many of its images."""
     final: tuple[str, int]
     counts_windows: bool
-    map_estimators: tuple[str, ...] = ("mee", "radius")
+    map_estimators: tuple[str, ...] = ("mee", "radius", "radius+nll")
 
     def budget(self, phase: PhaseConfig) -> int:
         """Images of a phase, or windows where all are of the same number."""
         return phase.steps * phase.images * (phase.windows or 1 if self.counts_windows else 1)
 
     def config(self, arm: str, seed: int, rate: float | None, start: Path | None, cache: Path) -> TrainConfig:
-        """The run of an arm: `nll`, `nll-more`, or `map-` and an estimator."""
+        """The run of an arm: `nll`, `nll-more`, or `map-` and an estimator, with `+nll` for a mixed objective."""
         base = from_dict(self.content)
         changes: dict[str, Any] = {
             "loss": "map" if arm.startswith("map") else "nll",
@@ -76,9 +76,13 @@ class Setting:
             steps = round(self.budget(base.map) / self.budget(base.nll) * base.nll.steps)
             changes["nll"] = {"steps": steps, "lr": rate, "drop_every": None, "warmup": 0}
         if arm.startswith("map"):
-            estimator = arm.removeprefix("map-")
-            changes["map"] = {"lr": rate}
-            changes["map_loss"] = {"estimator": estimator, "balance": "none" if estimator == "radius" else "class"}
+            estimator, plus, _ = arm.removeprefix("map-").partition("+nll")
+            changes["map"] = {"lr": rate, "drop_every": None}
+            changes["map_loss"] = {
+                "estimator": estimator,
+                "balance": "none" if estimator == "radius" else "class",
+                "nll_weight": 1.0 if plus else 0.0,
+            }
         config = from_dict(changes, base)
         every = {"eval_every": config.total_steps, "save_every": max(50, config.total_steps // 5)}
         return from_dict({"run": every}, config)

@@ -15,6 +15,7 @@ import torch
 import yaml
 
 import stepgrad.train.engine as engine
+from stepgrad.detector import FastRCNN
 from stepgrad.errors import ConfigError, DataError, NonFiniteError
 from stepgrad.train.checkpoint import list_checkpoints, load_checkpoint
 from stepgrad.train.config import TrainConfig, from_dict
@@ -179,18 +180,15 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_offered(tmp_pat
 def test_a_nan_stops_the_run_names_step_and_images_and_never_reaches_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = engine.training_step
+    real = FastRCNN.losses_of
+    calls = []
 
-    def poisoned(fabric: Any, model: Any, *rest: Any) -> Any:
-        if rest[3][1] == 3:  # the step
-            with torch.no_grad():
-                rest[2][0].windows.fill_(0)  # any change to the input is fine; the poison is in the loss
-            monkeypatch.setattr(
-                model.module, "forward", lambda *a, **k: {"loss_nll": torch.tensor(float("nan"), requires_grad=True)}
-            )
-        return real(fabric, model, *rest)
+    def poisoned(self: FastRCNN, *rest: Any) -> dict[str, torch.Tensor]:
+        calls.append(1)
+        losses = real(self, *rest)
+        return {name: value * float("nan") for name, value in losses.items()} if len(calls) == 4 else losses
 
-    monkeypatch.setattr(engine, "training_step", poisoned)
+    monkeypatch.setattr(FastRCNN, "losses_of", poisoned)
     with pytest.raises(
         NonFiniteError, match=r"step 4 of 12 \(nll\): the losses are nll nan; images \d, \d.*lower nll.lr"
     ):
@@ -206,6 +204,17 @@ def test_a_frozen_trunk_gives_the_same_run_with_and_without_remembered_features(
     assert list((tmp_path / "features").rglob("*.safetensors"))
     engine.train(frozen, tmp_path / "second")
     assert last(tmp_path / "first") == last(tmp_path / "second")
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_chunks_take_the_steps_of_whole_minibatches(tmp_path: Path, chunk: int) -> None:
+    plain: dict[str, Any] = {"model": {"dropout": 0.0}, "run": {"eval_every": 12}}  # dropout draws in another order
+    one_step = {"steps": 1}  # rounding grows: the order of two windows may turn on the last bit of their scores
+    phases = {"nll": {"chunk_images": chunk}, "map": {"chunk_images": chunk, **one_step}}
+    engine.train(small_config(**plain, map=one_step), tmp_path / "whole")
+    engine.train(small_config(**plain, **phases), tmp_path / "chunks")
+    whole, ours = (open_run(tmp_path / name, "last").model.state_dict() for name in ("whole", "chunks"))
+    assert all(torch.allclose(whole[name], ours[name], atol=1e-4) for name in whole)
 
 
 def test_the_callers_randomness_is_untouched(tmp_path: Path) -> None:

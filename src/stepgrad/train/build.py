@@ -12,6 +12,7 @@ from stepgrad.detector import FastRCNN, Sampling, WeightsReport
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.train.checkpoint import load_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
+from stepgrad.train.distributed import DistributedMAPLoss
 from stepgrad.train.run_folder import RunFolder, load_into
 from stepgrad.train.weights_file import load_weights
 
@@ -63,9 +64,16 @@ def own_weights(source: str | None) -> dict[str, Tensor] | None:
 
 
 def build_map_loss(config: TrainConfig, num_classes: int) -> MAPLoss:
-    """The loss of the mAP phase: the run's protocol, the model's NMS."""
-    options = {name: value for name, value in vars(config.map_loss).items() if name != "nll_weight"}
-    return MAPLoss(num_classes, config.protocol, config.model.nms_threshold, **options)
+    """The loss of the mAP phase: the run's protocol, the model's NMS, one over all processes."""
+    others = ("nll_weight", "memory_images")
+    options = {name: value for name, value in vars(config.map_loss).items() if name not in others}
+    return DistributedMAPLoss(
+        num_classes,
+        timeout=config.run.timeout,
+        protocol=config.protocol,
+        nms_threshold=config.model.nms_threshold,
+        **options,
+    )
 
 
 def enter_phase(model: FastRCNN, config: TrainConfig, name: PhaseName, phase: PhaseConfig, num_classes: int) -> None:

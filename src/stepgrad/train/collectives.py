@@ -96,6 +96,16 @@ def is_alone(group: dist.ProcessGroup | None) -> bool:
     return not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) == 1
 
 
+def rank() -> int:
+    """This process's number; 0 where it is the only one."""
+    return 0 if is_alone(None) else dist.get_rank()
+
+
+def world() -> int:
+    """How many processes there are."""
+    return 1 if is_alone(None) else dist.get_world_size()
+
+
 def _device_of(backend: str) -> torch.device:
     """Where tensors must lie for a backend; NCCL and its like know only their own devices."""
     if "gloo" in backend or "mpi" in backend or not torch.accelerator.is_available():
@@ -139,3 +149,21 @@ def _buckets(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
         found[-1].append(p)
         size += p.numel()
     return found
+
+
+def sum_over_processes(numbers: Sequence[float], timeout: float = DEFAULT_TIMEOUT) -> list[float]:
+    """Each number summed over all processes; the same where there is only one."""
+    if is_alone(None):
+        return [float(number) for number in numbers]
+    total = torch.tensor(numbers, dtype=torch.float64)
+    Channel(None, timeout).add_up(total, "adding up numbers of the step")
+    return [float(number) for number in total]
+
+
+def gather_objects(own: Any) -> list[Any]:
+    """What every process has, by rank."""
+    if is_alone(None):
+        return [own]
+    everyones: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, own)
+    return everyones

@@ -82,7 +82,10 @@ class PhaseConfig:
     steps: int = 40_000
     """Minibatches."""
     images: int = 2
-    """Images in a minibatch."""
+    """Images in a minibatch, over all processes; one loss is taken over all of them."""
+    chunk_images: int | None = None
+    """Run so many of them through the network at a time: the same gradient at the memory of a chunk, for a second forward
+    pass. None: all at once."""
     windows: int | None = 64
     """Windows of each image; None: all."""
     foreground: float | None = 0.25
@@ -137,6 +140,8 @@ class MAPLossConfig:
     """Classes without objects in the minibatch."""
     nll_weight: float = 0.0
     """Add so much of the cross-entropy of the same windows (needs log-probabilities)."""
+    memory_images: int = 0
+    """Rank the windows of so many images of earlier minibatches along with each new one, as constants; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,8 @@ class RunConfig:
     """Processes, one a device."""
     precision: Literal["32-true", "16-mixed", "bf16-mixed"] = "32-true"
     """Of the arithmetic."""
+    timeout: float = 300.0
+    """Seconds that processes wait for each other before they give up."""
     feature_cache: str | None = None
     """Folder for the features of a frozen trunk; None: inside the run folder."""
 
@@ -230,12 +237,14 @@ def _check(config: TrainConfig) -> None:
                 raise ConfigError(f"{name}.{key}: expected a number >= 0 but got {getattr(phase, key)!r}.")
         if phase.foreground is not None and not 0 <= phase.foreground <= 1:
             raise ConfigError(f"{name}.foreground: expected a share from 0 to 1 but got {phase.foreground!r}.")
-        for key in ("windows", "drop_every", "max_gradient_norm"):
+        for key in ("windows", "chunk_images", "drop_every", "max_gradient_norm"):
             if getattr(phase, key) is not None and not getattr(phase, key) > 0:
                 raise ConfigError(f"{name}.{key}: expected a number > 0 or null but got {getattr(phase, key)!r}.")
     for key in ("keep", "log_every", "devices"):
         if getattr(config.run, key) < 1:
             raise ConfigError(f"run.{key}: expected a number >= 1 but got {getattr(config.run, key)!r}.")
+    if config.map_loss.memory_images < 0:
+        raise ConfigError(f"map_loss.memory_images: expected a number >= 0 but got {config.map_loss.memory_images}.")
     if not config.phases():
         raise ConfigError(f"loss: {config.loss!r} has no steps; give nll.steps or map.steps.")
 

@@ -6,6 +6,7 @@ the very steps the unbroken one would have taken.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,16 +21,16 @@ from stepgrad.train.build import build_model, enter_phase
 from stepgrad.train.checkpoint import Checkpoint, save_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
 from stepgrad.train.features import source_for
-from stepgrad.train.finish import finish_run, save_best
+from stepgrad.train.finish import finish_run, save_best, validate_best
 from stepgrad.train.inputs import Example, Order, open_split
 from stepgrad.train.interrupts import Interrupts, RunInterrupted, Stop
 from stepgrad.train.optim import make_optimizer, set_learning_rate
 from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
 from stepgrad.train.progress import Progress, QuietProgress
 from stepgrad.train.run_folder import RunFolder, load_into
-from stepgrad.train.run_log import RunLog, versions
+from stepgrad.train.run_log import open_log, versions
 from stepgrad.train.state import RunResult, State
-from stepgrad.train.step import training_step
+from stepgrad.train.step import Stepper
 from stepgrad.train.validate import validate
 
 if TYPE_CHECKING:
@@ -42,15 +43,19 @@ __all__ = ["RunInterrupted", "RunResult", "resume", "train"]
 
 def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> RunResult:
     """Train by `config` into the folder `out`, which must not hold a run yet."""
+    fabric = _launch(config)
     folder = RunFolder(Path(out))
     folder.check_free()
-    return _Engine(config, folder, None, progress or QuietProgress()).run()
+    fabric.barrier()  # nobody begins before everybody has looked
+    return _Engine(config, folder, None, fabric, progress or QuietProgress()).run()
 
 
 def resume(out: str | Path, *, step: int | None = None, progress: Progress | None = None) -> RunResult:
     """Go on with the run in `out`, from its last checkpoint or that of an earlier `step`."""
     folder = RunFolder(Path(out))
-    return _Engine(folder.config(), folder, folder.checkpoint(step), progress or QuietProgress()).run()
+    config = folder.config()
+    fabric = _launch(config)
+    return _Engine(config, folder, folder.checkpoint(step), fabric, progress or QuietProgress()).run()
 
 
 @dataclass(frozen=True)
@@ -78,12 +83,17 @@ def _phases(config: TrainConfig) -> list[_Phase]:
 
 
 class _Engine:
-    """One run in this process."""
+    """One run, as this process sees it."""
 
     def __init__(
-        self, config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint | None, progress: Progress
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        checkpoint: Checkpoint | None,
+        fabric: Fabric,
+        progress: Progress,
     ) -> None:
-        self.config, self.folder, self.progress = config, folder, progress
+        self.config, self.folder, self.fabric, self.progress = config, folder, fabric, progress
         self.phases = _phases(config)
         self.data, self.val = open_split(config.data, "train", progress), open_split(config.data, "val", progress)
         names = self.data.dataset.class_names
@@ -93,9 +103,11 @@ class _Engine:
             )
         self.state = State.of(checkpoint) if checkpoint else State(class_names=list(names))
         self.model = self._model(checkpoint)
-        folder.create(config)
-        self.fabric = _launch(config)
-        self.parallel: Any = self.fabric.setup_module(self.model)
+        if fabric.is_global_zero:
+            folder.create(config)
+        fabric.to_device(self.model)
+        half = config.run.precision == "16-mixed"
+        self.stepper = Stepper(fabric, self.model, config.run.seed, half, config.run.timeout)
         self.restored = checkpoint.optimizer if checkpoint else {}
         self.saved = (self.state.step, self.state.validated)
         cache = Path(config.run.feature_cache or folder.path / "features")
@@ -115,7 +127,7 @@ class _Engine:
         """All phases from where the run stands, then the report."""
         state = self.state
         self.progress.start(self.config.total_steps, state.step)
-        self.log = RunLog(self.folder, state.log_length, state.step)
+        self.log = open_log(self.folder, state, self.fabric.is_global_zero)
         with Interrupts() as self.interrupts, self.log, torch.random.fork_rng(), ThreadPoolExecutor(2) as self.pool:
             if state.step == 0:
                 self.log.write({"kind": "start", "step": 0, **versions()})
@@ -124,9 +136,9 @@ class _Engine:
                     self._run_phase(phase)
             if state.validated < state.step:  # an interrupt cut the last validation short
                 self._pause(None)
-            return finish_run(
-                self.config, self.folder, self.model, self.val, self.source, state, self.log, self.progress
-            )
+            self.fabric.barrier()  # until the best weights are written
+            evaluator = validate_best(self.config, self.folder, self.model, self.val, self.source, self.progress)
+            return finish_run(self.config, self.folder, evaluator, self.val.dataset, state, self.log)
 
     def _run_phase(self, phase: _Phase) -> None:
         """The steps of one phase: load, step, and now and then validate and save."""
@@ -134,7 +146,7 @@ class _Engine:
         enter_phase(self.model, self.config, phase.name, phase.config, len(state.class_names))
         optimizer = self._optimizer(phase)
         self._pause(optimizer)
-        self.parallel.train()
+        self.model.train()
         batch = self._load(phase, state.step)
         while state.step < phase.end:
             with self._saved_on_error(optimizer):
@@ -163,17 +175,18 @@ class _Engine:
     def _load(self, phase: _Phase, step: int) -> Future[list[Example]]:
         """The examples of a step, read while the one before is computed; each process takes its share of the images."""
         images = phase.config.images
-        entries = self.order.entries(phase.images_before + (step - phase.first) * images, images)
-        mine = entries[self.fabric.global_rank :: self.fabric.world_size] if step < phase.end else []
-        return self.pool.submit(lambda: [self.source.example(self.data, i, flipped) for i, flipped in mine])
+        first = phase.images_before + (step - phase.first) * images
+        places = range(first, first + images)[self.fabric.global_rank :: self.fabric.world_size]
+        return self.pool.submit(self._read, places if step < phase.end else range(0))
+
+    def _read(self, places: range) -> list[Example]:
+        entries = [(place, *self.order.entry(place)) for place in places]
+        return [self.source.example(self.data, i, flipped)._replace(place=place) for place, i, flipped in entries]
 
     def _step(self, phase: _Phase, optimizer: Any, examples: list[Example]) -> dict[str, Any]:
-        run, step = self.config.run, self.state.step
-        key = (run.seed, step, self.fabric.global_rank)
+        step = self.state.step
         try:
-            return training_step(
-                self.fabric, self.parallel, optimizer, phase.config, examples, key, run.precision == "16-mixed"
-            )
+            return self.stepper.step(phase.config, optimizer, examples, step)
         except NonFiniteError as error:
             raise NonFiniteError(
                 f"step {step + 1} of {self.config.total_steps} ({phase.name}): {error}. The weights are those of step "
@@ -187,6 +200,7 @@ class _Engine:
         try:
             if due and state.validated < state.step:
                 self._validate()
+            self.interrupts.agree(self.config.run.timeout)
             self.interrupts.check()
         except Stop:
             self._save(optimizer)
@@ -204,13 +218,15 @@ class _Engine:
         """Measure the mAP; the best weights so far are kept apart."""
         state = self.state
         protocols = [self.config.protocol, *self.config.also_report]
-        evaluator = validate(self.model, self.val, protocols, self.progress, self.source, self.interrupts.check)
+        alone = self.fabric.world_size == 1  # several processes leave a validation together, or not at all
+        between = self.interrupts.check if alone else lambda: None
+        evaluator = validate(self.model, self.val, protocols, self.progress, self.source, between)
         line, result = state.validation_line(evaluator.compute(), self._phase_name())
         state.validated = state.step
-        if self.fabric.is_global_zero:
-            self.log.write(line)
-            if result.map > state.best_map:
-                state.best_step, state.best_map = state.step, result.map
+        self.log.write(line)
+        if result.map > state.best_map:
+            state.best_step, state.best_map = state.step, result.map
+            if self.fabric.is_global_zero:
                 save_best(self.folder, self.model, self.config, state, result)
         self.progress.val(line)
 
@@ -248,6 +264,12 @@ def _launch(config: TrainConfig) -> Fabric:
     from lightning_fabric import Fabric
 
     run = config.run
-    fabric = Fabric(accelerator=run.accelerator, devices=run.devices, precision=run.precision)
+    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    devices = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun else run.devices
+    nodes = int(os.environ["GROUP_WORLD_SIZE"]) if by_torchrun else 1
+    strategy = "ddp" if devices * nodes > 1 else "auto"
+    fabric = Fabric(
+        accelerator=run.accelerator, strategy=strategy, devices=devices, num_nodes=nodes, precision=run.precision
+    )
     fabric.launch()
     return fabric

@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepgrad.data.base import DetectionDataset
 from stepgrad.data.files import write_whole
+from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.train.config import TrainConfig, to_dict
 from stepgrad.train.features import ImageSource
 from stepgrad.train.inputs import Data
 from stepgrad.train.progress import Progress
 from stepgrad.train.run_folder import RunFolder, finite, load_into
-from stepgrad.train.run_log import RunLog
+from stepgrad.train.run_log import NoLog, RunLog
 from stepgrad.train.state import RunResult, State
 from stepgrad.train.validate import best_thresholds, validate
 from stepgrad.train.weights_file import load_weights, save_weights
@@ -36,23 +38,30 @@ def save_best(folder: RunFolder, model: FastRCNN, config: TrainConfig, state: St
     save_weights(folder.best_file, weights, {"stepgrad": json.dumps(finite(facts))})
 
 
-def finish_run(
-    config: TrainConfig,
-    folder: RunFolder,
-    model: FastRCNN,
-    val: Data,
-    source: ImageSource,
-    state: State,
-    log: RunLog,
-    progress: Progress,
-) -> RunResult:
-    """Evaluate the best weights once more, write evaluation.json and the report."""
+def validate_best(
+    config: TrainConfig, folder: RunFolder, model: FastRCNN, val: Data, source: ImageSource, progress: Progress
+) -> Evaluator:
+    """Run the best weights over the validation images once more."""
     tensors, _ = load_weights(folder.best_file)
     load_into(model, tensors, str(folder.best_file))
     protocols = [config.protocol, *config.also_report]
-    evaluator = validate(model, val, protocols, progress, source, what="evaluating the best step")
+    return validate(model, val, protocols, progress, source, what="evaluating the best step")
+
+
+def finish_run(
+    config: TrainConfig,
+    folder: RunFolder,
+    evaluator: Evaluator,
+    dataset: DetectionDataset,
+    state: State,
+    log: RunLog,
+) -> RunResult:
+    """Write evaluation.json and the report, if this is the process that writes."""
     result = evaluator.compute()
     content = {"step": state.best_step, **result.to_dict()}
+    maps = {name: found.map for name, found in {result.protocol.name: result, **result.others}.items()}
+    if isinstance(log, NoLog):
+        return RunResult(folder.path, state.step, state.best_step, maps, None)
     write_whole(folder.evaluation_file, (json.dumps(finite(content), indent=1) + "\n").encode())
     log.write(
         {
@@ -73,8 +82,7 @@ def finish_run(
             config=to_dict(config),
             history=folder.history(),
             evidence=evaluator.evidence(),
-            protocols=protocols,
-            dataset=val.dataset,
+            protocols=list(maps),
+            dataset=dataset,
         )
-    maps = {name: found.map for name, found in {result.protocol.name: result, **result.others}.items()}
     return RunResult(folder.path, state.step, state.best_step, maps, report)

@@ -35,6 +35,8 @@ class Example(NamedTuple):
     windows: Tensor
     """(N, 4)."""
     target: Target
+    place: int = 0
+    """In the sequence of all images of the run; the windows drawn depend on it."""
 
 
 @dataclass(frozen=True)
@@ -194,9 +196,10 @@ class Order:
 
     def entries(self, first: int, n: int) -> list[tuple[int, bool]]:
         """The pairs at positions first, first + 1, ..., first + n - 1 of the sequence."""
-        return [self._entry(position) for position in range(first, first + n)]
+        return [self.entry(position) for position in range(first, first + n)]
 
-    def _entry(self, position: int) -> tuple[int, bool]:
+    def entry(self, position: int) -> tuple[int, bool]:
+        """The pair at one position."""
         epoch, offset = divmod(position, self.count * self.sides)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(mix(self.seed, epoch, 1))

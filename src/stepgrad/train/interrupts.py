@@ -8,6 +8,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from stepgrad.errors import StepgradError
+from stepgrad.train.collectives import sum_over_processes
 
 
 class RunInterrupted(StepgradError):
@@ -36,6 +37,10 @@ class Interrupts:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._restore()
+
+    def agree(self, timeout: float) -> None:
+        """What one process was asked, all were."""
+        self.asked = sum_over_processes([float(self.asked)], timeout)[0] > 0
 
     def check(self) -> None:
         """Raise Stop if asked to."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from stepgrad.train.run_folder import Log, RunFolder
+from stepgrad.train.state import State
 
 PACKAGES = ("stepgrad", "torch", "torchvision", "numpy", "numba", "lightning-fabric")
 
@@ -58,6 +59,24 @@ class RunLog:
     ) -> None:
         self.lines.close()
         self.events.close()
+
+
+class NoLog(RunLog):
+    """Of the processes that do not write."""
+
+    def __init__(self) -> None: ...
+    def write(self, line: Mapping[str, Any]) -> None: ...
+    def sync(self) -> int:
+        return 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None: ...
+
+
+def open_log(folder: RunFolder, state: State, writes: bool) -> RunLog:
+    """The log of a run, going on where its state says."""
+    return RunLog(folder, state.log_length, state.step) if writes else NoLog()
 
 
 def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

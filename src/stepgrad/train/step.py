@@ -5,85 +5,119 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from stepgrad.errors import NonFiniteError
+from stepgrad.train.collectives import average_gradients, sum_over_processes
 from stepgrad.train.config import PhaseConfig
 from stepgrad.train.inputs import Example, mix
+from stepgrad.train.large_batch import large_batch
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+    from stepgrad.detector import FastRCNN
+    from stepgrad.detector.sampling import Sample
 
 DROPOUT, WINDOWS = 2, 3
 """Streams of randomness within a step."""
 
 
-def training_step(
-    fabric: Fabric,
-    model: Any,
-    optimizer: Any,
-    phase: PhaseConfig,
-    examples: Sequence[Example],
-    key: tuple[int, ...],
-    skips_overflow: bool = False,
-) -> dict[str, Any]:
-    """Take one step on `examples`; returns what the log holds of it.
+@dataclass(frozen=True)
+class Stepper:
+    """Takes steps with a model; every process of a run has one, and its share of each minibatch."""
 
-    Args:
-        model: the detector, as Fabric wrapped it.
-        key: seed, step and rank: all that the step's randomness depends on.
-        skips_overflow: half precision's scaler leaves out steps whose gradient overflows, and goes on.
+    fabric: Fabric
+    model: FastRCNN
+    seed: int
+    skips_overflow: bool = False
+    """Half precision's scaler leaves out steps whose gradient overflows, and goes on."""
+    timeout: float = 300.0
+    """Seconds to wait for other processes."""
 
-    Raises:
-        NonFiniteError: a NaN or an infinity came up; the weights are as they were.
-    """
-    began = time.perf_counter()
-    torch.manual_seed(mix(*key, DROPOUT))
-    generator = torch.Generator().manual_seed(mix(*key, WINDOWS))
-    optimizer.zero_grad(set_to_none=True)
-    losses = _forward(model, examples, generator)
-    total = torch.stack([*losses.values()]).sum()
-    shown = {name.removeprefix("loss_"): float(value.detach()) for name, value in losses.items()}
-    if not all(math.isfinite(value) for value in shown.values()):
-        raise NonFiniteError(f"the losses are {_listed(shown)}{_of_images(examples)}")
-    fabric.backward(total)
-    norm = _gradient_norm(fabric, model, optimizer, phase)
-    if not math.isfinite(norm) and not skips_overflow:
+    def step(self, phase: PhaseConfig, optimizer: Any, examples: Sequence[Example], number: int) -> dict[str, Any]:
+        """Take step `number` on this process's examples; returns what the log holds of it.
+
+        Raises:
+            NonFiniteError: a NaN or an infinity came up; the weights are as they were.
+        """
+        began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        raise NonFiniteError(f"the gradient's norm is {norm}, with losses {_listed(shown)}{_of_images(examples)}")
-    optimizer.step()
-    seconds = time.perf_counter() - began
-    return {
-        "loss": sum(shown.values()),
-        "losses": shown,
-        "lr": optimizer.param_groups[0]["lr"],
-        "images": len(examples),
-        "gradient_norm": norm,
-        **_facts(model.metrics, seconds),
-        "seconds": seconds,
-    }
+        torch.manual_seed(mix(self.seed, number, self.fabric.global_rank, DROPOUT))
+        try:
+            losses = self._backward(phase, examples)
+            average_gradients(self.model.parameters(), timeout=self.timeout)
+            norm = self._gradient_norm(phase, optimizer)
+            if not math.isfinite(norm) and not self.skips_overflow:
+                raise NonFiniteError(f"the gradient's norm is {norm}, with losses {_listed(losses)}")
+        except NonFiniteError as error:
+            optimizer.zero_grad(set_to_none=True)
+            raise NonFiniteError(f"{error}{_of_images(examples)}") from error
+        optimizer.step()
+        seconds = time.perf_counter() - began
+        return {
+            "loss": sum(losses.values()),
+            "losses": losses,
+            "lr": optimizer.param_groups[0]["lr"],
+            "images": phase.images,
+            "gradient_norm": norm,
+            **_facts(self.model.metrics, seconds),
+            "seconds": seconds,
+        }
 
+    def _backward(self, phase: PhaseConfig, examples: Sequence[Example]) -> dict[str, float]:
+        """Fill the gradients, all images at once or in chunks; returns the losses of the minibatch of all processes."""
+        targets = [e.target for e in examples]
+        generators = [torch.Generator().manual_seed(mix(self.seed, e.place, WINDOWS)) for e in examples]
+        samples = self.model.draw([e.windows for e in examples], targets, generators)
+        shown: dict[str, float] = {}
 
-def _forward(model: Any, examples: Sequence[Example], generator: torch.Generator) -> dict[str, Tensor]:
-    try:
-        losses: dict[str, Tensor] = model(
-            [e.image for e in examples],
-            [e.windows for e in examples],
-            [e.target for e in examples],
-            generator=generator,
-        )
-    except NonFiniteError as error:
-        raise NonFiniteError(f"{error}{_of_images(examples)}") from error
-    return losses
+        def activate(chunk: range) -> list[Tensor]:
+            with self.fabric.autocast():
+                return self.model.activate([examples[i].image for i in chunk], [samples[i].windows for i in chunk])
 
+        def objective(activations: list[Tensor]) -> Tensor:
+            losses = self._shared(self.model.losses_of(activations, samples, targets), samples, shown)
+            if not all(math.isfinite(value) for value in shown.values()):
+                raise NonFiniteError(f"the losses are {_listed(shown)}")
+            return torch.stack([*losses.values()]).sum()
 
-def _gradient_norm(fabric: Fabric, model: Any, optimizer: Any, phase: PhaseConfig) -> float:
-    """The norm of the gradient of all weights, which is scaled down where it is longer than allowed."""
-    longest = math.inf if phase.max_gradient_norm is None else phase.max_gradient_norm
-    return float(fabric.clip_gradients(model, optimizer, max_norm=longest, error_if_nonfinite=False))
+        size = phase.chunk_images
+        if size is None or size >= len(examples):
+            self.fabric.backward(objective(activate(range(len(examples)))))
+        else:
+            chunks = [range(i, min(i + size, len(examples))) for i in range(0, len(examples), size)]
+            large_batch(activate, chunks, objective, model=self.model, backward=self.fabric.backward)
+        return shown
+
+    def _shared(
+        self, losses: dict[str, Tensor], samples: Sequence[Sample], shown: dict[str, float]
+    ) -> dict[str, Tensor]:
+        """The losses as their mean over processes will be the minibatch's; `shown` gets their values.
+
+        The mAP loss is one over all processes already. Cross-entropy is a mean over this process's windows, so a process
+        with more of them weighs more.
+        """
+        world = self.fabric.world_size
+        if world > 1 and "loss_nll" in losses:
+            count = sum(len(s.windows) for s in samples)
+            local = float(losses["loss_nll"].detach()) * count
+            total, everyones = sum_over_processes([local, count], self.timeout)
+            losses = {**losses, "loss_nll": losses["loss_nll"] * (world * count / max(everyones, 1.0))}
+            shown["nll"] = total / max(everyones, 1.0)
+        for name, value in losses.items():
+            shown.setdefault(name.removeprefix("loss_"), float(value.detach()))
+        return losses
+
+    def _gradient_norm(self, phase: PhaseConfig, optimizer: Any) -> float:
+        """The norm of the gradient of all weights, which is scaled down where it is longer than allowed."""
+        longest = math.inf if phase.max_gradient_norm is None else phase.max_gradient_norm
+        found = self.fabric.clip_gradients(self.model, optimizer, max_norm=longest, error_if_nonfinite=False)
+        return float(found)  # type: ignore[arg-type]  # None only where single values are clipped
 
 
 def _facts(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.result import ClassResult, EvaluationResult
+from stepgrad.train.collectives import gather_objects, rank, world
 from stepgrad.train.features import ImageSource
 from stepgrad.train.inputs import Data
 from stepgrad.train.progress import Progress, QuietProgress
@@ -30,7 +31,7 @@ def validate(
     between: Callable[[], None] = lambda: None,
     what: str = "validating",
 ) -> Evaluator:
-    """Detect on every image of `data`; the evaluator that comes back has seen all of it.
+    """Detect on every image of `data`, each process on its share; the evaluator that comes back has seen all of it.
 
     Args:
         between: called now and then; may raise to cut the work short.
@@ -39,17 +40,24 @@ def validate(
     evaluator = Evaluator(len(data.dataset.class_names), list(protocols), data.dataset.class_names, boxes="continuous")
     training = model.training
     model.eval()
+    found: dict[int, tuple[Any, Any]] = {}
+    share = range(len(data))[rank() :: world()]
     try:
-        with (progress or QuietProgress()).stage(what, len(data)) as tick:
-            for first in range(0, len(data), IMAGES_AT_ONCE):
-                examples = [source.example(data, i) for i in range(first, min(first + IMAGES_AT_ONCE, len(data)))]
+        with (progress or QuietProgress()).stage(what, len(share)) as tick:
+            for first in range(0, len(share), IMAGES_AT_ONCE):
+                chosen = share[first : first + IMAGES_AT_ONCE]
+                examples = [source.example(data, i) for i in chosen]
                 detections = model([e.image for e in examples], [e.windows for e in examples])
-                evaluator.update(detections, [e.target for e in examples])
+                found.update({i: (d, e.target) for i, d, e in zip(chosen, detections, examples, strict=True)})
                 for _ in examples:
                     tick()
                 between()
     finally:
         model.train(training)
+    for part in gather_objects(found):
+        found.update(part)
+    in_order = [found[i] for i in range(len(data))]
+    evaluator.update([d for d, _ in in_order], [target for _, target in in_order])
     return evaluator
 
 
