@@ -5,12 +5,12 @@
     python -m experiments.detector choose --set voc --data FOLDER --runs DIR
     python -m experiments.detector final --set voc --data FOLDER --runs DIR
 
-Every seed trains one cross-entropy model (`nll`); both second halves start from its last weights. The control, `nll-more`,
+Every seed trains one cross-entropy model (`nll`); all second halves start from its last weights. The control, `nll-more`,
 sees as many images as the mAP steps do (VOC, where the trunk is frozen and windows are the cost: as many windows), in
 cross-entropy's own minibatches. `+nll` adds the cross-entropy of the same windows to the mAP loss. `choose` tries the
-same learning rates for all on images held out of the training set (for `shapes`, its val split); `final` runs the chosen ones with three seeds
-and evaluates once on images that nothing was chosen by (`shapes`: test; VOC 2012: val). A run that is on record is not
-run again, so a stopped experiment goes on where it was.
+same learning rates for all, with the first seed, on images held out of the training set (for `shapes`, its val split);
+`final` runs the chosen ones with three seeds and evaluates once on images that nothing was chosen by (`shapes`: test; VOC
+2012: val). A run that is on record is not run again, so a stopped experiment goes on where it was.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from stepgrad.train.run_folder import open_run
 from stepgrad.train.validate import validate
 
 RESULTS = Path(__file__).parent / "results"
-RATES = (1e-5, 3e-5, 1e-4, 3e-4)
+RATES = (3e-5, 1e-4, 3e-4)
 """Of AdamW, for both second halves."""
-CHOOSING_SEED = 100
-SEEDS = (0, 1, 2)
+SEEDS = (100, 101, 102)
+"""Rates are chosen with the first."""
 PROTOCOLS = ["voc12", "voc07", "coco"]
 INTRODUCTION = f"""# Three ways to spend a budget
 {(__doc__ or "").split(chr(10), 1)[1]}
@@ -114,9 +114,11 @@ def settings(name: str, data: Path | None) -> Setting:
             "longest_side": 640,
         },
         "nll": {**adam, "steps": 400, "images": 16, "windows": 64, "lr": 3e-4, "weight_decay": 0.01},
-        "map": {**adam, "steps": 50, "images": 32, "windows": 150, "foreground": None, "ground_truth": False},
+        "map": {**adam, "steps": 40, "images": 32, "windows": 150, "foreground": None, "ground_truth": False},
     }
-    return Setting(content, ("train[3500:3800]", 300), ("val", 500), counts_windows=True)
+    return Setting(
+        content, ("train[3500:3800]", 300), ("val", 500), counts_windows=True, map_estimators=("mee", "radius")
+    )
 
 
 def run_arm(setting: Setting, arm: str, seed: int, rate: float | None, runs: Path, progress: RichProgress) -> Path:
@@ -174,10 +176,10 @@ def _commit() -> str:
 
 def choose(name: str, setting: Setting, runs: Path) -> None:
     """Every rate for every second half, judged on held-out training images."""
-    one("choose", name, setting, "nll", CHOOSING_SEED, None, runs)
+    one("choose", name, setting, "nll", SEEDS[0], None, runs)
     for arm in second_halves(setting):
         for rate in RATES:
-            one("choose", name, setting, arm, CHOOSING_SEED, rate, runs)
+            one("choose", name, setting, arm, SEEDS[0], rate, runs)
 
 
 def second_halves(setting: Setting) -> list[str]:

@@ -47,6 +47,12 @@ def test_options_beat_later_files_beat_earlier_files_beat_defaults(
     assert content["also_report"] == ["coco", "voc07"]
 
 
+def test_short_options_stand_for_those_of_the_map_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(["--batch-images", "512", "--chunk-images", "4"], capsys)
+    assert (found["map"]["images"], found["map"]["chunk_images"]) == (512, 4)
+    assert found["nll"] == to_dict(TrainConfig())["nll"]
+
+
 def test_paper_preset_is_the_loss_and_protocol_of_the_paper() -> None:
     theirs = MAPLoss.paper(20)
     for name, protocol in (("paper", "voc07"), ("paper-voc12", "voc12")):

@@ -32,6 +32,7 @@ def small_config(**changes: Any) -> TrainConfig:
         "model": {"backbone": "tiny", "weights": None, "hidden": 32, "shortest_side": None, "longest_side": None},
         "nll": PHASE,
         "map": {**PHASE, "images": 3, "windows": None, "foreground": None, "ground_truth": False},
+        "map_loss": {},
         "run": {"eval_every": 5, "save_every": 2, "keep": 20, "log_every": 1, "report": False, "accelerator": "cpu"},
     }
     for key, value in changes.items():
@@ -215,6 +216,17 @@ def test_chunks_take_the_steps_of_whole_minibatches(tmp_path: Path, chunk: int) 
     engine.train(small_config(**plain, **phases), tmp_path / "chunks")
     whole, ours = (open_run(tmp_path / name, "last").model.state_dict() for name in ("whole", "chunks"))
     assert all(torch.allclose(whole[name], ours[name], atol=1e-4) for name in whole)
+
+
+def test_a_memory_of_scores_survives_a_stop(tmp_path: Path) -> None:
+    config = small_config(loss="map", map_loss={"memory_images": 5}, model={"score": "logprob"})
+    engine.train(config, tmp_path / "unbroken")
+    with pytest.raises(engine.RunInterrupted):
+        engine.train(config, tmp_path / "run", progress=StopAt(3))
+    engine.resume(tmp_path / "run")
+    assert last(tmp_path / "run") == last(tmp_path / "unbroken")
+    engine.train(small_config(loss="map", model={"score": "logprob"}), tmp_path / "without")
+    assert last(tmp_path / "without") != last(tmp_path / "unbroken")
 
 
 def test_the_callers_randomness_is_untouched(tmp_path: Path) -> None:

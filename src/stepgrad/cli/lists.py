@@ -59,6 +59,7 @@ def sort_words(
             found.rest.append(word)
             continue
         name, equals, value = word.lstrip("-").partition("=")
+        name = name if name in known else name.replace("-", "_")
         if name not in known:
             raise ConfigError(f"{name}: no such option.{suggest_option(name, known)}")
         if not equals:

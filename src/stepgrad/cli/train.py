@@ -28,6 +28,10 @@ OWN_OPTIONS = [
     Option("out", str, None, "The folder of the run. By default the first free runs/NAME-1, runs/NAME-2, ..."),
     Option("resume", str, None, "Go on with the run in this folder, by its own config."),
     Option("step", int, None, "With --resume: from this checkpoint rather than the last."),
+    Option(
+        "batch_images", int, None, "Short for --map.images: images of a minibatch of the mAP phase, which have one mAP."
+    ),
+    Option("chunk_images", int, None, "Short for --map.chunk_images: of them, in memory at a time."),
     Option("print_config", bool, False, "Print the config that would be used, as commented yaml, and stop."),
 ]
 
@@ -68,7 +72,10 @@ def train(arguments: Sequence[str]) -> int:
 
 def _keys(values: dict[str, Any]) -> dict[str, Any]:
     own = {option.name for option in OWN_OPTIONS}
-    return {name: value for name, value in values.items() if name not in own}
+    short = {
+        f"map.{name.replace('batch_', '')}": values[name] for name in ("batch_images", "chunk_images") if name in values
+    }
+    return {**short, **{name: value for name, value in values.items() if name not in own}}
 
 
 def _folder(out: str | None, sources: Sequence[str], config: TrainConfig) -> Path:

@@ -9,10 +9,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from stepgrad.detector import FastRCNN, Sampling, WeightsReport
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.score_memory import ScoreMemory
 from stepgrad.train.checkpoint import load_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
-from stepgrad.train.distributed import DistributedMAPLoss
+from stepgrad.train.remembering import RememberingMAPLoss
 from stepgrad.train.run_folder import RunFolder, load_into
 from stepgrad.train.weights_file import load_weights
 
@@ -63,11 +63,12 @@ def own_weights(source: str | None) -> dict[str, Tensor] | None:
     return load_weights(path)[0] if is_own else None
 
 
-def build_map_loss(config: TrainConfig, num_classes: int) -> MAPLoss:
+def build_map_loss(config: TrainConfig, num_classes: int) -> RememberingMAPLoss:
     """The loss of the mAP phase: the run's protocol, the model's NMS, one over all processes."""
     others = ("nll_weight", "memory_images")
     options = {name: value for name, value in vars(config.map_loss).items() if name not in others}
-    return DistributedMAPLoss(
+    return RememberingMAPLoss(
+        ScoreMemory(config.map_loss.memory_images),
         num_classes,
         timeout=config.run.timeout,
         protocol=config.protocol,

@@ -27,6 +27,7 @@ from stepgrad.train.interrupts import Interrupts, RunInterrupted, Stop
 from stepgrad.train.optim import make_optimizer, set_learning_rate
 from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
 from stepgrad.train.progress import Progress, QuietProgress
+from stepgrad.train.remembering import PREFIX, RememberingMAPLoss
 from stepgrad.train.run_folder import RunFolder, load_into
 from stepgrad.train.run_log import open_log, versions
 from stepgrad.train.state import RunResult, State
@@ -166,7 +167,10 @@ class _Engine:
         """Fresh for each phase; its memory comes back if the run was stopped within it."""
         optimizer = make_optimizer(self.model, phase.config)
         if self.state.step > phase.first:
-            restore_optimizer(optimizer, self._names(), self.restored)
+            own = {name: value for name, value in self.restored.items() if not name.startswith(PREFIX)}
+            restore_optimizer(optimizer, self._names(), own)
+            if isinstance(self.model.map_loss, RememberingMAPLoss):
+                self.model.map_loss.restore_memory(self.restored)
         return self.fabric.setup_optimizers(optimizer)
 
     def _names(self) -> dict[torch.Tensor, str]:
@@ -240,13 +244,21 @@ class _Engine:
             return
         state.log_length = self.log.sync()
         weights = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
-        memory = optimizer_tensors(optimizer.optimizer, self._names()) if optimizer is not None else self.restored
+        memory = self._memory(optimizer) if optimizer is not None else self.restored
         counters = {name: value for name, value in asdict(state).items() if name != "step"}
         pinned = {phase.end for phase in self.phases if phase.end <= state.step}  # later ones are of another course
         save_checkpoint(
             self.folder.checkpoints, Checkpoint(state.step, weights, memory, counters), self.config.run.keep, pinned
         )
         self.saved = (state.step, state.validated)
+
+    def _memory(self, optimizer: Any) -> dict[str, torch.Tensor]:
+        """What the optimizer and the loss remember of earlier steps."""
+        found = optimizer_tensors(optimizer.optimizer, self._names())
+        loss = self.model.map_loss
+        if isinstance(loss, RememberingMAPLoss) and loss.memory.size_images:
+            found.update(loss.memory_tensors())
+        return found
 
     @contextmanager
     def _saved_on_error(self, optimizer: Any) -> Iterator[None]:
