@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="run folder whose validation images are scored")
     parser.add_argument("--checkpoint", default="best", help="best, last or a step")
     parser.add_argument("--scores", type=Path, help="scores of an earlier call; with --run, where to keep them")
+    parser.add_argument("--split", help="score this split instead, such as val")
     parser.add_argument("--images", type=int, help="score only the first so many")
     parser.add_argument("--draws", type=int, default=400, help="batches of each size")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -139,7 +140,7 @@ def main() -> None:
 def _scored(options: argparse.Namespace) -> ScoredImages:
     if options.run is None:
         return ScoredImages.load(options.scores)
-    images = score_run(options.run, options.checkpoint, options.images)
+    images = score_run(options.run, options.checkpoint, options.images, options.split)
     if options.scores is not None:
         images.save(options.scores)
     return images

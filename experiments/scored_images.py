@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,14 @@ class ScoredImages:
 _KEYS = ("boxes", "labels", "difficult")
 
 
-def score_run(folder: Path, checkpoint: str, images: int | None) -> ScoredImages:
-    """All validation windows as the detector of a run scores them."""
+def score_run(folder: Path, checkpoint: str, images: int | None, split: str | None = None) -> ScoredImages:
+    """All windows of the run's validation images, or of another split, as its detector scores them."""
     from stepgrad.train.inputs import open_split
     from stepgrad.train.run_folder import open_run
 
     run = open_run(folder, checkpoint)
-    data = open_split(run.config.data, "val")
+    d = run.config.data
+    data = open_split(d if split is None else replace(d, val=split, val_images=None), "val")
     scores, boxes, targets = [], [], []
     for i in range(min(len(data), images or len(data))):
         example = data.example(i)

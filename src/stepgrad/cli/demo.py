@@ -73,7 +73,7 @@ def demo_configs(out: Path, steps: int, map_steps: int, images: int, seed: int) 
     from stepgrad.train.checkpoint import checkpoint_path
     from stepgrad.train.config import from_dict
 
-    run = {"seed": seed, "report": False}
+    run = {"seed": seed, "report": False, "log_every": 5}
     base = from_dict(
         {"data": {"train_images": images}, "nll": {"steps": steps}, "map": {"steps": map_steps}, "run": run},
         read_config(["shapes"], {}),
@@ -133,8 +133,7 @@ def _report(
     from stepgrad.train.run_folder import RunFolder
 
     first, second = (RunFolder(runs[name]).history() for name in ("nll", "nll-then-map"))
-    after = first[-1]["step"]
-    history = first[:-1] + [{**line, "step": line["step"] + after} for line in second[1:]]
+    history = first[:-1] + [_later(line, first[-1]) for line in second[1:]]
     return write_report(
         out,
         title="stepgrad demo: cross-entropy, then mAP",
@@ -145,6 +144,12 @@ def _report(
         dataset=ShapesDataset("test", TEST_IMAGES),
         comparison=rows,
     )
+
+
+def _later(line: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of a run's log as part of the run that it went on from."""
+    shift = {"step": end["step"], "best_step": end["step"], "seconds": end["seconds"]}
+    return {**line, **{key: line[key] + more for key, more in shift.items() if key in line}}
 
 
 def _table(rows: list[ComparisonRow]) -> Table:

@@ -24,7 +24,7 @@ from stepgrad.train.features import source_for
 from stepgrad.train.finish import finish_run, save_best, validate_best
 from stepgrad.train.inputs import Example, Order, open_split
 from stepgrad.train.interrupts import Interrupts, RunInterrupted, Stop
-from stepgrad.train.optim import make_optimizer, set_learning_rate
+from stepgrad.train.optim import make_optimizer
 from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
 from stepgrad.train.progress import Progress, QuietProgress
 from stepgrad.train.remembering import PREFIX, RememberingMAPLoss
@@ -153,7 +153,6 @@ class _Engine:
             with self._saved_on_error(optimizer):
                 examples = batch.result()
                 batch = self._load(phase, state.step + 1)
-                set_learning_rate(optimizer, phase.config, state.step - phase.first)
                 line = self._step(phase, optimizer, examples)
             state.step += 1
             state.seconds += line["seconds"]
@@ -190,7 +189,7 @@ class _Engine:
     def _step(self, phase: _Phase, optimizer: Any, examples: list[Example]) -> dict[str, Any]:
         step = self.state.step
         try:
-            return self.stepper.step(phase.config, optimizer, examples, step)
+            return self.stepper.step(phase.config, optimizer, examples, step, phase.first)
         except NonFiniteError as error:
             raise NonFiniteError(
                 f"step {step + 1} of {self.config.total_steps} ({phase.name}): {error}. The weights are those of step "

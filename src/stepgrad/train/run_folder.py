@@ -160,7 +160,7 @@ class Run:
 
 
 def open_run(folder: str | Path, checkpoint: str | int = "best") -> Run:
-    """The detector of a run, ready to use.
+    """The detector of a run, ready to use, on the GPU if there is one.
 
     Args:
         folder: the `--out` of the run.
@@ -177,6 +177,7 @@ def open_run(folder: str | Path, checkpoint: str | int = "best") -> Run:
     names = tuple(facts["class_names"])
     model = build_model(config, len(names), weights=None)
     load_into(model, tensors, str(folder))
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
     return Run(run.path, config, model.eval(), names, int(facts["step"]), facts.get("thresholds") or {})
 
 

@@ -16,6 +16,7 @@ from stepgrad.train.collectives import average_gradients, sum_over_processes
 from stepgrad.train.config import PhaseConfig
 from stepgrad.train.inputs import Example, mix
 from stepgrad.train.large_batch import large_batch
+from stepgrad.train.optim import set_learning_rate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -39,8 +40,10 @@ class Stepper:
     timeout: float = 300.0
     """Seconds to wait for other processes."""
 
-    def step(self, phase: PhaseConfig, optimizer: Any, examples: Sequence[Example], number: int) -> dict[str, Any]:
-        """Take step `number` on this process's examples; returns what the log holds of it.
+    def step(
+        self, phase: PhaseConfig, optimizer: Any, examples: Sequence[Example], number: int, first: int
+    ) -> dict[str, Any]:
+        """Take step `number`, of a phase that began with `first`, on this process's examples; returns its log line.
 
         Raises:
             NonFiniteError: a NaN or an infinity came up; the weights are as they were.
@@ -57,12 +60,13 @@ class Stepper:
         except NonFiniteError as error:
             optimizer.zero_grad(set_to_none=True)
             raise NonFiniteError(f"{error}{_of_images(examples)}") from error
+        rate = set_learning_rate(optimizer, phase, number - first)  # only now: it may change the optimizer's memory
         optimizer.step()
         seconds = time.perf_counter() - began
         return {
             "loss": sum(losses.values()),
             "losses": losses,
-            "lr": optimizer.param_groups[0]["lr"],
+            "lr": rate,
             "images": phase.images,
             "gradient_norm": norm,
             **_facts(self.model.metrics, seconds),
