@@ -97,7 +97,8 @@ class _Side(NamedTuple):
     def sinking(cls, metric: Linear, drop: Floats) -> _Side:
         lists = metric.lists
         weight, last = _shifted(drop)[::-1], lists.group_last[::-1]
-        return cls(metric.gain[::-1], weight, lists.query[::-1], len(last) - 1 - last, lists.tied, metric.exact)
+        gain, query = np.ascontiguousarray(metric.gain[::-1]), np.ascontiguousarray(lists.query[::-1])
+        return cls(gain, np.ascontiguousarray(weight), query, len(last) - 1 - last, lists.tied, metric.exact)
 
 
 class _Groups(NamedTuple):
@@ -105,6 +106,7 @@ class _Groups(NamedTuple):
 
     start: Ints
     mean: Floats  # weighted mean gain
+    noise: Floats  # bound on its rounding
     weight: Floats
     query: Ints
     ahead: Ints  # by position: how many of these groups come before the position's own group
@@ -117,70 +119,63 @@ def _shifted(drop: Floats) -> Floats:
 def _nearest_above(side: _Side) -> tuple[Ints, Floats]:
     """For every position the nearest group above whose passing changes the sum, and the change."""
     n = len(side.gain)
-    groups = _weighted_groups(side)
+    groups = _tied_groups(side) if side.tied else _single_groups(side)
     if len(groups.start) == 0:
         return np.full(n, NONE), np.zeros(n)
     at = groups.ahead - 1
-    equal = groups.mean[at] == side.gain  # at -1 is another list's group: weeded out below
+    equal = np.abs(groups.mean[at] - side.gain) <= groups.noise[at]  # at -1 is another list's group: weeded out below
     at = np.where(equal & (at >= 0), _previous_other(groups)[at], at)
     exists = (at >= 0) & (groups.query[at] == side.query)
     position = np.where(exists, groups.start[at], NONE)
     change = np.where(exists, (side.gain - groups.mean[at]) * groups.weight[at], 0.0)
     if side.tied:
-        own = _within_group(side)
-        position = np.where(own != 0.0, np.arange(n), position)
-        change = np.where(own != 0.0, own, change)
+        _put_steps_within_groups(side, position, change)
     return position, change
 
 
 def _previous_other(groups: _Groups) -> Ints:
     """For every group the nearest one above of another mean (or of another list); NONE if there is none."""
     index = np.arange(len(groups.mean))
+    noise = np.maximum(groups.noise[1:], groups.noise[:-1])
     fresh = np.ones(len(index), dtype=bool)
-    fresh[1:] = (groups.mean[1:] != groups.mean[:-1]) | (groups.query[1:] != groups.query[:-1])
+    fresh[1:] = (np.abs(np.diff(groups.mean)) > noise) | (groups.query[1:] != groups.query[:-1])
     return np.maximum.accumulate(np.where(fresh, index, 0)) - 1
 
 
-def _weighted_groups(side: _Side) -> _Groups:
-    if side.tied:
-        return _tied_groups(side)
+def _single_groups(side: _Side) -> _Groups:
     weighted = side.weight > 0.0
     start = np.flatnonzero(weighted)
-    ahead = np.cumsum(weighted) - weighted
-    return _Groups(start, side.gain[start], side.weight[start], side.query[start], ahead)
+    ahead: Ints = np.cumsum(weighted) - weighted
+    return _Groups(start, side.gain[start], np.zeros(len(start)), side.weight[start], side.query[start], ahead)
 
 
 def _tied_groups(side: _Side) -> _Groups:
-    start = np.flatnonzero(side.group_first == np.arange(len(side.gain)))
+    starts = side.group_first == np.arange(len(side.gain))
+    start = np.flatnonzero(starts)
     weight = np.add.reduceat(side.weight, start)
-    total = np.add.reduceat(side.gain * side.weight, start)
-    lowest, highest = np.minimum.reduceat(side.gain, start), np.maximum.reduceat(side.gain, start)
-    mean = np.where(lowest == highest, lowest, total / np.where(weight > 0.0, weight, 1.0))
-    if not side.exact:
-        mixed = lowest < highest
-        mean[mixed] = _snapped(mean[mixed], side.gain)
+    mean, noise = side.gain[start], np.zeros(len(start))
+    mixed = np.flatnonzero(np.minimum.reduceat(side.gain, start) < np.maximum.reduceat(side.gain, start))
+    if len(mixed):
+        total = np.add.reduceat(side.gain * side.weight, start)[mixed]
+        mean[mixed] = total / np.where(weight[mixed] > 0.0, weight[mixed], 1.0)
+        noise[mixed] = 0.0 if side.exact else 16.0 * _EPS * mean[mixed]
     weighted = weight > 0.0
-    ahead = (np.cumsum(weighted) - weighted)[np.searchsorted(start, side.group_first)]
-    return _Groups(start[weighted], mean[weighted], weight[weighted], side.query[start][weighted], ahead)
+    ahead: Ints = (np.cumsum(weighted) - weighted)[np.cumsum(starts) - 1]
+    chosen = np.flatnonzero(weighted)
+    return _Groups(start[chosen], mean[chosen], noise[chosen], weight[chosen], side.query[start[chosen]], ahead)
 
 
-def _snapped(mean: Floats, gain: Floats) -> Floats:
-    """Means that equal some document's gain but for rounding become that gain."""
-    known = np.unique(gain)
-    at = np.clip(np.searchsorted(known, mean), 1, len(known) - 1)
-    nearest = np.where(mean - known[at - 1] < known[at] - mean, known[at - 1], known[at])
-    return np.where(np.abs(nearest - mean) <= 16.0 * _EPS * np.abs(mean), nearest, mean)
-
-
-def _within_group(side: _Side) -> Floats:
-    """The change on passing the documents of equal score that are ahead; 0 if that changes nothing."""
+def _put_steps_within_groups(side: _Side, position: Ints, change: Floats) -> None:
+    """Where passing the documents of equal score that are ahead changes something, that is the nearest step."""
+    here = np.flatnonzero(side.group_first < np.arange(len(side.gain)))
+    start = side.group_first[here]
     before = np.concatenate([[0.0], np.cumsum(side.gain * side.weight)])
     weight = np.concatenate([[0.0], np.cumsum(side.weight)])
-    here, start = np.arange(len(side.gain)), side.group_first
-    level = side.gain * (weight[here] - weight[start])
-    change = level - (before[here] - before[start])
-    noise = 0.0 if side.exact else 8.0 * _EPS * max(float(before[-1]), float(side.gain.max(initial=0.0) * weight[-1]))
-    return np.where(np.abs(change) <= noise, 0.0, change)
+    rise = side.gain[here] * (weight[here] - weight[start]) - (before[here] - before[start])
+    noise = 0.0 if side.exact else 8.0 * _EPS * max(float(before[-1]), float(side.gain.max() * weight[-1]))
+    steps = np.abs(rise) > noise
+    position[here[steps]] = here[steps]
+    change[here[steps]] = rise[steps]
 
 
 def ndcg_metric(lists: Lists, k: int | None, gains: str) -> Linear:
@@ -205,13 +200,13 @@ def precision_metric(lists: Lists, k: int) -> Linear:
     """Relevant documents among the first k, over k."""
     gain, found = _relevant(lists)
     zero = np.zeros(len(found))
-    return Linear(lists, gain, (lists.rank < k) * 1.0, zero + 1.0 / k, zero, found > 0, exact=True)
+    return Linear(lists, gain, _first(lists, k), zero + 1.0 / k, zero, found > 0, exact=True)
 
 
 def recall_metric(lists: Lists, k: int) -> Linear:
     """Relevant documents among the first k, over all relevant ones."""
     gain, found = _relevant(lists)
-    return Linear(lists, gain, (lists.rank < k) * 1.0, 1.0 / np.maximum(found, 1.0), 0.0 * found, found > 0, exact=True)
+    return Linear(lists, gain, _first(lists, k), 1.0 / np.maximum(found, 1.0), 0.0 * found, found > 0, exact=True)
 
 
 def auc_metric(lists: Lists) -> Linear:
@@ -235,9 +230,13 @@ def spearman_metric(lists: Lists) -> Linear:
     )
 
 
+def _first(lists: Lists, k: int) -> Floats:
+    return (lists.rank < k).astype(np.float64)
+
+
 def _relevant(lists: Lists) -> tuple[Floats, Floats]:
     """1 for relevant documents, by position, and how many each query has."""
-    gain = (lists.relevance > 0.0) * 1.0
+    gain = (lists.relevance > 0.0).astype(np.float64)
     return gain, lists.sums(gain)
 
 

@@ -32,7 +32,8 @@ class Lists(NamedTuple):
 
     def sums(self, values: Floats) -> Floats:
         """Sums by query, (Q,)."""
-        return np.bincount(self.query, weights=values, minlength=len(self.size))
+        sums: Floats = np.bincount(self.query, weights=values, minlength=len(self.size)).astype(np.float64, copy=False)
+        return sums
 
     def before(self, values: Floats) -> Floats:
         """(n + 1,) sums over all earlier positions: differences within a list are sums over its stretches."""
@@ -60,9 +61,21 @@ def rank_lists(scores: NDArray[np.floating], relevance: Floats, query: Ints, que
 def _ranking(scores: NDArray[np.floating], query: Ints, queries: int) -> Ints:
     if queries > 1:
         return np.lexsort((-scores, query))
-    order = np.argsort(-scores)  # several times faster than a stable sort, and the same without ties
+    order = np.argsort(-scores)  # several times faster than a stable sort; ties are put right behind it
     ordered = scores[order]
-    return np.argsort(-scores, kind="stable") if np.any(ordered[1:] == ordered[:-1]) else order
+    equal = ordered[1:] == ordered[:-1]
+    if equal.any():
+        _lower_index_first(order, equal)
+    return order
+
+
+def _lower_index_first(order: Ints, equal: NDArray[np.bool_]) -> None:
+    """Sort the documents of each group of equal scores by index, in place; `equal` compares neighbours."""
+    tied = np.zeros(len(order), dtype=bool)
+    tied[1:] = equal
+    tied[:-1] |= equal
+    group = np.concatenate([[0], np.cumsum(~equal)])
+    order[tied] = order[tied][np.lexsort((order[tied], group[tied]))]
 
 
 def _groups(score: Floats, query: Ints, position: Ints) -> tuple[Ints, Ints, bool]:

@@ -72,7 +72,7 @@ class RankingLoss(nn.Module):
         estimator: str = "mee",
         radius: float = 1.0,
         min_step: float = 0.1,
-        balance: str = "query",
+        balance: str = "none",
         log: bool = False,
         eps: float = 0.01,
         reduction: str = "mean",
@@ -190,9 +190,9 @@ class APLoss(RankingLoss):
         options: as for `RankingLoss`.
 
     >>> scores = torch.tensor([2.0, 1.0, 0.0], requires_grad=True)
-    >>> loss = APLoss(balance="none")(scores, torch.tensor([0, 1, 1]))
+    >>> loss = APLoss()(scores, torch.tensor([0, 1, 1]))
     >>> loss.backward()
-    >>> round(float(loss), 4), scores.grad.sign().tolist()
+    >>> round(loss.item(), 4), scores.grad.sign().tolist()
     (0.4167, [1.0, -1.0, -1.0])
     """
 
@@ -222,7 +222,7 @@ class NDCGLoss(RankingLoss):
     >>> loss_fn = NDCGLoss(k=2)
     >>> loss_fn(scores, torch.tensor([1, 0, 2])).backward()
     >>> round(loss_fn.metrics["ndcg"], 4), scores.grad.sign().tolist()
-    (0.2754, [1.0, 1.0, -1.0])
+    (0.2754, [-1.0, 1.0, -1.0])
     """
 
     name = "ndcg"

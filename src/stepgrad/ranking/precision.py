@@ -49,20 +49,23 @@ class AveragePrecision:
         """The nearest steps of every document."""
         up, down = other_kind_above(self.hit, self.lists), other_kind_below(self.hit, self.lists)
         here = np.arange(len(up))
-        rising = self.moved(np.where(up == NONE, here, self.lists.group_first[up]))
-        sinking = self.moved(np.where(down == NONE, here, self.lists.group_last[down]))
-        return Moves(up, rising, down, sinking)
+        rising = self._risen(np.where(up == NONE, here, self.lists.group_first[up]), here)
+        sinking = self._sunk(np.where(down == NONE, here, self.lists.group_last[down]), here)
+        share = 1.0 / np.maximum(self.relevant, 1.0)[self.lists.query]
+        return Moves(up, np.where(up == NONE, 0.0, rising * share), down, np.where(down == NONE, 0.0, sinking * share))
 
     def moved(self, target: Ints) -> Floats:
         """The change of AP if a document alone moves to the target position."""
         here = np.arange(len(target))
         change = np.where(target < here, self._risen(target, here), self._sunk(target, here))
-        passed_hits = np.abs(self.found[target] - self.found[here]) + (target < here) * (
-            1.0 * self.hit[target] - self.hit[here]
-        )
-        other_kind = np.where(self.hit, np.abs(target - here) - passed_hits, passed_hits)
-        change[other_kind == 0.0] = 0.0
+        change[self._only_own_kind(target, here)] = 0.0  # but for rounding
         return change / np.maximum(self.relevant, 1.0)[self.lists.query]
+
+    def _only_own_kind(self, target: Ints, here: Ints) -> np.ndarray:
+        """Whether all documents passed are relevant like the one that moves, or like it are not."""
+        before = self.found - self.hit  # relevant documents above
+        hits = np.where(target < here, before[here] - before[target], self.found[target] - self.found[here])
+        return np.where(self.hit, hits == np.abs(target - here), hits == 0.0)
 
     def _risen(self, target: Ints, here: Ints) -> Floats:
         """Those passed sink by one place, and have one relevant document more above them if it is one that rises."""
