@@ -75,7 +75,7 @@ class Function:
 
     def _numbers(self, given: Any, rows: int | None) -> Floats:
         """What f returned as float64 (rows, m); `rows` None for a call with a single point."""
-        array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+        array = _plain(given)
         if array.dtype.kind not in "biuf":
             raise InputError(f"Expected f to return real numbers but got {type(given).__name__} of {array.dtype}.")
         if rows is not None and array.shape[:1] != (rows,):
@@ -104,6 +104,13 @@ class Function:
             f"Expected f to return finite numbers but got {out[row, output]}{of} {where}; "
             "keep the search away with search_range=, or define f there."
         )
+
+
+def _plain(given: Any) -> NDArray[Any]:
+    if isinstance(given, torch.Tensor):
+        given = given.detach().cpu()
+        return (given.double() if given.is_floating_point() else given).numpy()  # NumPy has no bfloat16
+    return np.asarray(given)
 
 
 def _checked_point(x: Any) -> tuple[Floats, tuple[int, ...]]:

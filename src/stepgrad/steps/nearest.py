@@ -16,6 +16,7 @@ from stepgrad.steps.evaluate import Floats, Function
 from stepgrad.steps.search import Bracketing, Entries, Limits, walk_candidates
 
 ESTIMATORS = ["mee", "sde", "radius"]
+SEARCH_OPTIONS = ["candidates", "oracle", "search_range", "tolerance", "value_tolerance", "growth", "budget"]
 
 
 class SearchIncompleteWarning(UserWarning):
@@ -149,6 +150,7 @@ def pseudogradient(
     one_of("estimator", estimator, ESTIMATORS)
     check_min_step(min_step)
     check_radius(radius)
+    check_search_options(search)
     if estimator == "radius":
         result = _by_radius(f, x, radius, vectorized, search.get("budget"))
     else:
@@ -159,11 +161,17 @@ def pseudogradient(
     return result.gradient
 
 
+def check_search_options(given: dict[str, Any]) -> None:
+    """Raise ConfigError for an option that no search has."""
+    for name in given:
+        one_of("search options", name, SEARCH_OPTIONS)
+
+
 def slopes(estimator: str, x: Any, steps: NearestSteps, min_step: float) -> Floats:
     """MEE or SDE from nearest steps, in float64."""
     value = _array(steps.value)
     up_at, up_value, down_at, down_value = map(_array, (steps.up_at, steps.up_value, steps.down_at, steps.down_value))
-    lifted = value.reshape(*value.shape, *[1] * (up_at.ndim - value.ndim))
+    lifted = value.reshape((*value.shape, *[1] * (up_at.ndim - value.ndim)))
     form = mee if estimator == "mee" else sde
     return form(_array(x), lifted, up_at, up_value, down_at, down_value, min_step)
 
@@ -187,7 +195,7 @@ def _by_radius(f: Callable[..., Any], x: Any, radius: float, vectorized: bool, b
 
 
 def _array(given: Any) -> Floats:
-    plain = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else given
+    plain = given.detach().cpu().double().numpy() if isinstance(given, torch.Tensor) else given
     return np.asarray(plain, dtype=np.float64)
 
 
@@ -235,7 +243,7 @@ def _dimensions(candidates: Any) -> int:
     """1 for a list or array of plain numbers, 2 for a list of lists, of which some may be empty."""
     if hasattr(candidates, "ndim"):
         return int(candidates.ndim)
-    return 1 if all(np.ndim(c) == 0 for c in candidates) and len(candidates) else 2
+    return 1 if all(np.ndim(c) == 0 for c in candidates) else 2
 
 
 def _ask_oracle(function: Function, oracle: Callable[[Any], Sequence[Any]]) -> Entries:

@@ -158,20 +158,20 @@ class Bracketing:
 
 
 def outward(x: float, candidates: Floats, sign: float) -> tuple[Floats, Floats]:
-    """Candidates from x outwards, and a point inside the gap beyond each; before them the gap that x itself lies in.
+    """x and the candidates from there outwards, and a point inside the gap beyond each.
 
-    A gap without room for a number between its ends has the point nan.
+    Beyond the last candidate the point is close to it; a gap without room for a number between its ends has the point nan.
 
     >>> outward(1.0, np.array([0.0, 2.0, 4.0]), 1.0)
-    (array([1., 2., 4.]), array([1.5, 3. , 8. ]))
+    (array([1., 2., 4.]), array([1.5     , 3.      , 4.000004]))
     """
     ahead = sign * candidates
     ahead = np.unique(ahead[ahead >= sign * x])
     ends = np.concatenate([[sign * x], ahead])
-    last = ends[-1] + max(1.0, abs(ends[-1]))
-    points = ends + 0.5 * (np.append(ends[1:], 2.0 * last - ends[-1]) - ends)
-    points[:-1][(points[:-1] <= ends[:-1]) | (points[:-1] >= ends[1:])] = np.nan
-    return sign * ends, sign * points
+    last = ends[-1] + (1e-6 if len(ahead) else 1.0) * max(1.0, abs(ends[-1]))
+    middles = ends[:-1] + 0.5 * np.diff(ends)
+    room = (middles > ends[:-1]) & (middles < ends[1:])
+    return sign * ends, sign * np.append(np.where(room, middles, np.nan), last)
 
 
 def walk_candidates(function: Function, candidates: list[Floats], limits: Limits) -> Entries:

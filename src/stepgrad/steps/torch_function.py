@@ -12,6 +12,7 @@ from stepgrad.errors import InputError, one_of
 from stepgrad.steps.evaluate import Function
 from stepgrad.steps.nearest import ESTIMATORS, pseudogradient, warn_if_incomplete
 
+_PLAIN_OPTIONS = ("radius", "min_step", "vectorized")
 PullBack = Callable[[Tensor], Tensor]
 
 
@@ -65,10 +66,7 @@ def step_function(f: Callable[..., Any], estimator: str = "mee", **options: Any)
     (0.5, [1.0, -0.5])
     """
     one_of("estimator", estimator, ESTIMATORS)
-    if "full" in options:
-        raise InputError(
-            "Expected no option full= here: a torch function returns its value; call pseudogradient for more."
-        )
+    check_search_options({name: given for name, given in options.items() if name not in _PLAIN_OPTIONS})
 
     def differentiable(x: Tensor) -> Tensor:
         if not isinstance(x, Tensor) or not x.is_floating_point():
