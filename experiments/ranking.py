@@ -49,19 +49,22 @@ class Arm:
 def arms() -> list[Arm]:
     found = [Arm("ApproxNDCG", f"temperature {t}", _approx(t)) for t in (0.1, 0.3, 1.0)]
     found += [Arm("ListNet", f"target {t}", _list_net(t)) for t in ("gain", "softmax")]
+    radius: dict[str, Any] = {"estimator": "radius", "radius": 1.0}
     options: dict[str, dict[str, Any]] = {
-        "mee": {"estimator": "mee", "balance": "none"},
+        "mee": {"estimator": "mee"},
         "mee balanced": {"estimator": "mee", "balance": "query"},
-        "radius 1": {"estimator": "radius", "radius": 1.0, "balance": "none"},
-        "radius 1 whole list": {"estimator": "radius", "radius": 1.0, "balance": "none", "k": None},
-        "radius 1 balanced": {"estimator": "radius", "radius": 1.0, "balance": "query"},
-        "radius 1 log": {"estimator": "radius", "radius": 1.0, "balance": "none", "log": True},
-        "radius 2 whole list": {"estimator": "radius", "radius": 2.0, "balance": "none", "k": None},
+        "radius 1": radius,
+        "radius 1 log": {**radius, "log": True},
+        "radius 1 whole list": {**radius, "k": None},
+        "radius 1 balanced": {**radius, "balance": "query"},
+        "radius 1 balanced whole list": {**radius, "balance": "query", "k": None},
+        "radius 2 balanced": {**radius, "balance": "query", "radius": 2.0},
+        "radius 0.5 balanced": {**radius, "balance": "query", "radius": 0.5},
     }
     found += [Arm("NDCGLoss", name, step_ndcg(**o)) for name, o in options.items()]
-    for name in ("mee balanced", "radius 1", "radius 1 whole list"):
-        found.append(Arm("NDCGLoss", f"{name}, normalised", normalised(step_ndcg(**options[name]))))
-        found.append(Arm("NDCGLoss", f"{name}, warm", step_ndcg(**options[name]), warm=True))
+    best = options["radius 1 balanced"]
+    found.append(Arm("NDCGLoss", "radius 1 balanced, normalised", normalised(step_ndcg(**best))))
+    found.append(Arm("NDCGLoss", "radius 1 balanced, warm", step_ndcg(**best), warm=True))
     return found
 
 

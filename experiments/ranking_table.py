@@ -66,8 +66,8 @@ def render(file: Path, out: Path) -> str:
         "| trained with | settings | held-out | test NDCG@10 | " + OURS + " minus this |",
         "|---|---|---|---|---|",
     ]
-    for choice in sorted(choices, key=lambda c: -by_query(runs, c.method).mean()):
-        lines.append(_row(choice, by_query(runs, choice.method), ours))
+    ranked = sorted(choices, key=lambda c: -by_query(runs, c.method).mean())
+    lines += [_row(choice, by_query(runs, choice.method), ours) for choice in ranked]
     text = "\n".join(lines) + "\n"
     write_whole(out, text.encode())
     return text

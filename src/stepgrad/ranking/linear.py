@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepgrad.ranking.lists import NONE, Floats, Ints, Lists
 from stepgrad.ranking.metrics import discount_of, gain_of
@@ -144,9 +145,16 @@ def _previous_other(groups: _Groups) -> Ints:
 
 def _single_groups(side: _Side) -> _Groups:
     weighted = side.weight > 0.0
-    start = np.flatnonzero(weighted)
     ahead: Ints = np.cumsum(weighted) - weighted
-    return _Groups(start, side.gain[start], np.zeros(len(start)), side.weight[start], side.query[start], ahead)
+    chosen, start = _where(weighted)
+    return _Groups(start, side.gain[chosen], np.zeros(len(start)), side.weight[chosen], side.query[chosen], ahead)
+
+
+def _where(flags: NDArray[np.bool_]) -> tuple[Ints | slice, Ints]:
+    """The true places, as a slice if they are neighbours (always so in a single list: a view costs nothing), and their numbers."""
+    places = np.flatnonzero(flags)
+    neighbours = len(places) > 0 and places[-1] - places[0] + 1 == len(places)
+    return slice(int(places[0]), int(places[-1]) + 1) if neighbours else places, places
 
 
 def _tied_groups(side: _Side) -> _Groups:
@@ -161,7 +169,7 @@ def _tied_groups(side: _Side) -> _Groups:
         noise[mixed] = 0.0 if side.exact else 16.0 * _EPS * mean[mixed]
     weighted = weight > 0.0
     ahead: Ints = (np.cumsum(weighted) - weighted)[np.cumsum(starts) - 1]
-    chosen = np.flatnonzero(weighted)
+    chosen, _ = _where(weighted)
     return _Groups(start[chosen], mean[chosen], noise[chosen], weight[chosen], side.query[start[chosen]], ahead)
 
 
