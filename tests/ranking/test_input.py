@@ -149,3 +149,19 @@ def test_reductions_agree() -> None:
     assert each.shape == (4,)
     assert torch.equal(sg.NDCGLoss(reduction="sum")(scores, relevance), each.sum())
     assert torch.allclose(sg.NDCGLoss()(scores, relevance), each.mean())
+
+
+def test_the_loss_works_inside_a_compiled_function() -> None:
+    loss_fn, relevance = sg.NDCGLoss(k=3), torch.tensor([0, 1, 2, 0, 0, 1])
+    start = torch.randn(6, generator=torch.Generator().manual_seed(0))
+
+    def step(scores: torch.Tensor) -> torch.Tensor:
+        return loss_fn(2.0 * scores, relevance)
+
+    gradients = []
+    for run in (step, torch.compile(step, backend="eager")):
+        leaf = start.clone().requires_grad_()
+        run(leaf).backward()
+        gradients.append(leaf.grad)
+    assert torch.equal(gradients[0], gradients[1])
+    assert gradients[0].any()

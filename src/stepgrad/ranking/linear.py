@@ -151,7 +151,7 @@ def _single_groups(side: _Side) -> _Groups:
 
 
 def _where(flags: NDArray[np.bool_]) -> tuple[Ints | slice, Ints]:
-    """The true places, as a slice if they are neighbours (always so in a single list: a view costs nothing), and their numbers."""
+    """The true places, as a slice if they are neighbours (as in a single list; a view costs nothing), and their numbers."""
     places = np.flatnonzero(flags)
     neighbours = len(places) > 0 and places[-1] - places[0] + 1 == len(places)
     return slice(int(places[0]), int(places[-1]) + 1) if neighbours else places, places

@@ -79,6 +79,7 @@ class RankingLoss(nn.Module):
         empty: str = "skip",
     ) -> None:
         super().__init__()
+        _keep_out_of_compiled_graphs()
         one_of("reduction", reduction, REDUCTIONS)
         one_of("empty", empty, EMPTY)
         if not (math.isfinite(eps) and eps > 0.0):
@@ -147,6 +148,14 @@ class RankingLoss(nn.Module):
     def extra_repr(self) -> str:
         method = self.method
         return f"estimator={method.estimator!r}, balance={method.balance!r}, reduction={self.reduction!r}"
+
+
+def _keep_out_of_compiled_graphs() -> None:
+    """Make compiled models call the losses as they are. Done at first use: the decorator imports the compiler."""
+    if not getattr(RankingLoss.forward, "_outside_graphs", False):
+        outside: Any = torch.compiler.disable(RankingLoss.forward)
+        outside._outside_graphs = True
+        RankingLoss.forward = outside  # type: ignore[method-assign]
 
 
 def _unranked(values: Floats, scores: Tensor, documents: Documents, lists: Lists, blank: float = 0.0) -> Tensor:
