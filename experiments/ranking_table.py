@@ -78,5 +78,5 @@ def _row(choice: Choice, values: np.ndarray, ours: np.ndarray) -> str:
     settings = f"{choice.arm}, rate {choice.rate:g}, {choice.epochs} {unit}"
     spread = values.mean(1).std(ddof=1) if len(values) > 1 else 0.0
     difference = ours.mean(0) - values.mean(0)
-    compared = "" if choice.method == OURS else f"{difference.mean():+.4f} (p = {paired_p(difference):.2f})"
+    compared = "" if choice.method == OURS else f"{difference.mean():+.4f} (p = {paired_p(difference):.4f})"
     return f"| {choice.method} | {settings} | {choice.held_out:.4f} | {values.mean():.4f} ({spread:.4f}) | {compared} |"
