@@ -45,7 +45,7 @@ def pull_back_top_k(rows: Tensor, outer: Tensor, k: int, estimator: str, radius:
     if k >= n:
         return torch.zeros_like(rows)
     order = by_rank(rows)
-    inside = top_k_mask(rows, k) > 0
+    inside = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, order[:, :k], True)
     rival = torch.where(inside, order[:, k, None], order[:, k - 1, None])
     there, rise = rows.gather(1, rival), outer - outer.gather(1, rival)
     if estimator != "radius":

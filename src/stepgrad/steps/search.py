@@ -157,21 +157,31 @@ class Bracketing:
         return self.function.x[self.entries.coordinate[who]] + self.entries.sign[who] * distance
 
 
-def outward(x: float, candidates: Floats, sign: float) -> tuple[Floats, Floats]:
-    """x and the candidates from there outwards, and a point inside the gap beyond each.
+def outward(x: Floats, candidates: list[Floats], sign: float) -> tuple[Floats, Floats]:
+    """Per coordinate x and the candidates from there outwards, and a point inside the gap beyond each: (n, longest + 1).
 
-    Beyond the last candidate the point is close to it; a gap without room for a number between its ends has the point nan.
+    Beyond the last candidate the point is close to it. Points are nan where a gap has no room for a number between its
+    ends, and both are nan past the last candidate.
 
-    >>> outward(1.0, np.array([0.0, 2.0, 4.0]), 1.0)
-    (array([1., 2., 4.]), array([1.5     , 3.      , 4.000004]))
+    >>> ends, points = outward(np.array([1.0]), [np.array([0.0, 4.0, 2.0])], 1.0)
+    >>> ends.tolist(), points.tolist()
+    ([[1.0, 2.0, 4.0, nan]], [[1.5, 3.0, 4.000004, nan]])
     """
-    ahead = sign * candidates
-    ahead = np.unique(ahead[ahead >= sign * x])
-    ends = np.concatenate([[sign * x], ahead])
-    last = ends[-1] + (1e-6 if len(ahead) else 1.0) * max(1.0, abs(ends[-1]))
-    middles = ends[:-1] + 0.5 * np.diff(ends)
-    room = (middles > ends[:-1]) & (middles < ends[1:])
-    return sign * ends, sign * np.append(np.where(room, middles, np.nan), last)
+    longest = max((len(c) for c in candidates), default=0)
+    ahead = np.full((len(x), longest), np.inf)
+    for row, places in zip(ahead, candidates, strict=True):
+        row[: len(places)] = sign * places
+    ahead.sort(axis=1)
+    ahead[:, 1:][ahead[:, 1:] == ahead[:, :-1]] = np.inf
+    ahead[ahead < sign * x[:, None]] = np.inf
+    ahead.sort(axis=1)
+    ends = np.concatenate([sign * x[:, None], ahead], axis=1)
+    beyond = np.concatenate([ahead, np.full((len(x), 1), np.inf)], axis=1)
+    near_by = ends + np.where(np.arange(longest + 1) > 0, 1e-6, 1.0) * np.maximum(1.0, np.abs(ends))
+    points = np.where(np.isinf(beyond), near_by, 0.5 * ends + 0.5 * beyond)
+    points[(points <= ends) | (points >= beyond)] = np.nan
+    ends[np.isinf(ends)] = np.nan
+    return sign * ends, sign * points
 
 
 def walk_candidates(function: Function, candidates: list[Floats], limits: Limits) -> Entries:
@@ -179,14 +189,10 @@ def walk_candidates(function: Function, candidates: list[Floats], limits: Limits
     entries = Entries.of(function)
     start = entries.value.copy()
     noise = limits.value_tolerance * np.maximum(1.0, np.abs(start))
-    table = [[outward(function.x[i], candidates[i], s) for i in range(len(function.x))] for s in (1.0, -1.0)]
-    longest = max((len(ends) for side in table for ends, _ in side), default=0)
-    ends, points = np.full((2, 2, len(function.x), longest), np.nan)
-    for side, i in np.ndindex(2, len(function.x)):
-        ends[side, i, : len(table[side][i][0])], points[side, i, : len(table[side][i][0])] = table[side][i]
+    ends, points = np.stack([outward(function.x, candidates, sign) for sign in (1.0, -1.0)], axis=1)
     who = np.arange(len(start))
     try:
-        for k in range(longest):
+        for k in range(ends.shape[2]):
             side = (entries.sign[who] < 0).astype(int)
             end, point = (a[side, entries.coordinate[who], k] for a in (ends, points))
             past_last = np.isnan(end)

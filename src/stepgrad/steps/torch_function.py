@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stepgrad.errors import InputError, one_of
 from stepgrad.steps.evaluate import Function
-from stepgrad.steps.nearest import ESTIMATORS, pseudogradient, warn_if_incomplete
+from stepgrad.steps.nearest import ESTIMATORS, check_search_options, pseudogradient, warn_if_incomplete
 
 _PLAIN_OPTIONS = ("radius", "min_step", "vectorized")
 PullBack = Callable[[Tensor], Tensor]
