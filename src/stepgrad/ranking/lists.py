@@ -59,14 +59,16 @@ def rank_lists(scores: NDArray[np.floating], relevance: Floats, query: Ints, que
 
 
 def _ranking(scores: NDArray[np.floating], query: Ints, queries: int) -> Ints:
-    if queries > 1:
-        return np.lexsort((-scores, query))
+    """By query, then by decreasing score, then by index."""
     order = np.argsort(-scores)  # several times faster than a stable sort; ties are put right behind it
     ordered = scores[order]
     equal = ordered[1:] == ordered[:-1]
     if equal.any():
         _lower_index_first(order, equal)
-    return order
+    if queries == 1:
+        return order
+    number = query[order].astype(np.uint16 if queries <= 2**16 else np.int64)  # NumPy sorts 16 bits in linear time
+    return order[np.argsort(number, kind="stable")]
 
 
 def _lower_index_first(order: Ints, equal: NDArray[np.bool_]) -> None:
@@ -91,22 +93,25 @@ def _groups(score: Floats, query: Ints, position: Ints) -> tuple[Ints, Ints, boo
 
 def target_positions(lists: Lists, scores: Floats) -> Ints:
     """The position each document would take if it alone had that score (by position)."""
-    if len(lists.size) > 1:
-        low, high = lists.first, lists.first + lists.size[lists.query]
-    else:
-        low, high = _between_equals(lists.score, scores)
-    ahead = _bisect(lists, scores, low, high)
+    ahead = _bisect(lists, scores, *_among_equals(lists, scores))
     return ahead - (lists.score > scores)  # the document itself is not in its own way
 
 
-def _between_equals(ordered: Floats, scores: Floats) -> tuple[Ints, Ints]:
-    """How many of the scores are higher, and how many are at least as high."""
-    low = np.searchsorted(-ordered, -scores, "left")
-    high = np.minimum(low + 1, len(ordered))
-    equal = (low < len(ordered)) & (ordered[np.minimum(low, len(ordered) - 1)] == scores)
-    high[~equal] = low[~equal]
-    high[equal] = np.searchsorted(-ordered, -scores[equal], "right")
-    return low, high
+def _among_equals(lists: Lists, scores: Floats) -> tuple[Ints, Ints]:
+    """The places behind all higher and before all lower scores of the document's own list."""
+    low = np.searchsorted(_sort_key(lists, lists.score), _sort_key(lists, scores), "left")
+    there = np.minimum(low, len(scores) - 1)
+    equal = (low == there) & (lists.score[there] == scores) & (lists.query[there] == lists.query)
+    return low, np.where(equal, lists.group_last[there] + 1, low)
+
+
+def _sort_key(lists: Lists, scores: Floats) -> NDArray[np.inexact]:
+    """Rises along the lists. Complex numbers are sorted by their real parts, then by their imaginary parts."""
+    if len(lists.size) == 1:
+        return -scores
+    key = np.empty(len(scores), dtype=np.complex128)
+    key.real, key.imag = lists.query, -scores
+    return key
 
 
 def _bisect(lists: Lists, scores: Floats, low: Ints, high: Ints) -> Ints:

@@ -57,7 +57,12 @@ class AveragePrecision:
     def moved(self, target: Ints) -> Floats:
         """The change of AP if a document alone moves to the target position."""
         here = np.arange(len(target))
-        change = np.where(target < here, self._risen(target, here), self._sunk(target, here))
+        if np.all(target <= here):  # the radius estimator moves all documents the same way
+            change = self._risen(target, here)
+        elif np.all(target >= here):
+            change = self._sunk(target, here)
+        else:
+            change = np.where(target < here, self._risen(target, here), self._sunk(target, here))
         change[self._only_own_kind(target, here)] = 0.0  # but for rounding
         return change / np.maximum(self.relevant, 1.0)[self.lists.query]
 

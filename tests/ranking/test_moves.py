@@ -1,4 +1,4 @@
-"""Interpolated AP of longer lists, where walks over records skip: every move against a fresh evaluation."""
+"""Moves in longer lists, where the walks over records of interpolated AP skip, against fresh evaluations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from stepgrad.ranking import metrics
 from stepgrad.ranking.interpolated import InterpolatedPrecision
 from stepgrad.ranking.lists import Lists, rank_lists
+from stepgrad.ranking.precision import AveragePrecision
 from tests.oracles.ranking import all_nearest_steps
 
 
@@ -102,3 +103,20 @@ def test_lists_of_any_length_side_by_side_equal_each_alone() -> None:
     found = InterpolatedPrecision(together).moved(np.concatenate([t + s for t, s in zip(targets, start, strict=True)]))
     alone = [InterpolatedPrecision(ranked(hit)).moved(t) for hit, t in zip(hits, targets, strict=True)]
     assert found.tolist() == np.concatenate(alone).tolist()
+
+
+@pytest.mark.parametrize("kind", [AveragePrecision, InterpolatedPrecision])
+@each_list
+def test_documents_may_move_both_ways_at_once(kind: type[AveragePrecision], hit: np.ndarray) -> None:
+    metric, here = kind(ranked(hit)), np.arange(len(hit))
+    target = np.random.default_rng(2).integers(0, len(hit), len(hit))
+    apart = metric.moved(np.minimum(target, here)) + metric.moved(np.maximum(target, here))
+    assert metric.moved(target).tolist() == apart.tolist()
+
+
+@pytest.mark.parametrize("queries", [1, 40, 70_000])  # more than 16 bits can number, too
+def test_documents_are_ranked_by_query_then_score_then_index(queries: int) -> None:
+    generator = np.random.default_rng(3)
+    scores, query = generator.integers(0, 50, 80_000) / 2.0, generator.integers(0, queries, 80_000)
+    found = rank_lists(scores, np.zeros(80_000), query, queries).document
+    assert found.tolist() == np.lexsort((np.arange(80_000), -scores, query)).tolist()
