@@ -75,17 +75,18 @@ def sorting(scores: Tensor) -> dict[str, Step]:
     }
 
 
+def sorting_and_losses(scores: Tensor, relevance: Tensor) -> dict[str, Step]:
+    cases = sorting(scores.flatten())
+    for estimator in ("mee", "radius"):
+        cases |= {f"{n} {estimator}": step(make(estimator=estimator), scores, relevance) for n, make in LOSSES.items()}
+    return cases
+
+
 def timed(cases: dict[str, Step], rounds: int) -> dict[str, Any]:
     return {name: asdict(timing) for name, timing in interleaved(cases, rounds).items()}
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    scores, relevance = documents(LONG)
-    long = sorting(scores)
-    for estimator in ("mee", "radius"):
-        long |= {f"{n} {estimator}": step(make(estimator=estimator), scores, relevance) for n, make in LOSSES.items()}
-    many_scores, many_relevance = documents(QUERIES, PER_QUERY)
-    many = {name: step(make(), many_scores, many_relevance) for name, make in LOSSES.items()}
     some, labels = documents(DENSE)
     dense = {
         "NDCGLoss": step(sg.NDCGLoss(), some, labels),
@@ -94,8 +95,8 @@ def measure(rounds: int) -> dict[str, Any]:
     return {
         "command": "python benchmarks/ranking.py",
         "machine": machine(),
-        "long": timed(long, rounds),
-        "many": timed({**sorting(many_scores.flatten()), **many}, rounds),
+        "long": timed(sorting_and_losses(*documents(LONG)), rounds),
+        "many": timed(sorting_and_losses(*documents(QUERIES, PER_QUERY)), rounds),
         "dense": timed(dense, max(rounds // 3, 1)),
         "memory": {str(n): memory_in_child(n) for n in MEMORY_SIZES},
     }
@@ -119,16 +120,25 @@ def peak_of_a_pass(n: int) -> float:
 def promises(results: dict[str, Any]) -> list[tuple[str, float, bool]]:
     """What was promised, the figure, and whether it is kept."""
     median = {part: {k: v["median"] for k, v in results[part].items()} for part in ("long", "many", "dense")}
-    sort = min(v for k, v in median["long"].items() if "sort" in k)
-    slowest = max((v, k) for k, v in median["long"].items() if k.endswith(" mee"))
-    times = slowest[0] / sort
+    long, many = (slowest_over_sorting(median[part]) for part in ("long", "many"))
     speed = median["dense"]["ApproxNDCG, all pairs"] / median["dense"]["NDCGLoss"]
     growth = results["memory"][str(MEMORY_SIZES[-1])] / results["memory"][str(MEMORY_SIZES[0])]
     return [
-        (f"slowest loss ({slowest[1]}) over the faster sort, {LONG:,} documents: <= 5", times, times <= TIMES_SORTING),
+        (f"slowest loss ({long[0]}) over the faster sort, {LONG:,} documents: <= 5", long[1], long[1] <= TIMES_SORTING),
+        (
+            f"slowest loss ({many[0]}) over the faster sort, {QUERIES:,} queries of {PER_QUERY}: <= 5",
+            many[1],
+            many[1] <= TIMES_SORTING,
+        ),
         (f"ApproxNDCG over NDCGLoss, {DENSE:,} documents: >= 100", speed, speed >= TIMES_DENSE),
         ("bytes per document, 2,000,000 over 20,000: <= 1.5 (linear memory)", growth, growth <= 1.5),
     ]
+
+
+def slowest_over_sorting(median: dict[str, float]) -> tuple[str, float]:
+    sort = min(seconds for name, seconds in median.items() if "sort" in name)
+    seconds, name = max((seconds, name) for name, seconds in median.items())
+    return name, seconds / sort
 
 
 def render(results: dict[str, Any]) -> str:

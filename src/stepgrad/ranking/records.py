@@ -20,8 +20,8 @@ from stepgrad.metric.exact_sum import add, add_multiple, add_pair
 from stepgrad.ranking.lists import NONE, Floats, Ints
 
 # Rows of the tables: what happens to the relevant documents that are passed, and (a, c).
-_STAY, _OTHER_RISES, _OTHER_SINKS, _RELEVANT_RISES, _RELEVANT_SINKS = range(5)
-_SHIFTS = ((0, 0), (0, 1), (0, -1), (1, 1), (-1, -1))
+_STAY, _OTHER_RISES, _RELEVANT_RISES, _OTHER_SINKS, _RELEVANT_SINKS = range(5)
+_SHIFTS = ((0, 0), (0, 1), (1, 1), (0, -1), (-1, -1))
 
 
 class Marks(NamedTuple):
@@ -194,18 +194,30 @@ def _changes_of_list(
 
 
 @kernel
+def _ways(target: Ints) -> tuple[bool, bool]:
+    """Whether any document rises, and whether any sinks: mostly all go one way, and half of the tables are enough."""
+    rises = sinks = False
+    for p in range(len(target)):
+        rises |= target[p] < p
+        sinks |= target[p] > p
+    return rises, sinks
+
+
+@kernel
 def changes(marks: Marks, target: Ints) -> Floats:
     """By position, how the sum of its list changes if that document alone moves to the target position."""
     change = np.zeros(len(target))
     room = _room(marks)
     records = by_reference(room)
+    rises, sinks = _ways(target)
     for q in range(len(marks.start) - 1):
         start, end = marks.start[q], marks.start[q + 1]
         found = marks.above[start]
         ranks = marks.at[found : marks.above[end]]
         if len(ranks):
             _fill_tail(records, ranks, start)
-            for row in range(len(_SHIFTS)):
+            _fill_walks(records, _STAY, ranks, start)
+            for row in range(_OTHER_RISES if rises else _OTHER_SINKS, len(_SHIFTS) if sinks else _OTHER_SINKS):
                 _fill_walks(records, row, ranks, start)
             _changes_of_list(records, marks.above, found, start, end, target, change)
     keep_alive(room)
