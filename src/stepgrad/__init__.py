@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from stepgrad.gradient.map_steps import Steps as Steps
     from stepgrad.gradient.map_steps import map_pseudogradient as map_pseudogradient
     from stepgrad.gradient.map_steps import map_steps as map_steps
+    from stepgrad.losses.layers import ArgmaxOneHot as ArgmaxOneHot
+    from stepgrad.losses.layers import NMSLayer as NMSLayer
+    from stepgrad.losses.layers import Ranks as Ranks
+    from stepgrad.losses.layers import Round as Round
+    from stepgrad.losses.layers import Sign as Sign
+    from stepgrad.losses.layers import Staircase as Staircase
+    from stepgrad.losses.layers import Threshold as Threshold
+    from stepgrad.losses.layers import TopKMask as TopKMask
+    from stepgrad.losses.layers import UniformQuantizer as UniformQuantizer
     from stepgrad.losses.map_loss import MAPLoss as MAPLoss
     from stepgrad.metric.mean_ap import MAPResult as MAPResult
     from stepgrad.metric.mean_ap import mean_average_precision as mean_average_precision
@@ -24,23 +33,64 @@ if TYPE_CHECKING:
     from stepgrad.metric.protocol import PROTOCOLS as PROTOCOLS
     from stepgrad.metric.protocol import Protocol as Protocol
     from stepgrad.metric.protocol import get_protocol as get_protocol
+    from stepgrad.ranking.losses import APLoss as APLoss
+    from stepgrad.ranking.losses import AUCLoss as AUCLoss
+    from stepgrad.ranking.losses import MRRLoss as MRRLoss
+    from stepgrad.ranking.losses import NDCGLoss as NDCGLoss
+    from stepgrad.ranking.losses import PrecisionAtKLoss as PrecisionAtKLoss
+    from stepgrad.ranking.losses import RecallAtKLoss as RecallAtKLoss
+    from stepgrad.ranking.losses import SpearmanLoss as SpearmanLoss
+    from stepgrad.ranking.steps import RankingSteps as RankingSteps
+    from stepgrad.steps.layer import ElementwiseLayer as ElementwiseLayer
+    from stepgrad.steps.layer import StepLayer as StepLayer
+    from stepgrad.steps.nearest import NearestSteps as NearestSteps
+    from stepgrad.steps.nearest import Pseudogradient as Pseudogradient
+    from stepgrad.steps.nearest import SearchIncompleteWarning as SearchIncompleteWarning
+    from stepgrad.steps.nearest import find_steps as find_steps
+    from stepgrad.steps.nearest import pseudogradient as pseudogradient
+    from stepgrad.steps.torch_function import step_function as step_function
 
 _HOME = {
+    "APLoss": "ranking.losses",
+    "AUCLoss": "ranking.losses",
+    "ArgmaxOneHot": "losses.layers",
+    "ElementwiseLayer": "steps.layer",
     "Evaluator": "evaluation",
     "FastRCNN": "detector",
     "MAPLoss": "losses.map_loss",
     "MAPResult": "metric.mean_ap",
+    "MRRLoss": "ranking.losses",
+    "NDCGLoss": "ranking.losses",
+    "NMSLayer": "losses.layers",
+    "NearestSteps": "steps.nearest",
     "PROTOCOLS": "metric.protocol",
+    "PrecisionAtKLoss": "ranking.losses",
     "Protocol": "metric.protocol",
+    "Pseudogradient": "steps.nearest",
+    "RankingSteps": "ranking.steps",
+    "Ranks": "losses.layers",
+    "RecallAtKLoss": "ranking.losses",
+    "Round": "losses.layers",
+    "SearchIncompleteWarning": "steps.nearest",
+    "Sign": "losses.layers",
+    "SpearmanLoss": "ranking.losses",
+    "Staircase": "losses.layers",
+    "StepLayer": "steps.layer",
     "Steps": "gradient.map_steps",
+    "Threshold": "losses.layers",
+    "TopKMask": "losses.layers",
+    "UniformQuantizer": "losses.layers",
+    "find_steps": "steps.nearest",
     "get_protocol": "metric.protocol",
     "map_pseudogradient": "gradient.map_steps",
     "map_steps": "gradient.map_steps",
     "mean_average_precision": "metric.mean_ap",
     "mee": "gradient.estimators",
     "nms": "metric.mean_ap",
+    "pseudogradient": "steps.nearest",
     "radius_difference": "gradient.estimators",
     "sde": "gradient.estimators",
+    "step_function": "steps.torch_function",
 }
 __all__ = [*_HOME]  # the table above is the list
 

@@ -24,6 +24,7 @@ from numba.extending import intrinsic, models, register_model
 from numba.np.arrayobj import make_array
 
 logger = logging.getLogger("stepgrad")
+_WITH_KERNELS = ("metric", "gradient", "ranking")  # the packages kernels stand in
 A = TypeVar("A")
 B = TypeVar("B")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,7 +39,7 @@ def cache_folder() -> str:
     """
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for source in sorted([*package.glob("metric/*.py"), *package.glob("gradient/*.py")]):
+    for source in sorted(file for part in _WITH_KERNELS for file in package.glob(f"{part}/*.py")):
         digest.update(source.read_bytes())
     name = f"kernels-{digest.hexdigest()[:16]}"
     homes = [numba.config.CACHE_DIR, os.environ.get("XDG_CACHE_HOME"), str(Path.home() / ".cache")]

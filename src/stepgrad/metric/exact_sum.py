@@ -25,6 +25,16 @@ def add(hi: float, lo: float, x: float) -> tuple[float, float]:
 
 
 @inlined
+def add_pair(hi: float, lo: float, other_hi: float, other_lo: float) -> tuple[float, float]:
+    """(hi, lo) + (other_hi, other_lo)."""
+    total = hi + other_hi
+    virtual = total - hi
+    low = (lo + other_lo) + ((hi - (total - virtual)) + (other_hi - virtual))
+    high = total + low
+    return high, low - (high - total)
+
+
+@inlined
 def add_multiple(hi: float, lo: float, count: int, x: float) -> tuple[float, float]:
     """(hi, lo) + count * x for 0 <= count < 2**26, exactly."""
     if count == 0:

@@ -1,0 +1,183 @@
+"""Speed and memory of the ranking losses: against sorting, against dense pairs, and on many small queries.
+
+    python benchmarks/ranking.py               # a minute or two; writes results/ranking.json and results/ranking.md
+    python benchmarks/ranking.py --rounds 3    # rougher
+
+Every figure is one forward and backward pass. The dense-pair ApproxNDCG needs about 5 GB for 20,000 documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # so that the file runs as a script
+
+import stepgrad as sg  # noqa: E402
+from benchmarks.timing import interleaved, machine  # noqa: E402
+from stepgrad.data.files import write_whole  # noqa: E402
+
+Step = Callable[[], object]
+LOSSES: dict[str, Callable[..., torch.nn.Module]] = {
+    "APLoss": sg.APLoss,
+    "APLoss interpolated": lambda **o: sg.APLoss(interpolated=True, **o),
+    "NDCGLoss": sg.NDCGLoss,
+    "NDCGLoss k=10": lambda **o: sg.NDCGLoss(k=10, **o),
+    "MRRLoss": sg.MRRLoss,
+    "PrecisionAtKLoss k=10": lambda **o: sg.PrecisionAtKLoss(k=10, **o),
+    "RecallAtKLoss k=10": lambda **o: sg.RecallAtKLoss(k=10, **o),
+    "SpearmanLoss": sg.SpearmanLoss,
+    "AUCLoss": sg.AUCLoss,
+}
+LONG, DENSE, QUERIES, PER_QUERY = 100_000, 20_000, 1_000, 100
+MEMORY_SIZES = (20_000, 200_000, 2_000_000)
+TIMES_SORTING, TIMES_DENSE = 5.0, 100.0  # the promises
+
+
+def documents(*shape: int) -> tuple[Tensor, Tensor]:
+    """Scores, and relevance 1 to 4 for one document in twenty."""
+    generator = torch.Generator().manual_seed(0)
+    relevant = torch.rand(shape, generator=generator) < 0.05
+    grades = torch.randint(1, 5, shape, generator=generator)
+    return torch.randn(shape, generator=generator), torch.where(relevant, grades, 0).float()
+
+
+def step(loss: Callable[[Tensor, Tensor], Tensor], scores: Tensor, relevance: Tensor) -> Step:
+    leaf = scores.clone().requires_grad_()
+    return lambda: torch.autograd.grad(loss(leaf, relevance), leaf)
+
+
+def dense_approx_ndcg(scores: Tensor, relevance: Tensor) -> Tensor:
+    """1 - NDCG with ranks smoothed by sigmoids over all pairs (Qin, Liu & Li 2010): the matrix of pairs is kept."""
+    rank = 0.5 + torch.sigmoid(scores[None, :] - scores[:, None]).sum(1)
+    gain = torch.exp2(relevance) - 1.0
+    ideal = (gain.sort(descending=True).values / torch.log2(torch.arange(len(gain)) + 2.0)).sum()
+    return 1.0 - (gain / torch.log2(1.0 + rank)).sum() / ideal
+
+
+def sorting(scores: Tensor) -> dict[str, Step]:
+    plain = scores.numpy()
+    return {
+        "numpy.argsort, stable": lambda: np.argsort(-plain, kind="stable"),
+        "torch.sort, stable": lambda: torch.sort(scores, descending=True, stable=True),
+    }
+
+
+def sorting_and_losses(scores: Tensor, relevance: Tensor) -> dict[str, Step]:
+    cases = sorting(scores.flatten())
+    for estimator in ("mee", "radius"):
+        cases |= {f"{n} {estimator}": step(make(estimator=estimator), scores, relevance) for n, make in LOSSES.items()}
+    return cases
+
+
+def timed(cases: dict[str, Step], rounds: int) -> dict[str, Any]:
+    return {name: asdict(timing) for name, timing in interleaved(cases, rounds).items()}
+
+
+def measure(rounds: int) -> dict[str, Any]:
+    some, labels = documents(DENSE)
+    dense = {
+        "NDCGLoss": step(sg.NDCGLoss(), some, labels),
+        "ApproxNDCG, all pairs": step(dense_approx_ndcg, some, labels),
+    }
+    return {
+        "command": "python benchmarks/ranking.py",
+        "machine": machine(),
+        "long": timed(sorting_and_losses(*documents(LONG)), rounds),
+        "many": timed(sorting_and_losses(*documents(QUERIES, PER_QUERY)), rounds),
+        "dense": timed(dense, max(rounds // 3, 1)),
+        "memory": {str(n): memory_in_child(n) for n in MEMORY_SIZES},
+    }
+
+
+def memory_in_child(n: int) -> float:
+    """Bytes per document of NumPy's arrays at the peak of a pass, in a fresh process; tensors add the gradient and its like."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--peak", str(n)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def peak_of_a_pass(n: int) -> float:
+    step(sg.NDCGLoss(), *documents(1_000))()  # everything is loaded
+    run = step(sg.NDCGLoss(), *documents(n))
+    tracemalloc.start()
+    run()
+    return tracemalloc.get_traced_memory()[1] / n
+
+
+def promises(results: dict[str, Any]) -> list[tuple[str, float, bool]]:
+    """What was promised, the figure, and whether it is kept."""
+    median = {part: {k: v["median"] for k, v in results[part].items()} for part in ("long", "many", "dense")}
+    long, many = (slowest_over_sorting(median[part]) for part in ("long", "many"))
+    speed = median["dense"]["ApproxNDCG, all pairs"] / median["dense"]["NDCGLoss"]
+    growth = results["memory"][str(MEMORY_SIZES[-1])] / results["memory"][str(MEMORY_SIZES[0])]
+    return [
+        (f"slowest loss ({long[0]}) over the faster sort, {LONG:,} documents: <= 5", long[1], long[1] <= TIMES_SORTING),
+        (
+            f"slowest loss ({many[0]}) over the faster sort, {QUERIES:,} queries of {PER_QUERY}: <= 5",
+            many[1],
+            many[1] <= TIMES_SORTING,
+        ),
+        (f"ApproxNDCG over NDCGLoss, {DENSE:,} documents: >= 100", speed, speed >= TIMES_DENSE),
+        ("bytes per document, 2,000,000 over 20,000: <= 1.5 (linear memory)", growth, growth <= 1.5),
+    ]
+
+
+def slowest_over_sorting(median: dict[str, float]) -> tuple[str, float]:
+    sort = min(seconds for name, seconds in median.items() if "sort" in name)
+    seconds, name = max((seconds, name) for name, seconds in median.items())
+    return name, seconds / sort
+
+
+def render(results: dict[str, Any]) -> str:
+    facts = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
+    lines = ["# Speed and memory of the ranking losses", "", f"`{results['command']}` on {facts}.", ""]
+    lines += ["Forward and backward; medians, every case takes its turn in every round.", ""]
+    lines += ["| promise | measured | kept |", "|---|---|---|"]
+    lines += [f"| {text} | {figure:.1f} | {'yes' if kept else '**no**'} |" for text, figure, kept in promises(results)]
+    titles = {
+        "long": f"One query of {LONG:,} documents",
+        "many": f"{QUERIES:,} queries of {PER_QUERY} documents",
+        "dense": f"One query of {DENSE:,} documents, against all pairs",
+    }
+    for part, title in titles.items():
+        fastest = min(t["median"] for t in results[part].values())
+        lines += ["", f"## {title}", "", "| case | ms | times the fastest |", "|---|---|---|"]
+        lines += [f"| {k} | {1e3 * t['median']:.1f} | {t['median'] / fastest:.1f} |" for k, t in results[part].items()]
+    lines += ["", "## Memory a pass of NDCGLoss adds", "", "| documents | bytes per document |", "|---|---|"]
+    lines += [f"| {int(n):,} | {each:.0f} |" for n, each in results["memory"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.peak:
+        print(peak_of_a_pass(options.peak))
+        return
+    results = measure(options.rounds)
+    write_whole(options.results / "ranking.json", (json.dumps(results, indent=1) + "\n").encode())
+    page = render(results)
+    write_whole(options.results / "ranking.md", page.encode())
+    print(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Which windows NMS keeps, as a step function of each score.
+
+Fix every score but that of window b. Greedy NMS has two outcomes: b kept, or b suppressed; the score at which one turns
+into the other is that of the highest neighbour of b kept in a world without b (docs/method.md, Sec. 5). So the keep mask
+has at most one step in each score, on one side. All n other worlds are replayed at once, one bit each: a window is kept in
+the worlds in which no higher neighbour is. Time O(n * overlapping pairs / 64), memory n^2 / 8 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.steps.evaluate import Floats
+
+Words = NDArray[np.uint64]
+_ROWS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class MaskSteps:
+    """The keep mask and, per score, its one step."""
+
+    kept: NDArray[np.bool_]  # (n,)
+    at: Floats  # (n,) where the score meets its rival, nan without one
+    rival: NDArray[np.int64]  # (n,) the window it then trades fates with, -1 for none
+    beyond: Words  # (n, W) bit b of row j: whether j is kept beyond the step of score b
+
+
+def neighbours(boxes: Floats, threshold: float) -> list[NDArray[np.int64]]:
+    """For each window the others with IoU > threshold."""
+    x1, y1, x2, y2 = boxes.T
+    area = (x2 - x1) * (y2 - y1)
+    found = []
+    for b in range(len(boxes)):
+        width = np.minimum(x2, x2[b]) - np.maximum(x1, x1[b])
+        height = np.minimum(y2, y2[b]) - np.maximum(y1, y1[b])
+        shared = np.maximum(width, 0.0) * np.maximum(height, 0.0)
+        close = shared / (area[b] + area - shared) > threshold
+        close[b] = False
+        found.append(np.flatnonzero(close))
+    return found
+
+
+def keep_mask(scores: Floats, close: list[NDArray[np.int64]]) -> NDArray[np.bool_]:
+    """Greedy NMS: whether each window is kept; equal scores rank by index."""
+    kept = np.ones(len(scores), dtype=np.bool_)
+    for b in np.argsort(-scores, kind="stable"):
+        if kept[b]:
+            kept[close[b]] = False
+            kept[b] = True
+    return kept
+
+
+def mask_steps(scores: Floats, close: list[NDArray[np.int64]]) -> MaskSteps:
+    """The keep mask and its step in every score."""
+    n = len(scores)
+    order = np.argsort(-scores, kind="stable")
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(n)
+    kept = keep_mask(scores, close)
+    beyond = _other_worlds(kept, order, place, close)
+    rival = np.full(n, -1)
+    for b in range(n):
+        # for a kept window the world without it is the one beyond its step; for a suppressed one, the present one
+        alive = close[b][_bit(beyond[close[b]], b) if kept[b] else kept[close[b]]]
+        if len(alive):
+            rival[b] = alive[np.argmin(place[alive])]
+    at = np.where(rival >= 0, scores[rival] if n else scores, np.nan)
+    return MaskSteps(kept, at, rival, beyond)
+
+
+def _bit(rows: Words, b: int) -> NDArray[np.bool_]:
+    return (rows[:, b >> 6] >> np.uint64(b & 63) & np.uint64(1)).astype(np.bool_)
+
+
+def _other_worlds(
+    kept: NDArray[np.bool_], order: NDArray[np.int64], place: NDArray[np.int64], close: list[NDArray[np.int64]]
+) -> Words:
+    """World b is the one in which the fate of window b is turned: bit b of row j tells whether j is kept there."""
+    n = len(kept)
+    bits = np.uint64(1) << (np.arange(n) % 64).astype(np.uint64)
+    blocked = np.zeros((n, -(-n // 64)), dtype=np.uint64)
+    for b in np.flatnonzero(~kept):  # kept after all, it suppresses its neighbours from wherever it stands
+        blocked[close[b], b >> 6] |= bits[b]
+    worlds = np.zeros_like(blocked)
+    for j in order:
+        higher = close[j][place[close[j]] < place[j]]
+        worlds[j] = ~(blocked[j] | np.bitwise_or.reduce(worlds[higher], axis=0))
+        worlds[j, j >> 6] = worlds[j, j >> 6] & ~bits[j] if kept[j] else worlds[j, j >> 6] | bits[j]
+    return worlds
+
+
+def rises(steps: MaskSteps, outer: Floats) -> Floats:
+    """Per score, sum over windows of outer * (the mask above the step - the mask below it)."""
+    n = len(outer)
+    there = np.zeros(n)
+    for start in range(0, n, _ROWS_AT_ONCE):
+        words = np.ascontiguousarray(steps.beyond[start : start + _ROWS_AT_ONCE])
+        flat = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, bitorder="little", count=n)
+        there += outer[start : start + _ROWS_AT_ONCE] @ flat
+    return np.where(steps.kept, 1.0, -1.0) * (outer @ steps.kept - there)
+
+
+def pull_back_mask(
+    scores: Floats, steps: MaskSteps, outer: Floats, estimator: str, radius: float, min_step: float
+) -> Floats:
+    """The vector-Jacobian product of the keep mask. With a step on one side only, MEE and SDE agree."""
+    has = steps.rival >= 0
+    rise = np.where(has, rises(steps, outer), 0.0)
+    place = np.where(has, steps.at, scores)
+    if estimator == "radius":
+        i = np.arange(len(scores))
+        moved = np.where(steps.kept, scores - radius, scores + radius)
+        ahead = (moved > place) | ((moved == place) & (i < steps.rival))
+        return np.where(has & (ahead != steps.kept), rise, 0.0) / (2.0 * radius)
+    distance = np.maximum(np.abs(scores - place), min_step)
+    tiny = np.finfo(np.float64).tiny
+    return np.where(distance > 0, 0.5 * rise / np.maximum(distance, tiny), 0.0)
