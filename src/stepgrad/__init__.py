@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stepgrad.losses.layers import TopKMask as TopKMask
     from stepgrad.losses.layers import UniformQuantizer as UniformQuantizer
     from stepgrad.losses.map_loss import MAPLoss as MAPLoss
+    from stepgrad.losses.score_memory import ScoreMemory as ScoreMemory
     from stepgrad.metric.mean_ap import MAPResult as MAPResult
     from stepgrad.metric.mean_ap import mean_average_precision as mean_average_precision
     from stepgrad.metric.mean_ap import nms as nms
@@ -49,11 +50,14 @@ if TYPE_CHECKING:
     from stepgrad.steps.nearest import find_steps as find_steps
     from stepgrad.steps.nearest import pseudogradient as pseudogradient
     from stepgrad.steps.torch_function import step_function as step_function
+    from stepgrad.train.distributed import DistributedMAPLoss as DistributedMAPLoss
+    from stepgrad.train.large_batch import large_batch as large_batch
 
 _HOME = {
     "APLoss": "ranking.losses",
     "AUCLoss": "ranking.losses",
     "ArgmaxOneHot": "losses.layers",
+    "DistributedMAPLoss": "train.distributed",
     "ElementwiseLayer": "steps.layer",
     "Evaluator": "evaluation",
     "FastRCNN": "detector",
@@ -71,6 +75,7 @@ _HOME = {
     "Ranks": "losses.layers",
     "RecallAtKLoss": "ranking.losses",
     "Round": "losses.layers",
+    "ScoreMemory": "losses.score_memory",
     "SearchIncompleteWarning": "steps.nearest",
     "Sign": "losses.layers",
     "SpearmanLoss": "ranking.losses",
@@ -82,6 +87,7 @@ _HOME = {
     "UniformQuantizer": "losses.layers",
     "find_steps": "steps.nearest",
     "get_protocol": "metric.protocol",
+    "large_batch": "train.large_batch",
     "map_pseudogradient": "gradient.map_steps",
     "map_steps": "gradient.map_steps",
     "mean_average_precision": "metric.mean_ap",
