@@ -38,6 +38,7 @@ from stepgrad.train.validate import validate
 RESULTS = Path(__file__).parent / "results"
 NLL_RATES, MAP_RATES = (3e-5, 1e-4, 3e-4), (1e-3, 3e-3, 1e-2)
 """Of AdamW for cross-entropy; of SGD with gradients scaled to length 1 for mAP."""
+RADIUS = 3.0
 FURTHER = {("shapes", "nll-more"): [1e-3], ("voc", "nll-more"): [1e-5]}
 """Tried as well, where the best rate was the grid's last."""
 SEEDS = (100, 101, 102)
@@ -58,7 +59,7 @@ class Setting:
     """Split that rates are chosen by, and how many of its images."""
     final: tuple[str, int]
     counts_windows: bool
-    map_estimators: tuple[str, ...] = ("mee", "radius")
+    map_estimators: tuple[str, ...] = ("radius",)
 
     def budget(self, phase: PhaseConfig) -> int:
         """Images of a phase, or windows where all are of the same number."""
@@ -80,7 +81,7 @@ class Setting:
         if arm.startswith("map"):
             estimator, plus, _ = arm.removeprefix("map-").partition("+nll")
             changes["map"] = {"lr": rate, "optimizer": "sgd", "max_gradient_norm": 1.0, "drop_every": None}
-            changes["map_loss"] = {"estimator": estimator, "nll_weight": 1.0 if plus else 0.0}
+            changes["map_loss"] = {"estimator": estimator, "radius": RADIUS, "nll_weight": 1.0 if plus else 0.0}
         config = from_dict(changes, base)
         every = {"eval_every": config.total_steps, "save_every": max(50, config.total_steps // 5)}
         return from_dict({"run": every}, config)

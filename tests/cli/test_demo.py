@@ -27,7 +27,8 @@ def test_the_demo_compares_three_runs_and_ends_with_the_reports_path(
     assert str(out / "report.html") in shown.replace("\n", "")
     rows = json.loads((out / "report.json").read_text())["comparison"]
     assert [row["name"] for row in rows] == ["nll", "nll-more", "nll-then-map"]
-    assert [row["steps"] for row in rows] == [4, 8, 2]
+    configs = demo_module.demo_configs(out, 4, 2, 8, 0)
+    assert [row["steps"] for row in rows] == [configs[row["name"]].total_steps for row in rows]
     assert all(0 <= row["maps"]["voc12"] <= 1 for row in rows)
     assert "nll-then-map" in (out / "report.html").read_text()
     before = (out / "nll/log.jsonl").read_bytes()

@@ -238,7 +238,7 @@ def test_full_disk_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     real, calls = os.fsync, iter(range(9))
 
     def full(handle: int) -> None:
-        if kind == "coco" or next(calls) == 1:  # the second of two files
+        if kind == "coco" or next(calls) == 2:  # the second of two files; between them their folder is flushed
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(handle)
 

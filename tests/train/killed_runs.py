@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGKILL
 from time import sleep
@@ -45,7 +45,8 @@ class Trainer:
         child = int(self.process.stdout.readline())
         if kill_after is not None:
             sleep(kill_after.uniform(0, longest))
-            os.kill(child, SIGKILL)
+            with suppress(ProcessLookupError):  # it may have come to its end
+                os.kill(child, SIGKILL)
         how = int(self.process.stdout.readline())
         assert how in (0, SIGKILL), f"the child ended with {how}"
         return how == 0

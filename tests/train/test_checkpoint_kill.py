@@ -36,6 +36,7 @@ def test_after_sigkill_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Pa
     with killer() as kill:
         for _ in range(kills):
             kill.kill_after(moments.uniform(0, longest), folder)
+            longest *= 1.0 if last_promised(folder) else 1.5  # a busy machine may take its time
             saved = [load_checkpoint(path) for path in list_checkpoints(folder)]
             assert all(same(checkpoint, content(checkpoint.step)) for checkpoint in saved)
             assert max((checkpoint.step for checkpoint in saved), default=0) >= last_promised(folder)

@@ -116,10 +116,10 @@ def test_another_seed_gives_other_weights(unbroken: Path, tmp_path: Path) -> Non
 def test_a_run_stopped_by_ctrl_c_and_resumed_ends_as_the_unbroken_one(
     unbroken: Path, tmp_path: Path, step: int
 ) -> None:
-    folder = tmp_path / "run"
+    folder, before = tmp_path / "run", signal.getsignal(signal.SIGINT)
     with pytest.raises(engine.RunInterrupted, match=rf"after step {step} of 12.*--resume"):
         engine.train(small_config(), folder, progress=StopAt(step))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
     result = engine.resume(folder)
     assert last(folder) == last(unbroken)
     assert without_times(read_log(folder / "log.jsonl")) == without_times(read_log(unbroken / "log.jsonl"))
