@@ -26,18 +26,19 @@ import stepgrad
 from experiments.balance_forms import FORMS
 from experiments.balance_table import best_runs, render
 from experiments.frozen_features import FeatureSettings, cached_features
+from experiments.head_training import train_nll
 from experiments.results import load_runs, save_runs
 from experiments.voc_subset import read_split
 from experiments.window_head import (
     NUM_CLASSES,
     Part,
     ScoreForm,
+    Tuning,
     WindowHead,
     evaluate,
     image_batches,
     make_part,
     new_head,
-    train_nll,
 )
 
 RESULTS = Path(__file__).parent / "results"
@@ -123,11 +124,11 @@ def run(
     head = new_head(training.features[0].shape[1], seed)
     if arm.start == "nll":
         if seed not in starts:
-            train_nll(head, training, NLL_STEPS, NLL_RATE, seed)
+            train_nll(head, training, NLL_STEPS, Tuning("adam", NLL_RATE), seed)
             starts[seed] = {k: v.clone() for k, v in head.state_dict().items()}
         head.load_state_dict(starts[seed])
     if arm.estimator == "nll":
-        train_nll(head, training, CONTROL_STEPS, arm.rate, seed + 1000)
+        train_nll(head, training, CONTROL_STEPS, Tuning("adam", arm.rate), seed + 1000)
     else:
         train_map(head, training, arm, MAP_STEPS, seed + 1000)
     scored = {name: evaluate(head, part, arm.scores) for name, part in {"train": training, **tests}.items()}

@@ -18,12 +18,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-from experiments.results import load_runs, save_runs
+from experiments.results import commit, load_runs, save_runs
 from stepgrad.cli.configs import read_config
 from stepgrad.cli.progress import RichProgress
 from stepgrad.data.files import write_whole
@@ -168,15 +167,11 @@ def one(phase: str, name: str, setting: Setting, arm: str, seed: int, rate: floa
         **{"set": name, "arm": arm, "seed": seed, "rate": rate, "where": where[0], **found},
         "seconds": round(time.monotonic() - began, 1),
         "steps": open_run(folder, "last").step,
-        "commit": _commit(),
+        "commit": commit(),
     }
     save_runs(file, phase, row)
     print(row, flush=True)
     return row
-
-
-def _commit() -> str:
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
 
 
 def choose(name: str, setting: Setting, runs: Path) -> None:

@@ -6,9 +6,13 @@ They are computed once per split and kept in a cache folder, as float16, so that
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +23,8 @@ from torchvision.ops import roi_pool
 
 from experiments.voc_subset import WindowedImage
 from stepgrad.data.files import write_whole
+
+T = TypeVar("T")
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 STRIDE = 16
@@ -33,19 +39,20 @@ class FeatureSettings:
     pooled: int = 6
     components: int = 512
     sample_per_image: int = 20  # windows per training image that the principal components are fitted to
+    fit_images: int = 1000  # training images they are fitted to, from the first
     seed: int = 0
 
 
 class FrozenFeatures:
-    """Computes the features of images, fitting the principal components to the training images it is given."""
+    """Computes the features of images, with principal components fitted to a sample of training windows."""
 
     def __init__(self, weights: Path, settings: FeatureSettings) -> None:
         self.settings = settings
         trunk = alexnet(weights=None).features
         trunk.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
         self.trunk: nn.Module = trunk[:12].eval()  # up to conv5's ReLU, before the last pooling
-        self.mean = torch.zeros(0)
         self.basis = torch.zeros(0)
+        self.shift = torch.zeros(0)
 
     @torch.inference_mode()
     def pooled(self, image: WindowedImage) -> Tensor:
@@ -55,27 +62,26 @@ class FrozenFeatures:
         rois = image.windows * zoom - FIRST_CENTRE
         return roi_pool(conv5, [rois], output_size=side, spatial_scale=1 / STRIDE).flatten(1)
 
-    def fit(self, images: Sequence[WindowedImage], progress: Callable[[str], None] = print) -> None:
-        """Principal components of a random sample of the windows, scaled to a mean variance of one."""
-        generator = torch.Generator().manual_seed(self.settings.seed)
-        sample = torch.cat([self._sample(image, generator) for image in _counted(images, "sampling", progress)])
-        torch.manual_seed(self.settings.seed)  # pca_lowrank takes no generator
-        _, spread, basis = torch.pca_lowrank(sample, q=self.settings.components, niter=3)
-        self.mean = sample.mean(0)
-        variance = spread.square().mean() / (len(sample) - 1)
-        self.basis = basis / variance.sqrt()
+    def sampled(self, images: Sequence[WindowedImage], seed: int) -> Tensor:
+        """(S, 9216): the pooled activations of a few random windows of each image."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.cat([self._sample(image, generator) for image in images])
 
     def _sample(self, image: WindowedImage, generator: torch.Generator) -> Tensor:
         chosen = torch.randperm(len(image.windows), generator=generator)[: self.settings.sample_per_image]
-        return self.pooled(image)[chosen]
+        return self.pooled(replace(image, windows=image.windows[chosen]))
 
-    def project(self, images: Sequence[WindowedImage], progress: Callable[[str], None] = print) -> np.ndarray:
+    def fit(self, sample: Tensor) -> None:
+        """Principal components of a sample of windows, scaled to a mean variance of one."""
+        torch.manual_seed(self.settings.seed)  # pca_lowrank takes no generator
+        _, spread, basis = torch.pca_lowrank(sample, q=self.settings.components, niter=3)
+        variance = spread.square().mean() / (len(sample) - 1)
+        self.basis = basis / variance.sqrt()
+        self.shift = sample.mean(0) @ self.basis
+
+    def project(self, images: Sequence[WindowedImage]) -> np.ndarray:
         """(all windows, components) float16, images one after the other."""
-        parts = [
-            ((self.pooled(image) - self.mean) @ self.basis).half().numpy()
-            for image in _counted(images, "features", progress)
-        ]
-        return np.concatenate(parts)
+        return np.concatenate([(self.pooled(image) @ self.basis - self.shift).half().numpy() for image in images])
 
 
 def cached_features(
@@ -88,14 +94,31 @@ def cached_features(
     if not note.is_file() or note.read_text() != tag:
         _fill_cache(splits, weights, cache, settings)
         write_whole(note, tag.encode())
-    return {name: _split_by_image(np.load(cache / f"{name}.npy"), images) for name, images in splits.items()}
+    return {
+        name: _split_by_image(np.load(cache / f"{name}.npy", mmap_mode="c"), images) for name, images in splits.items()
+    }
 
 
 def _fill_cache(splits: dict[str, list[WindowedImage]], weights: Path, cache: Path, settings: FeatureSettings) -> None:
+    """Fit to the first split, then write every split; one process per core, each with a thread of its own."""
     extractor = FrozenFeatures(weights, settings)
-    extractor.fit(next(iter(splits.values())))
-    for name, images in splits.items():
-        np.save(cache / f"{name}.npy", extractor.project(images))
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        first = _chunks(next(iter(splits.values()))[: settings.fit_images])
+        extractor.fit(
+            torch.cat(list(_counted(pool.map(extractor.sampled, first, range(len(first))), "sampling", first)))
+        )
+        for name, images in splits.items():
+            shape = (sum(len(image.windows) for image in images), settings.components)
+            rows = np.lib.format.open_memmap(cache / f"{name}.npy", mode="w+", dtype=np.float16, shape=shape)
+            at, chunks = 0, _chunks(images)
+            for found in _counted(pool.map(extractor.project, chunks), name, chunks):
+                rows[at : at + len(found)] = found
+                at += len(found)
+            rows.flush()
+
+
+def _chunks(images: Sequence[WindowedImage], size: int = 50) -> list[Sequence[WindowedImage]]:
+    return [images[at : at + size] for at in range(0, len(images), size)]
 
 
 def _split_by_image(rows: np.ndarray, images: Sequence[WindowedImage]) -> list[Tensor]:
@@ -111,8 +134,9 @@ def _read_pixels(file: Path, zoom: float) -> Tensor:
     return (scaled - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
 
 
-def _counted(images: Sequence[WindowedImage], what: str, progress: Callable[[str], None]) -> Iterator[WindowedImage]:
-    for i, image in enumerate(images):
-        if i % 100 == 0:
-            progress(f"{what}: image {i} of {len(images)}")
-        yield image
+def _counted(done: Iterable[T], what: str, chunks: Sequence[Sequence[WindowedImage]]) -> Iterator[T]:
+    count, total = 0, sum(map(len, chunks))
+    for result, chunk in zip(done, chunks, strict=True):
+        count += len(chunk)
+        print(f"{what}: image {count} of {total}", flush=True)
+        yield result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +24,8 @@ def save_runs(file: Path, phase: str, row: dict[str, Any]) -> None:
 
 def _load(file: Path) -> dict[str, list[dict[str, Any]]]:
     return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def commit() -> str:
+    """The commit the code is at, short."""
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()

@@ -1,14 +1,14 @@
-"""A small head on frozen window features: its scores, its cross-entropy training, and its mAP."""
+"""A small head on frozen window features: its windows, its scores and its mAP."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import dropout, log_softmax, relu
 from torchvision.ops import box_iou
 
 import stepgrad
@@ -54,17 +54,43 @@ class WindowHead(nn.Module):
 
     def __init__(self, features: int, hidden: int = 512) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(features, hidden), nn.ReLU(), nn.Dropout(0.5), nn.Linear(hidden, NUM_CLASSES + 1)
-        )
+        self.hidden = nn.Linear(features, hidden)
+        self.output = nn.Linear(hidden, NUM_CLASSES + 1)
 
-    def forward(self, features: Tensor) -> Tensor:
-        return self.layers(features.float())
+    def forward(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
+        """(N, K + 1) outputs; `kept`, (N, hidden), is the dropout mask to use, else one is drawn in training."""
+        hidden = relu(self.hidden(features.float()))
+        hidden = dropout(hidden, 0.5, self.training) if kept is None else hidden * kept * 2
+        return self.output(hidden)
 
-    def scores(self, features: Tensor, form: ScoreForm) -> Tensor:
+    def dropout_mask(self, count: int) -> Tensor | None:
+        """(count, hidden) units that stay, drawn from torch's generator; None where nothing is dropped."""
+        return torch.rand(count, self.hidden.out_features) < 0.5 if self.training else None
+
+    def scores(self, features: Tensor, form: ScoreForm, kept: Tensor | None = None) -> Tensor:
         """(N, K) scores: log-probabilities after softmax with background, or the outputs as they are."""
-        outputs = self(features)
+        outputs = self(features, kept)
         return (log_softmax(outputs, dim=1) if form == "logprob" else outputs)[:, :NUM_CLASSES]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Optimiser and learning rate: what the grid is over. "sgd" scales every gradient down to length 1 at most."""
+
+    optimiser: str
+    rate: float
+
+    def make(self, parameters: Any) -> torch.optim.Optimizer:
+        if self.optimiser == "adam":
+            return torch.optim.Adam(parameters, lr=self.rate)
+        return torch.optim.SGD(parameters, lr=self.rate, momentum=0.9)
+
+    def tame(self, head: nn.Module) -> None:
+        if self.optimiser == "sgd":
+            nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+
+    def __str__(self) -> str:
+        return f"{self.optimiser} {self.rate:g}"
 
 
 def new_head(features: int, seed: int) -> WindowHead:
@@ -78,23 +104,8 @@ def image_batches(count: int, size: int, generator: torch.Generator) -> Iterator
         yield from torch.randperm(count, generator=generator)[: count - count % size].split(size)
 
 
-def train_nll(head: WindowHead, part: Part, steps: int, lr: float, seed: int) -> None:
-    """Cross-entropy on 8 images x 64 windows a step, a quarter of them on objects, as Fast R-CNN samples them."""
-    generator = torch.Generator().manual_seed(seed)
-    torch.manual_seed(seed)  # dropout
-    optimiser = torch.optim.Adam(head.parameters(), lr=lr)
-    batches = image_batches(len(part), 8, generator)
-    head.train()
-    for _ in range(steps):
-        chosen = [(i, _fast_rcnn_sample(part.labels[i], generator)) for i in next(batches).tolist()]
-        features = torch.cat([part.features[i][rows] for i, rows in chosen])
-        labels = torch.cat([part.labels[i][rows] for i, rows in chosen])
-        optimiser.zero_grad()
-        cross_entropy(head(features), labels).backward()
-        optimiser.step()
-
-
-def _fast_rcnn_sample(labels: Tensor, generator: torch.Generator, size: int = 64) -> Tensor:
+def fast_rcnn_sample(labels: Tensor, generator: torch.Generator, size: int = 64) -> Tensor:
+    """Indices of windows as Fast R-CNN draws them: a quarter on objects where there are so many."""
     foreground = ((labels != BACKGROUND) & (labels != IGNORED)).nonzero()[:, 0]
     background = (labels == BACKGROUND).nonzero()[:, 0]
     foreground = foreground[torch.randperm(len(foreground), generator=generator)][: size // 4]

@@ -1,0 +1,103 @@
+"""Writes docs/results.md: the page's prose from results_page.md, its tables and figure from the runs on record.
+
+python -m experiments.render
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from experiments.rows import GRID, ROWS, Row
+from experiments.window_head import Tuning
+from stepgrad.data.files import write_whole
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "results.md"
+RUNS = HERE / "results" / "rows"
+CONTROL = "nll"  # what gains are measured against
+
+Run = dict[str, Any]
+
+
+def main() -> None:
+    finals, tunes = read_runs(RUNS / "final"), read_runs(RUNS / "tune")
+    text = (HERE / "results_page.md").read_text()
+    for table in sorted({letter for row in ROWS.values() for letter in row.table}):
+        text = text.replace(f"{{table {table}}}", table_of(table, finals))
+    text = text.replace("{tuning}", tuning_table(tunes))
+    write_whole(PAGE, text.encode())
+    print(f"wrote {PAGE}")
+
+
+def read_runs(folder: Path) -> dict[str, list[Run]]:
+    """Runs by row, in order of seed."""
+    found: dict[str, list[Run]] = {}
+    for file in sorted(folder.glob("*.json")):
+        run = json.loads(file.read_text())
+        found.setdefault(run["row"]["name"], []).append(run)
+    return {name: sorted(runs, key=lambda run: run["seed"]) for name, runs in found.items()}
+
+
+def table_of(letter: str, finals: dict[str, list[Run]]) -> str:
+    """One table: its rows in the order of rows.py, those without a run yet left out."""
+    lines = [
+        "| row | training | optimiser | voc12 | against nll | voc07 | coco | seconds | seeds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    rows = [row for row in ROWS.values() if letter in row.table and row.name in finals]
+    return "\n".join(lines + [line_of(row, finals) for row in rows])
+
+
+def line_of(row: Row, finals: dict[str, list[Run]]) -> str:
+    runs = finals[row.name]
+    cells = [f"`{row.name}`", row.says, str(Tuning(**runs[0]["tuning"])), spread_of(runs, "voc12")]
+    cells += [gain_of(runs, finals.get(CONTROL, [])), spread_of(runs, "voc07"), spread_of(runs, "coco")]
+    cells += [f"{statistics.mean(run['train_seconds'] for run in runs):.0f}", str(len(runs))]
+    return "| " + " | ".join(cells) + " |"
+
+
+def spread_of(runs: list[Run], protocol: str) -> str:
+    """Mean (standard deviation) over seeds; a failed seed makes the cell say so.
+
+    >>> spread_of([{"map": {"val": {"voc12": 30.0}}}, {"map": {"val": {"voc12": 32.0}}}], "voc12")
+    '31.0 (1.4)'
+    >>> spread_of([{"map": {}, "failure": "NaN"}], "voc12")
+    'failed in 1 of 1'
+    """
+    values = [run["map"]["val"][protocol] for run in runs if run["map"].get("val")]
+    if len(values) < len(runs):
+        return f"failed in {len(runs) - len(values)} of {len(runs)}"
+    spread = f" ({statistics.stdev(values):.1f})" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
+
+
+def gain_of(runs: list[Run], control: list[Run]) -> str:
+    """Mean (standard deviation) of the difference to the control of the same seed."""
+    base = {run["seed"]: run["map"]["val"]["voc12"] for run in control if run["map"].get("val")}
+    gains = [r["map"]["val"]["voc12"] - base[r["seed"]] for r in runs if r["map"].get("val") and r["seed"] in base]
+    if not gains or len(gains) < len(runs):
+        return "-"
+    spread = f" ({statistics.stdev(gains):.1f})" if len(gains) > 1 else ""
+    return f"{statistics.mean(gains):+.1f}{spread}"
+
+
+def tuning_table(tunes: dict[str, list[Run]]) -> str:
+    """Held-out mAP of every tuned row at every point of the grid."""
+    lines = ["| row | " + " | ".join(map(str, GRID)) + " |", "|---" * (len(GRID) + 1) + "|"]
+    for name in (row.name for row in ROWS.values() if row.name in tunes):
+        found = {str(Tuning(**run["tuning"])): run for run in tunes[name]}
+        lines.append(f"| `{name}` | " + " | ".join(_held_out(found.get(str(point))) for point in GRID) + " |")
+    return "\n".join(lines)
+
+
+def _held_out(run: Run | None) -> str:
+    if run is None:
+        return "-"
+    return f"{run['map']['heldout']['voc12']:.1f}" if run["map"].get("heldout") else "failed"
+
+
+if __name__ == "__main__":
+    main()

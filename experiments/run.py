@@ -1,0 +1,182 @@
+"""Trains rows of the result tables: a head on frozen AlexNet features of real VOC 2012 windows.
+
+    python -m experiments.run ROW --tune --data FOLDER --cache DIR       # the grid of rates, on held-out training images
+    python -m experiments.run ROW --seed 0 1 2 --data FOLDER --cache DIR # at the rate chosen so; then val, once
+    python -m experiments.run --table A --tune ...                       # all rows of a table
+    python -m experiments.render                                         # the tables in docs/results.md
+
+All 4000 training images; the last 500 are held out for tuning. Every run is one JSON file with its config, command,
+versions and commit; a run that is on record is not run again, so any of these can be stopped and started again, and two
+processes can share the work with `--share 0/2` and `--share 1/2`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from safetensors.torch import load_file, save_file
+
+import stepgrad
+from experiments.frozen_features import FeatureSettings, cached_features
+from experiments.head_training import train_nll, train_row
+from experiments.results import commit
+from experiments.rows import GRID, NLL_STEPS, NLL_TUNING, ROWS, Row
+from experiments.voc_subset import read_split
+from experiments.window_head import Part, ScoreForm, Tuning, WindowHead, make_part, new_head
+from stepgrad.data.files import write_whole
+from stepgrad.errors import one_of
+
+RESULTS = Path(__file__).parent / "results" / "rows"
+HELD_OUT = 500
+PROTOCOLS = ("voc12", "voc07", "coco")
+
+
+def run(row: Row, tuning: Tuning, part: Part, tests: dict[str, Part], seed: int, cache: Path) -> dict[str, Any]:
+    """Train one row and evaluate it; a run that turned non-finite is on record as such."""
+    began = time.perf_counter()
+    head = starting_head(row, part, seed, cache)
+    batch_map: list[float] = []
+    failure = None
+    try:
+        train_row(head, part, row, tuning, seed + 1000, lambda _, metrics: batch_map.append(metrics.get("map", -1.0)))
+    except stepgrad.errors.NonFiniteError as error:
+        failure = str(error)
+    trained = time.perf_counter()
+    scored = {name: evaluate(head, test, row.scores) for name, test in tests.items()} if failure is None else {}
+    return {
+        "row": asdict(row),
+        "tuning": asdict(tuning),
+        "seed": seed,
+        "map": scored,
+        "failure": failure,
+        "batch_map": [round(100 * value, 2) for value in batch_map],
+        "train_seconds": round(trained - began, 1),
+        "seconds": round(time.perf_counter() - began, 1),
+        "commit": commit(),
+        "command": " ".join(["python -m experiments.run", *sys.argv[1:]]),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+        },
+    }
+
+
+def starting_head(row: Row, part: Part, seed: int, cache: Path) -> WindowHead:
+    """A head with random weights or, made once per seed and set of images, the cross-entropy model's."""
+    head = new_head(part.features[0].shape[1], seed)
+    if row.start == "scratch":
+        return head
+    file = cache / f"nll-{len(part)}-{seed}-{NLL_STEPS}-{NLL_TUNING.optimiser}-{NLL_TUNING.rate:g}.safetensors"
+    if not file.is_file():
+        train_nll(head, part, NLL_STEPS, NLL_TUNING, seed)
+        save_file(head.state_dict(), file.with_suffix(f".{os.getpid()}"))
+        os.replace(file.with_suffix(f".{os.getpid()}"), file)
+    head.load_state_dict(load_file(file))
+    return head
+
+
+@torch.inference_mode()
+def evaluate(head: WindowHead, part: Part, form: ScoreForm) -> dict[str, float]:
+    """mAP in per cent by protocol, over all windows, NMS at 0.3."""
+    head.eval()
+    scores = [head.scores(features, form) for features in part.features]
+    if not all(bool(s.isfinite().all()) for s in scores):
+        return {}
+    boxes, targets = [i.windows for i in part.images], [i.target for i in part.images]
+    return {
+        name: 100 * float(stepgrad.mean_average_precision(scores, boxes, targets, protocol=name, nms_threshold=0.3).map)
+        for name in PROTOCOLS
+    }
+
+
+def tune(row: Row, train: Part, cache: Path, results: Path) -> None:
+    """Every point of the grid, with seed 0, on all but the held-out training images."""
+    for tuning in GRID:
+        file = results / "tune" / f"{row.name}-{tuning.optimiser}-{tuning.rate:g}.json"
+        if not file.is_file():
+            record(file, run(row, tuning, train[:-HELD_OUT], {"heldout": train[-HELD_OUT:]}, 0, cache))
+
+
+def final(row: Row, seed: int, train: Part, val: Part, cache: Path, results: Path) -> None:
+    """One seed at the chosen rate, on all training images, then val."""
+    file = results / "final" / f"{row.name}-{seed}.json"
+    if not file.is_file():
+        record(file, run(row, chosen_tuning(row, results), train, {"val": val}, seed, cache))
+
+
+def chosen_tuning(row: Row, results: Path) -> Tuning:
+    """The grid point with the best held-out mAP (area AP), of this row or of the one it is tuned as."""
+    if row.start == "nll" and row.steps == 0:
+        return NLL_TUNING
+    runs = [json.loads(file.read_text()) for file in (results / "tune").glob(f"{row.tuned_as or row.name}-*.json")]
+    runs = [r for r in runs if r["row"]["name"] == (row.tuned_as or row.name)]
+    if not runs:
+        raise SystemExit(f"{row.name}: no tuning on record; run `python -m experiments.run {row.name} --tune` first.")
+    best = max(runs, key=lambda r: r["map"].get("heldout", {}).get("voc12", -1.0))
+    return Tuning(**best["tuning"])
+
+
+def record(file: Path, result: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, (json.dumps(result, indent=1) + "\n").encode())
+    found = ", ".join(f"{where} {maps.get('voc12', float('nan')):.2f}" for where, maps in result["map"].items())
+    print(f"{file.stem}: {found or result['failure']} in {result['seconds']:.0f} s", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", metavar="ROW")
+    parser.add_argument("--table", nargs="*", default=[], help="all rows of these tables")
+    parser.add_argument("--tune", action="store_true", help="choose optimiser and rate on held-out training images")
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
+    parser.add_argument("--data", type=Path, default=os.environ.get("STEPGRAD_DATA"), help="folder with VOC2012-320")
+    parser.add_argument("--cache", type=Path, required=True, help="folder for features and start weights (4 GB)")
+    parser.add_argument("--train", type=int, default=4000, help="training images")
+    parser.add_argument("--val", type=int, default=2000, help="val images")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--share", default="0/1", help="this process's share of the runs: 0/2 and 1/2")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    if options.data is None:
+        parser.error("--data (or STEPGRAD_DATA) is needed")
+    rows = chosen_rows(options.rows, options.table)
+    torch.set_num_threads(options.threads)
+    train, val = load(options.data, options.cache, options.train, options.val)
+    mine, of = (int(n) for n in options.share.split("/"))
+    if options.tune:
+        own = [row for row in rows if row.tuned_as is None and row.steps > 0]
+        for row in own[mine::of]:
+            tune(row, train, options.cache, options.results)
+        return
+    plan = [(row, seed) for seed in options.seed for row in rows]
+    for row, seed in plan[mine::of]:
+        final(row, seed, train, val, options.cache, options.results)
+
+
+def chosen_rows(names: Sequence[str], tables: Sequence[str]) -> list[Row]:
+    for name in names:
+        one_of("row", name, list(ROWS))
+    return [row for row in ROWS.values() if row.name in names or any(table in row.table for table in tables)]
+
+
+def load(data: Path, cache: Path, train: int, val: int) -> tuple[Part, Part]:
+    voc, weights = data / "VOC2012-320", data / "weights" / "alexnet_features_imagenet.pt"
+    splits = {"train": read_split(voc, "train", train), "val": read_split(voc, "val", val)}
+    features = cached_features(splits, weights, cache, FeatureSettings())
+    return make_part(splits["train"], features["train"]), make_part(splits["val"], features["val"])
+
+
+if __name__ == "__main__":
+    main()
