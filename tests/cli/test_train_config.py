@@ -10,6 +10,7 @@ import yaml
 
 from stepgrad.cli import main
 from stepgrad.cli.configs import config_text, presets, read_config
+from stepgrad.errors import ConfigError
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.train.config import TrainConfig, to_dict
 
@@ -45,6 +46,39 @@ def test_options_beat_later_files_beat_earlier_files_beat_defaults(
     assert {key: content["nll"][key] for key in ("lr", "steps", "images")} == {"lr": 0.01, "steps": 12, "images": 3}
     assert content["data"]["flip"] is False
     assert content["also_report"] == ["coco", "voc07"]
+
+
+def test_a_file_changes_what_it_extends(tmp_path: Path) -> None:
+    """A preset, then a file beside it that extends another; each changes those before it."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "long.yaml").write_text("nll: {steps: 7, lr: 0.5}\nmap: {steps: 7}\n")
+    (tmp_path / "parts" / "longer.yaml").write_text("extends: long.yaml\nnll: {steps: 8}\n")
+    (tmp_path / "mine.yaml").write_text("extends: [shapes, parts/longer.yaml]\nmap: {steps: 9}\n")
+    config = read_config([str(tmp_path / "mine.yaml")], {"nll.images": 3})
+    assert (config.nll.steps, config.nll.lr, config.map.steps, config.nll.images) == (8, 0.5, 9, 3)
+    assert config.model == read_config(["shapes"], {}).model
+
+
+def test_a_mistake_in_an_extended_file_is_named_with_that_file(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("nll: {step: 3}")
+    (tmp_path / "mine.yaml").write_text("extends: base.yaml\nnll: {lr: 0.1}")
+    with pytest.raises(ConfigError, match=r"base\.yaml: nll\.step: no such key\. Did you mean 'steps'\?"):
+        read_config([str(tmp_path / "mine.yaml")], {})
+
+
+BAD_BASES = {
+    "extends: mine.yaml": r"mine\.yaml: extends itself, through .*mine\.yaml",
+    "extends: vo07": r"vo07: no such config file or preset",
+    "extends: {a: 1}": r"mine\.yaml: extends: expected a preset, a file, or a list of them but got \{'a': 1\}",
+    "extends: [3]": r"mine\.yaml: extends: expected a preset, a file, or a list of them but got \[3\]",
+}
+
+
+@pytest.mark.parametrize("content", BAD_BASES)
+def test_what_cannot_be_extended_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(ConfigError, match=BAD_BASES[content]):
+        read_config([str(tmp_path / "mine.yaml")], {})
 
 
 def test_short_options_stand_for_those_of_the_map_phase(capsys: pytest.CaptureFixture[str]) -> None:

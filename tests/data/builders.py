@@ -53,7 +53,9 @@ def write_voc(
         (root / "Annotations" / f"{image_id}.xml").write_text(voc_xml(found))
         write_image(root / "JPEGImages" / f"{image_id}.jpg", seed=seed)
     for split, text in (splits or {"train": "a\nb\n"}).items():
-        (root / "ImageSets" / "Main" / f"{split}.txt").write_text(text)
+        path = root / "ImageSets" / "Main" / f"{split}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
     return root
 
 

@@ -27,6 +27,42 @@ def test_several_voc_years_must_be_chosen_from(tmp_path: Path) -> None:
         load_dataset(tmp_path)
 
 
+@pytest.mark.parametrize("above", ["", "VOCdevkit"])
+def test_split_names_the_voc_year_where_there_are_several(tmp_path: Path, above: str) -> None:
+    for year in ("VOC2007", "VOC2012"):
+        write_voc(tmp_path / above / year, splits={"train": "a\n", "deep/list": "b\n"})
+    for year in ("VOC2007", "VOC2012"):
+        dataset = load_dataset(tmp_path, f"{year}/train")
+        assert isinstance(dataset, VOCDataset)
+        assert (dataset.root, dataset.split, dataset.name) == (tmp_path / above / year, "train", f"{year} train")
+    assert load_dataset(tmp_path, "VOC2012/").ids == ["a", "b"]
+    assert load_dataset(tmp_path, "VOC2012/deep/list").ids == ["b"]
+
+
+def test_split_may_name_the_folder_that_was_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_voc(tmp_path / "elsewhere")
+    (tmp_path / "VOC2007").symlink_to(root, target_is_directory=True)
+    assert load_dataset(tmp_path / "VOC2007", "VOC2007/train").ids == ["a", "b"]
+    monkeypatch.chdir(tmp_path / "VOC2007")
+    assert load_dataset(".", "train").ids == ["a", "b"]
+
+
+def test_year_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    write_voc(tmp_path / "VOC2012")
+    message = (
+        r"split 'VOC2007/train' is of a VOC folder 'VOC2007', which is not there; it has VOC2012\. Pass the folder that "
+        "holds VOC2007"
+    )
+    for data in (tmp_path, tmp_path / "VOC2012"):
+        with pytest.raises(DataError, match=message):
+            load_dataset(data, "VOC2007/train")
+
+
+def test_list_in_a_folder_of_lists_is_found(tmp_path: Path) -> None:
+    write_voc(tmp_path / "VOC2012", splits={"mine/few": "b\n"})
+    assert load_dataset(tmp_path, "mine/few").ids == ["b"]
+
+
 def test_coco_file_and_folder_are_recognised(tmp_path: Path) -> None:
     path = write_coco(tmp_path)
     assert isinstance(load_dataset(path), COCODataset)

@@ -25,15 +25,15 @@ def presets() -> dict[str, str]:
 
 def read_config(sources: Iterable[str], given: dict[str, Any]) -> TrainConfig:
     """The defaults, changed by each source in turn (a preset or a file), changed by the options given."""
-    parts = {source: _read(source) for source in sources}
+    parts = [part for source in sources for part in _with_bases(source)]
     content: dict[str, Any] = {}
-    for part in parts.values():
+    for _, part in parts:
         content = _merged(content, part)
     try:
         return from_dict(_merged(content, nested(given)))
     except ConfigError as error:
         key = str(error).partition(":")[0]
-        guilty = [source for source, part in parts.items() if _has(part, key) and key not in given]
+        guilty = [source for source, part in parts if _has(part, key) and key not in given]
         raise ConfigError(f"{guilty[-1]}: {error}" if guilty else str(error)) from error
 
 
@@ -41,6 +41,24 @@ def _has(content: Any, key: str) -> bool:
     """Whether a dotted key is there."""
     name, _, rest = key.partition(".")
     return isinstance(content, dict) and name in content and (not rest or _has(content[name], rest))
+
+
+def _with_bases(source: str, extending: tuple[str, ...] = ()) -> list[tuple[str, dict[str, Any]]]:
+    """A source after the presets and files that its key `extends` names: each with its own keys, which change those before."""
+    if source in extending:
+        raise ConfigError(f"{source}: extends itself, through {' and '.join(extending)}.")
+    content = _read(source)
+    bases = content.pop("extends", None) or []
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise ConfigError(f"{source}: extends: expected a preset, a file, or a list of them but got {bases!r}.")
+    found = [part for base in bases for part in _with_bases(_beside(source, base), (*extending, source))]
+    return [*found, (source, content)]
+
+
+def _beside(source: str, base: str) -> str:
+    """A preset as it is, a file as seen from the file that names it."""
+    return base if base in presets() else str(Path(source).expanduser().parent / base)
 
 
 def _read(source: str) -> dict[str, Any]:

@@ -147,7 +147,8 @@ def help_page() -> str:
         parts.append(f"{title}\n{table(rows)}")
     parts.insert(-2, _phases(options))
     parts.append(
-        "A yaml file has the same keys: `stepgrad train --config shapes --print_config > mine.yaml` makes one."
+        "A yaml file has the same keys: `stepgrad train --config shapes --print_config > mine.yaml` makes one. With "
+        "`extends: voc07` (a preset, a file beside it, or a list) it need only hold what differs."
     )
     return "\n\n".join(parts)
 

@@ -10,7 +10,7 @@ from typing import Literal
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.shapes import ShapesDataset, parse_shapes
-from stepgrad.data.voc import Degenerate, VOCDataset
+from stepgrad.data.voc import Degenerate, VOCDataset, folder_name
 from stepgrad.errors import ConfigError, DataError, suggest
 
 Kind = Literal["voc", "coco", "shapes"]
@@ -39,7 +39,8 @@ def load_dataset(
     Args:
         data: a VOC folder (or the VOCdevkit above it), a COCO json file, a folder with `annotations/*.json`, or
             `shapes`, the built-in set: `shapes`, `shapes:val`, `shapes:train,length=100,seed=3`.
-        split: VOC: a list of ImageSets/Main; COCO folder: part of the file's name; shapes: train, val or test.
+        split: VOC: a list of ImageSets/Main, after the name of its folder where `data` holds several (`VOC2007/trainval`);
+            COCO folder: part of the file's name; shapes: train, val or test.
         class_names: VOC only: the classes in the order of the labels.
         images: COCO only: the folder of the images, where it is not beside the file.
         need_images: False is enough to evaluate detections: no image is looked for.
@@ -72,7 +73,7 @@ def locate(data: str | Path, split: str | None = None) -> Located:
         raise DataError(f"{path}: no such file or folder.{close} {_LOOKED_FOR}")
     voc = _voc_roots(path)
     if voc:
-        return Located("voc", _only(path, voc, "VOC folders"), split)
+        return Located("voc", *_choose_root(path, voc, split))
     files = sorted(path.glob("annotations/*.json")) or sorted(path.glob("*.json"))
     files = [file for file in files if file.stem.startswith("instances")] or files  # not COCO's captions, keypoints
     if files:
@@ -100,6 +101,26 @@ def _voc_roots(path: Path) -> list[Path]:
         if found:
             return found
     return []
+
+
+def _choose_root(path: Path, roots: list[Path], split: str | None) -> tuple[Path, str | None]:
+    """The VOC folder and the list in it: where there are several folders, the split names both, as `VOC2007/trainval`."""
+    named = {folder_name(root): root for root in roots}
+    folder, slash, listed = (split or "").partition("/")
+    if slash and folder in named:
+        return named[folder], listed or None
+    if slash and folder.startswith("VOC"):  # other names with a slash are lists in folders of ImageSets/Main
+        raise DataError(
+            f"{path}: split {split!r} is of a VOC folder {folder!r}, which is not there; it has {', '.join(named)}. "
+            f"Pass the folder that holds {folder}.{suggest(folder, list(named))}"
+        )
+    if len(roots) > 1:
+        example = f"{next(iter(named))}/{split or 'trainval'}"
+        raise DataError(
+            f"{path}: holds several VOC folders; pass one of {', '.join(str(root) for root in roots)}, or name it in the "
+            f"split: {example}"
+        )
+    return roots[0], split
 
 
 def _only(path: Path, found: list[Path], what: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -105,6 +106,15 @@ def _read(root: Path, image_id: str, report: Report) -> VOCAnnotation:
     annotation = read_annotation(root / "Annotations" / f"{image_id}.xml", report)
     assert annotation is not None, "loading raises where the doctor goes on"
     return annotation
+
+
+def folder_name(root: Path) -> str:
+    """What a folder is called where it lies, even if it is a link or was given as `.`.
+
+    >>> folder_name(Path("VOCdevkit/VOC2012/../VOC2007"))
+    'VOC2007'
+    """
+    return os.path.basename(os.path.abspath(root))
 
 
 def list_splits(root: Path) -> list[str]:

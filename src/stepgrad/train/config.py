@@ -25,13 +25,15 @@ class DataConfig:
     path: str = "shapes"
     """A VOC folder, a COCO json file or folder, or `shapes`, the built-in set."""
     train: str | None = "train"
-    """The split to train on, or a part of it such as `train[:1000]`; None for a single COCO file."""
+    """The split to train on, or a part of it such as `train[:1000]`; None for a single COCO file. Where `path` holds
+    several VOC folders: `VOC2007/trainval`; and several together: `VOC2007/trainval+VOC2012/trainval`."""
     val: str | None = "val"
     """The split to validate on."""
     val_path: str | None = None
     """Where the validation split lies, if not in `path`."""
     windows: str | None = None
-    """Windows of both splits: a folder of `stepgrad propose`, an .npz or a .mat file. None: the built-in windows of
+    """Windows of both splits: a folder of `stepgrad propose` (or one above it, named as the VOC folder: `VOC2007`), an
+    .npz or a .mat file. None: the built-in windows of
     shapes; for other data they are searched for once and kept in `proposals/`."""
     val_windows: str | None = None
     """Windows of the validation split, if they lie elsewhere."""

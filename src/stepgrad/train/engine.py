@@ -24,6 +24,7 @@ from stepgrad.train.features import source_for
 from stepgrad.train.finish import finish_run, save_best, validate_best
 from stepgrad.train.inputs import Example, Order, open_split
 from stepgrad.train.interrupts import Interrupts, RunInterrupted, Stop
+from stepgrad.train.joined import open_training
 from stepgrad.train.optim import make_optimizer
 from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
 from stepgrad.train.progress import Progress, QuietProgress
@@ -96,8 +97,8 @@ class _Engine:
     ) -> None:
         self.config, self.folder, self.fabric, self.progress = config, folder, fabric, progress
         self.phases = _phases(config)
-        self.data, self.val = open_split(config.data, "train", progress), open_split(config.data, "val", progress)
-        names = self.data.dataset.class_names
+        self.data, self.val = open_training(config.data, progress), open_split(config.data, "val", progress)
+        names = self.data.class_names
         if names != self.val.dataset.class_names:
             raise DataError(
                 f"Expected the same classes in both splits but got {names} and {self.val.dataset.class_names}."
@@ -184,7 +185,7 @@ class _Engine:
 
     def _read(self, places: range) -> list[Example]:
         entries = [(place, *self.order.entry(place)) for place in places]
-        return [self.source.example(self.data, i, flipped)._replace(place=place) for place, i, flipped in entries]
+        return [self.source.example(*self.data.find(i), flipped)._replace(place=place) for place, i, flipped in entries]
 
     def _step(self, phase: _Phase, optimizer: Any, examples: list[Example]) -> dict[str, Any]:
         step = self.state.step

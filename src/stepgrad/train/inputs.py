@@ -18,12 +18,15 @@ from stepgrad.data import DetectionDataset, Proposals, generate_proposals, load_
 from stepgrad.data.base import Target
 from stepgrad.data.proposals.generate import default_folder
 from stepgrad.data.shapes import ShapesDataset
+from stepgrad.data.voc import VOCDataset, folder_name
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.train.config import DataConfig
 from stepgrad.train.progress import Progress, QuietProgress
 
 MEMORY_BYTES = 1 << 30
 """Decoded images kept in memory."""
+JOIN = "+"
+"""Between the splits that a run trains on together."""
 _LARGE = 2**63 - 25
 
 
@@ -118,6 +121,10 @@ def open_split(config: DataConfig, part: str, progress: Progress | None = None) 
     windows = (config.val_windows or config.windows) if is_val else config.windows
     split = config.val if is_val else config.train
     limit = config.val_images if is_val else config.train_images
+    if JOIN in (split or ""):
+        raise ConfigError(
+            f"data.{part}: expected one split here but got {split!r}; only training takes several at once."
+        )
     return open_data(path, split, windows, limit, config.max_windows, config.class_names, progress)
 
 
@@ -170,7 +177,7 @@ def _windows_of(dataset: DetectionDataset, source: str | None, progress: Progres
     if source is None and isinstance(dataset, ShapesDataset):
         source = "built-in"
     if source is not None:
-        return load_proposals(source, dataset, verify=False)
+        return load_proposals(_own_folder(source, dataset), dataset, verify=False)
     folder = default_folder(dataset, "fast")
     progress.say(f"windows of {dataset.name}: {folder} (selective search where there are none yet)")
     with progress.stage("searching windows", len(dataset)) as tick:
@@ -178,6 +185,14 @@ def _windows_of(dataset: DetectionDataset, source: str | None, progress: Progres
     if outcome.failed:
         raise DataError(f"{len(outcome.failed)} images could not be searched, first: {outcome.failed[0]}")
     return load_proposals(Path(folder), dataset, verify=False)
+
+
+def _own_folder(source: str, dataset: DetectionDataset) -> str:
+    """Where `source` has a folder with the name of a VOC folder, its windows are there: `proposals/VOC2007`."""
+    if isinstance(dataset, VOCDataset):
+        own = Path(source).expanduser() / folder_name(dataset.root)
+        return str(own) if own.is_dir() else source
+    return source
 
 
 class Order:
