@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stepgrad.cli import main
-from stepgrad.cli.judged import Judged, first_images
+from stepgrad.cli.judged import Judged, only_images
 from stepgrad.cli.progress import RichProgress
 from stepgrad.data import load_dataset
 from stepgrad.evaluation.read_files import FileDetections
@@ -27,6 +27,7 @@ nll: {steps: 3, images: 2, lr: 1e-2, drop_every: null}
 map: {steps: 2, images: 2, windows: null, drop_every: null}
 run: {eval_every: 2, log_every: 1, report: false}
 """
+NOTHING = FileDetections(detections_of([], 0, []), inclusive=False)
 
 
 @pytest.fixture(scope="module")
@@ -176,9 +177,24 @@ def test_voc_data_is_counted_as_in_training_unless_told_otherwise(
 def test_images_nobody_looked_at_are_not_missed(tmp_path: Path) -> None:
     dataset = load_dataset(write_coco(tmp_path / "C", coco_content()))
     assert len(dataset) == 2
-    nothing = FileDetections(detections_of([], 0, []), inclusive=False)
-    counts = {n: Judged(first_images(dataset, n), nothing).evidence(True).objects.images.tolist() for n in (1, 2)}
+    counts = {n: Judged(only_images(dataset, 0, n), NOTHING).evidence(True).objects.images.tolist() for n in (1, 2)}
     assert counts[1] == [image for image in counts[2] if image == 0] != counts[2]
+
+
+@pytest.mark.parametrize("kind", ["voc", "coco", "shapes"])
+def test_images_from_the_middle_of_a_split_keep_their_objects(kind: str, tmp_path: Path) -> None:
+    dataset = {
+        "voc": lambda: load_dataset(write_voc(tmp_path / "V")),
+        "coco": lambda: load_dataset(write_coco(tmp_path / "C")),
+        "shapes": lambda: load_dataset("shapes:val,length=2"),
+    }[kind]()
+    assert dataset.index_of(dataset.ids[1]) == 1
+    part = only_images(dataset, 1, 1)
+    found, expected = (Judged(d, NOTHING).evidence(True) for d in (part, dataset))
+    assert found.image_ids == expected.image_ids[1:]
+    assert np.array_equal(found.objects.boxes, expected.objects.boxes[expected.objects.images == 1])
+    assert part.index_of(dataset.ids[1]) == 0
+    assert np.array_equal(np.asarray(part.image(0)), np.asarray(dataset.image(1)))
 
 
 BAD = {

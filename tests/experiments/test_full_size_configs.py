@@ -191,3 +191,12 @@ def test_every_row_trains_for_two_steps_at_full_width(name: str, tree: tuple[Pat
     check_log(train_two_steps(name, tree, out), row(name))
     for file in out.rglob("*.safetensors"):  # up to gigabytes a row
         file.unlink()
+
+
+@pytest.mark.nightly
+def test_a_row_goes_on_from_the_finished_baseline(tree: tuple[Path, Path], tmp_path: Path) -> None:
+    small = ("--model.hidden", "16")
+    train_two_steps("voc07-alexnet-nll", tree, tmp_path / "nll", *small)
+    words = ("--model.weights", str(tmp_path / "nll"), "--nll.steps", "0")
+    lines = train_two_steps("voc07-alexnet-nll-then-map", tree, tmp_path / "map", *small, *words)
+    assert [line["phase"] for line in lines if line["kind"] == "train"] == ["map", "map"]

@@ -15,7 +15,7 @@ from stepgrad.cli.progress import RichProgress
 from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.data.base import ImageId
 from stepgrad.data.coco import COCODataset
-from stepgrad.data.voc import Degenerate
+from stepgrad.data.voc import Degenerate, VOCDataset
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.read_files import FileDetections, read_detections
@@ -37,15 +37,18 @@ class Judged:
         return evidence_from(self.dataset, self.found, continuous)
 
 
-def first_images(dataset: DetectionDataset, count: int) -> DetectionDataset:
-    """The same dataset, cut short: objects of images that nobody looked at are not missed."""
+def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionDataset:
+    """The same dataset, cut to the images that were looked at: objects of others are not missed."""
     if count == len(dataset):
         return dataset
-    short = copy(dataset)
-    short.ids = dataset.ids[:count]
-    if isinstance(short, COCODataset):
-        short.images = short.images[:count]
-    return short
+    seen, part = copy(dataset), slice(first, first + count)
+    seen.ids = dataset.ids[part]
+    vars(seen).pop("_positions", None)  # of the whole dataset
+    if isinstance(seen, COCODataset):
+        seen.images = seen.images[part]
+    if isinstance(seen, VOCDataset):
+        seen.annotations = seen.annotations[part]
+    return seen
 
 
 def read(
@@ -79,7 +82,7 @@ def run_on(
         progress.say(f"run {run.folder}, step {run.step}: {len(images)} images of {images.dataset.name}")
         evaluator = validate(run.model, images, [run.config.protocol], progress, what="detecting")
     found = evaluator.evidence().detections
-    dataset = first_images(images.dataset, len(images))
+    dataset = only_images(images.dataset, images.first, len(images))
     if save_to is not None:
         save(save_to, found, dataset)
     return Judged(dataset, FileDetections(found, inclusive=False), run.config.protocol)
