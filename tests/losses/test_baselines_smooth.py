@@ -93,9 +93,9 @@ def test_a_few_positives_at_a_time_give_the_same(module: str, monkeypatch: pytes
     most = {"smooth_ap": 3 * 34, "error_driven": 3 * 34, "soft_rank": 3 * 2 * 17**2}[module]
     chunks = []
 
-    def counted(*sizes: int) -> Any:
-        chunks.append(len(list(row_chunks(*sizes, most=most))))
-        return row_chunks(*sizes, most=most)
+    def counted(rows: int, columns: int, usual: int = 0) -> Any:
+        chunks.append(len(list(row_chunks(rows, columns, most))))
+        return row_chunks(rows, columns, most)
 
     monkeypatch.setattr(f"stepgrad.losses.baselines.{module}.row_chunks", counted)
     for one, other in zip(CHUNKED[module](positives, negatives), whole, strict=True):

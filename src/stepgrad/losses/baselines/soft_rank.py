@@ -21,6 +21,8 @@ from torch import Tensor
 from stepgrad.errors import ConfigError
 from stepgrad.losses.baselines.base import ListLoss, RankingBaseline, check_positive, row_chunks
 
+_MOST_ENTRIES = 20_000_000  # that the recursion keeps for its gradient at a time, about 150 MB
+
 
 def soft_precision(positives: Tensor, negatives: Tensor, sigma: float, rows: slice = slice(None)) -> Tensor:
     """The expected precision at the positives in `rows`; differentiable.
@@ -89,7 +91,7 @@ class TaylorSoftAPLoss(RankingBaseline):
         kept = hardest(negatives, self._negatives_to_keep(len(positives), len(negatives)))
         own, others = positives.detach().requires_grad_(), negatives[kept].detach().requires_grad_()
         value, gradients = positives.new_zeros(()), [torch.zeros_like(own), torch.zeros_like(others)]
-        for rows in row_chunks(len(positives), len(positives) ** 2 + len(kept) ** 2):
+        for rows in row_chunks(len(positives), len(positives) ** 2 + len(kept) ** 2, _MOST_ENTRIES):
             with torch.enable_grad():
                 part = (1.0 - soft_precision(own, others, self.sigma, rows)).sum() / len(positives)
             value = value + part.detach()
