@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +25,7 @@ from experiments.voc_subset import WindowedImage
 from stepgrad.data.files import write_whole
 
 T = TypeVar("T")
+Chunk = list[tuple[Path, np.ndarray]]  # image files and their windows
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 STRIDE = 16
@@ -55,21 +56,17 @@ class FrozenFeatures:
         self.shift = torch.zeros(0)
 
     @torch.inference_mode()
-    def pooled(self, image: WindowedImage) -> Tensor:
+    def pooled(self, file: Path, windows: np.ndarray) -> Tensor:
         """(N, 9216): the max-pooled conv5 activations of every window."""
         zoom, side = self.settings.zoom, self.settings.pooled
-        conv5 = self.trunk(_read_pixels(image.file, zoom))
-        rois = image.windows * zoom - FIRST_CENTRE
+        conv5 = self.trunk(_read_pixels(file, zoom))
+        rois = torch.from_numpy(windows) * zoom - FIRST_CENTRE
         return roi_pool(conv5, [rois], output_size=side, spatial_scale=1 / STRIDE).flatten(1)
 
-    def sampled(self, images: Sequence[WindowedImage], seed: int) -> Tensor:
+    def sampled(self, chunk: Chunk, seed: int) -> np.ndarray:
         """(S, 9216): the pooled activations of a few random windows of each image."""
-        generator = torch.Generator().manual_seed(seed)
-        return torch.cat([self._sample(image, generator) for image in images])
-
-    def _sample(self, image: WindowedImage, generator: torch.Generator) -> Tensor:
-        chosen = torch.randperm(len(image.windows), generator=generator)[: self.settings.sample_per_image]
-        return self.pooled(replace(image, windows=image.windows[chosen]))
+        rng, count = np.random.default_rng(seed), self.settings.sample_per_image
+        return np.concatenate([self.pooled(file, rng.permutation(windows)[:count]).numpy() for file, windows in chunk])
 
     def fit(self, sample: Tensor) -> None:
         """Principal components of a sample of windows, scaled to a mean variance of one."""
@@ -79,9 +76,10 @@ class FrozenFeatures:
         self.basis = basis / variance.sqrt()
         self.shift = sample.mean(0) @ self.basis
 
-    def project(self, images: Sequence[WindowedImage]) -> np.ndarray:
+    def project(self, chunk: Chunk) -> np.ndarray:
         """(all windows, components) float16, images one after the other."""
-        return np.concatenate([(self.pooled(image) @ self.basis - self.shift).half().numpy() for image in images])
+        found = [(self.pooled(file, windows) @ self.basis - self.shift).half() for file, windows in chunk]
+        return torch.cat(found).numpy()
 
 
 def cached_features(
@@ -104,21 +102,28 @@ def _fill_cache(splits: dict[str, list[WindowedImage]], weights: Path, cache: Pa
     extractor = FrozenFeatures(weights, settings)
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         first = _chunks(next(iter(splits.values()))[: settings.fit_images])
-        extractor.fit(
-            torch.cat(list(_counted(pool.map(extractor.sampled, first, range(len(first))), "sampling", first)))
-        )
+        sample = list(_counted(pool.map(extractor.sampled, first, range(len(first))), "sampling", first))
+        extractor.fit(torch.from_numpy(np.concatenate(sample)))
         for name, images in splits.items():
-            shape = (sum(len(image.windows) for image in images), settings.components)
-            rows = np.lib.format.open_memmap(cache / f"{name}.npy", mode="w+", dtype=np.float16, shape=shape)
-            at, chunks = 0, _chunks(images)
-            for found in _counted(pool.map(extractor.project, chunks), name, chunks):
-                rows[at : at + len(found)] = found
-                at += len(found)
-            rows.flush()
+            _write_split(cache / f"{name}.npy", name, images, extractor, pool)
 
 
-def _chunks(images: Sequence[WindowedImage], size: int = 50) -> list[Sequence[WindowedImage]]:
-    return [images[at : at + size] for at in range(0, len(images), size)]
+def _write_split(
+    file: Path, name: str, images: Sequence[WindowedImage], extractor: FrozenFeatures, pool: ProcessPoolExecutor
+) -> None:
+    shape = (sum(len(image.windows) for image in images), extractor.settings.components)
+    rows = np.lib.format.open_memmap(file, mode="w+", dtype=np.float16, shape=shape)
+    at, chunks = 0, _chunks(images)
+    for found in _counted(pool.map(extractor.project, chunks), name, chunks):
+        rows[at : at + len(found)] = found
+        at += len(found)
+    rows.flush()
+
+
+def _chunks(images: Sequence[WindowedImage], size: int = 50) -> list[Chunk]:
+    """Plain arrays: torch would keep a file open for every tensor on its way to another process."""
+    pairs = [(image.file, image.windows.numpy()) for image in images]
+    return [pairs[at : at + size] for at in range(0, len(pairs), size)]
 
 
 def _split_by_image(rows: np.ndarray, images: Sequence[WindowedImage]) -> list[Tensor]:
@@ -134,7 +139,7 @@ def _read_pixels(file: Path, zoom: float) -> Tensor:
     return (scaled - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
 
 
-def _counted(done: Iterable[T], what: str, chunks: Sequence[Sequence[WindowedImage]]) -> Iterator[T]:
+def _counted(done: Iterable[T], what: str, chunks: Sequence[Chunk]) -> Iterator[T]:
     count, total = 0, sum(map(len, chunks))
     for result, chunk in zip(done, chunks, strict=True):
         count += len(chunk)

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from stepgrad.cli.options import call, table
 from stepgrad.errors import ConfigError, StepgradError, suggest
+from stepgrad.train.freed_memory import return_large_blocks
 
 INTERRUPTED, FAILED = 130, 2
 
@@ -54,6 +55,7 @@ def _run(words: list[str]) -> int:
         return 0
     if command not in _COMMANDS:
         raise ConfigError(f"{command}: no such command.{suggest(command, list(_COMMANDS))} See `stepgrad --help`.")
+    return_large_blocks()
     function = getattr(import_module(f"stepgrad.cli.{command}"), command)
     return int(function(rest) if command == "train" else call(function, rest, command))
 
