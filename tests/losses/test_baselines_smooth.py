@@ -74,7 +74,8 @@ SMOOTHED: dict[str, Callable[..., Any]] = {
 @over_seeds(ci=5, nightly=100)
 @pytest.mark.parametrize("loss", SMOOTHED.values(), ids=SMOOTHED.keys())
 def test_a_narrow_step_gives_plain_ap(seed: int, loss: Callable[..., Any]) -> None:
-    positives, negatives = lists(seed, most=20)
+    spaced = torch.randperm(40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) / 20
+    positives, negatives = spaced[: 1 + seed % 20], spaced[20:]
     expected = 1.0 - oracle.average_precision(positives.tolist(), negatives.tolist())
     assert float(loss(positives, negatives)) == pytest.approx(expected, abs=1e-12)
 

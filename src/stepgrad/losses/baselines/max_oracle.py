@@ -30,8 +30,10 @@ def best_ranking(positives: Floats, negatives: Floats, weight: float) -> Ints:
     >>> best_ranking(np.array([3.0, 1.0]), np.array([2.0, 0.0]), weight=100.0).tolist()    # as bad as can be
     [2, 2]
     """
-    unit = max(1.0, float(np.abs(positives).max()), float(np.abs(negatives).max()))  # sums of huge scores overflow
-    return _best_ranking(positives / unit, negatives / unit, weight / unit)
+    top = max(positives[0], negatives[0])
+    largest = max(abs(s) for s in (positives[0], positives[-1], negatives[0], negatives[-1]))
+    unit = 2.0 ** max(0, int(np.frexp(largest)[1]) - 1)  # sums of huge scores overflow; a power of two rounds nothing
+    return _best_ranking(positives / unit - top / unit, negatives / unit - top / unit, weight / unit)
 
 
 @kernel
