@@ -112,7 +112,7 @@ def _choose_root(path: Path, roots: list[Path], split: str | None) -> tuple[Path
     if slash and folder.startswith("VOC"):  # other names with a slash are lists in folders of ImageSets/Main
         raise DataError(
             f"{path}: split {split!r} is of a VOC folder {folder!r}, which is not there; it has {', '.join(named)}. "
-            f"Pass the folder that holds {folder}.{suggest(folder, list(named))}"
+            f"Pass the folder that holds {folder}."
         )
     if len(roots) > 1:
         example = f"{next(iter(named))}/{split or 'trainval'}"
