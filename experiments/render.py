@@ -27,7 +27,8 @@ def main() -> None:
     text = (HERE / "results_page.md").read_text()
     for table in sorted({letter for row in ROWS.values() for letter in row.table}):
         text = text.replace(f"{{table {table}}}", table_of(table, finals))
-    text = text.replace("{tuning}", tuning_table(tunes))
+    for start in GRID:
+        text = text.replace(f"{{tuning {start}}}", tuning_table(tunes, start))
     write_whole(PAGE, text.encode())
     print(f"wrote {PAGE}")
 
@@ -84,12 +85,13 @@ def gain_of(runs: list[Run], control: list[Run]) -> str:
     return f"{statistics.mean(gains):+.1f}{spread}"
 
 
-def tuning_table(tunes: dict[str, list[Run]]) -> str:
-    """Held-out mAP of every tuned row at every point of the grid."""
-    lines = ["| row | " + " | ".join(map(str, GRID)) + " |", "|---" * (len(GRID) + 1) + "|"]
-    for name in (row.name for row in ROWS.values() if row.name in tunes):
+def tuning_table(tunes: dict[str, list[Run]], start: str) -> str:
+    """Held-out mAP of every tuned row at every point of its grid."""
+    grid = GRID[start]
+    lines = ["| row | " + " | ".join(map(str, grid)) + " |", "|---" * (len(grid) + 1) + "|"]
+    for name in (row.name for row in ROWS.values() if row.name in tunes and row.start == start):
         found = {str(Tuning(**run["tuning"])): run for run in tunes[name]}
-        lines.append(f"| `{name}` | " + " | ".join(_held_out(found.get(str(point))) for point in GRID) + " |")
+        lines.append(f"| `{name}` | " + " | ".join(_held_out(found.get(str(point))) for point in grid) + " |")
     return "\n".join(lines)
 
 

@@ -20,12 +20,13 @@ class Row:
     says: str  # the row's words in the table
     loss: str = "map"  # "map", "nll", or a name of stepgrad.losses.baselines
     start: str = "nll"  # weights to start from: the cross-entropy model of the same seed, or "scratch"
+    start_steps: int = 0  # of cross-entropy before; 0: NLL_STEPS
     scores: ScoreForm = "logprob"
     options: dict[str, Any] = field(default_factory=dict)  # of the loss, over its defaults here
     images: int = 64  # per step
     windows: int | None = 300  # per image; None: all
     foreground: float | None = None  # share of those on objects; None: as they come
-    steps: int = 100
+    steps: int = 40
     memory: int = 0  # images of earlier steps ranked along
     nll_weight: float = 0.0  # of cross-entropy on windows of the same images, added to the loss
     tuned_as: str | None = None  # the row whose optimiser and rate it takes; None: its own, from the grid
@@ -37,45 +38,130 @@ class Row:
         return replace(self, name=name, says=says, **changes)
 
 
-# Cross-entropy's own training, from random weights: the start of every "nll" row.
+# Cross-entropy's own training, from random weights: the start of the rows that do not begin from scratch. Eight or nine
+# passes over the images, as many as Fast R-CNN's 40,000 iterations make over each picture and its mirror image.
 NLL_STEPS = 4000
 NLL_TUNING = Tuning("adam", 3e-4)
 
-# What every tuned row chooses from.
-GRID = [Tuning("adam", rate) for rate in (3e-5, 1e-4, 3e-4)] + [Tuning("sgd", rate) for rate in (3e-3, 1e-2, 3e-2)]
+# What every tuned row chooses from, by where it starts.
+GRID = {
+    "nll": [*(Tuning("adam", rate) for rate in (3e-5, 1e-4, 3e-4)), *(Tuning("sgd", rate) for rate in (1e-3, 3e-3))],
+    "scratch": [*(Tuning("adam", rate) for rate in (1e-3, 3e-3)), *(Tuning("sgd", rate) for rate in (3e-2, 1e-1))],
+}
 
-_map = Row("radius", "AB", "radius, exact NMS, balanced", options={"estimator": "radius", "radius": 3.0})
-_nll = Row("nll", "AB", "softmax NLL, continued", loss="nll")
-_raw = _map.but(
-    "scratch-radius", "radius, exact NMS, balanced", start="scratch", scores="raw", steps=300, tuned_as=None
-)
+_RADIUS = {"protocol": "voc12", "estimator": "radius", "radius": 3.0, "balance": "class"}
 
 
-def _estimators(base: Row, prefix: str) -> list[Row]:
-    """The paper's Table 1 and what it leaves open: estimator, way through NMS, balance."""
-    exact = {"mee": "MEE", "sde": "SDE"}
-    rows = [base]
-    for name, says in exact.items():
-        rows.append(
-            base.but(f"{prefix}{name}", f"{says}, exact NMS, balanced", options={"estimator": name}, tuned_as=None)
-        )
-    rows.append(
-        base.but(f"{prefix}radius-paper", "radius, the paper's NMS, balanced", options={"through_nms": "paper"})
-    )
-    mee = rows[1]
-    rows.append(mee.but(f"{prefix}mee-paper", "MEE, the paper's NMS, balanced", options={"through_nms": "paper"}))
-    rows.append(base.but(f"{prefix}radius-unbalanced", "radius, exact NMS", options={"balance": "none"}, tuned_as=None))
-    rows.append(mee.but(f"{prefix}mee-unbalanced", "MEE, exact NMS", options={"balance": "none"}, tuned_as=None))
+def _estimators() -> list[Row]:
+    """Table A, after the paper's Table 1: the estimators, both ways through NMS, balanced or not; from a trained start."""
+    radius = Row("radius", "ABD", "radius 3, exact NMS, balanced", options=_RADIUS)
+    mee = radius.but("mee", "MEE, exact NMS, balanced", table="A", options={"estimator": "mee"}, tuned_as=None)
+    sde = mee.but("sde", "SDE, exact NMS, balanced", options={"estimator": "sde"})
+    return [
+        Row("start", "AB", "NLL: where all rows but those from scratch start", loss="nll", steps=0),
+        Row("nll", "AB", "NLL for as many images more", loss="nll"),
+        radius,
+        radius.but("radius-10", "radius 10, exact NMS, balanced", table="A", options={"radius": 10.0}, tuned_as=None),
+        mee,
+        sde,
+        radius.but("radius-paper", "radius 3, the paper's NMS, balanced", table="A", options={"through_nms": "paper"}),
+        mee.but("mee-paper", "MEE, the paper's NMS, balanced", options={"through_nms": "paper"}),
+        radius.but(
+            "radius-none", "radius 3, no gradient through NMS, balanced", table="A", options={"through_nms": "none"}
+        ),
+        radius.but(
+            "radius-free", "radius 3, exact NMS, not balanced", table="A", options={"balance": "none"}, tuned_as=None
+        ),
+        mee.but("mee-free", "MEE, exact NMS, not balanced", options={"balance": "none"}, tuned_as=None),
+        radius.but("mixed", "radius 3, exact NMS, balanced + 3 NLL", table="AB", nll_weight=3.0, tuned_as=None),
+    ]
+
+
+def _from_scratch() -> list[Row]:
+    """Table S: the same from random weights, on raw scores; cross-entropy sees as many images."""
+    radius = Row("scratch-radius", "S", "radius 3, exact NMS, balanced", options=_RADIUS, start="scratch", steps=100)
+    radius = replace(radius, scores="raw")
+    mee = radius.but("scratch-mee", "MEE, exact NMS, balanced", options={"estimator": "mee"}, tuned_as=None)
+    return [
+        Row("scratch-nll", "S", "NLL", loss="nll", start="scratch", steps=100),
+        radius,
+        mee,
+        mee.but("scratch-sde", "SDE, exact NMS, balanced", options={"estimator": "sde"}),
+        mee.but("scratch-mee-paper", "MEE, the paper's NMS, balanced", options={"through_nms": "paper"}),
+        mee.but("scratch-mee-free", "MEE, exact NMS, not balanced", options={"balance": "none"}),
+        radius.but(
+            "scratch-mixed",
+            "radius 3, exact NMS, balanced, log-probabilities + 3 NLL",
+            scores="logprob",
+            nll_weight=3.0,
+        ),
+    ]
+
+
+def _others() -> list[Row]:
+    """Table B, after the paper's Table 2: other ways to train for a ranking, same start, same windows, same grid."""
+    return [
+        Row("song", "B", "Song et al. 2016, direct loss, positive update", loss="song"),
+        Row("song-negative", "B", "Song et al. 2016, negative update", loss="song", options={"update": "negative"}),
+        Row("yue", "B", "Yue et al. 2007, AP hinge", loss="yue"),
+        Row(
+            "taylor",
+            "B",
+            "Taylor et al. 2008, smoothed ranks",
+            loss="taylor",
+            options={"sigma": 1.0, "max_windows": 200},
+        ),
+        Row("ap-loss", "B", "Chen et al. 2019, AP-Loss", loss="ap_loss", options={"delta": 1.0}),
+        Row("smooth-ap", "B", "Brown et al. 2020, Smooth-AP", loss="smooth_ap", options={"tau": 0.3}),
+    ]
+
+
+def _ablations(base: Row) -> list[Row]:
+    """Table C: one thing changed at a time, at the base's optimiser and rate."""
+    base = replace(base, table="C")
+    return [
+        base.but("fg-25", "a quarter of the windows on objects", foreground=0.25),
+        base.but("fg-5", "5 % of the windows on objects", foreground=0.05),
+        base.but("all-windows", "all windows of an image", windows=None),
+        base.but("batch-8", "8 images a step, 8 x the steps", images=8, steps=320),
+        base.but("batch-32", "32 images a step, twice the steps", images=32, steps=80),
+        base.but("batch-256", "256 images a step, a quarter of the steps", images=256, steps=10),
+        base.but("batch-512", "512 images a step, an eighth of the steps", images=512, steps=5),
+        base.but("memory", "8 images a step, 8 x the steps, 248 remembered", images=8, steps=320, memory=248),
+        base.but("radius-1", "radius 1", options={"radius": 1.0}),
+        base.but("no-log", "1 - mAP", options={"log": False}),
+        base.but("raw", "raw scores", scores="raw"),
+        base.but("clip", "gradient elements clipped to 0.001", options={"clip": 0.001}),
+        base.but("l4", "L4 regulariser, 1e-8", options={"l4": 1e-8}),
+        base.but("scale-too", "balance of shift and scale", options={"balance": "class+scale"}),
+        base.but("mixed-1", "+ 1 NLL", nll_weight=1.0),
+        base.but("mixed-10", "+ 10 NLL", nll_weight=10.0),
+    ]
+
+
+def _objectives(base: Row) -> list[Row]:
+    """Table D: COCO's AP over ten IoU thresholds as the objective."""
+    return [base.but("radius-coco", "radius 3, COCO's AP as the objective", table="D", options={"protocol": "coco"})]
+
+
+def _lengths() -> list[Row]:
+    """Table E: the same three ways on after shorter and longer cross-entropy training."""
+    rows = []
+    for steps in (1000, 2000, 8000):
+        after = f"after {steps} steps of NLL: "
+        nll = Row(f"nll-{steps}", "E", after + "NLL", loss="nll", start_steps=steps)
+        radius = Row(f"radius-{steps}", "E", after + "radius 3", options=_RADIUS, start_steps=steps)
+        mixed = replace(radius, name=f"mixed-{steps}", says=after + "radius 3 + 3 NLL", nll_weight=3.0)
+        start = replace(nll, name=f"start-{steps}", says=after + "nothing more", steps=0)
+        rows += [start, nll, radius, mixed]
     return rows
 
 
-def _baselines() -> list[Row]:
-    """Other ways to train for a ranking, from the same start on the same windows."""
-    names = {
-        "song": "Song et al. 2016, direct loss minimisation, positive update",
-        "yue": "Yue et al. 2007, AP hinge",
-        "taylor": "Taylor et al. 2008, SoftRank-style smoothing",
-        "ap-loss": "Chen et al. 2019, AP-Loss",
-        "smooth-ap": "Brown et al. 2020, Smooth-AP",
-    }
-    return [Row(name, "B", says, loss=name) for name, says in names.items()]
+def _all() -> dict[str, Row]:
+    estimators = _estimators()
+    base = next(row for row in estimators if row.name == "radius")
+    rows = [*estimators, *_from_scratch(), *_others(), *_ablations(base), *_objectives(base), *_lengths()]
+    return {row.name: row for row in rows}
+
+
+ROWS = _all()

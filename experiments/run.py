@@ -78,9 +78,10 @@ def starting_head(row: Row, part: Part, seed: int, cache: Path) -> WindowHead:
     head = new_head(part.features[0].shape[1], seed)
     if row.start == "scratch":
         return head
-    file = cache / f"nll-{len(part)}-{seed}-{NLL_STEPS}-{NLL_TUNING.optimiser}-{NLL_TUNING.rate:g}.safetensors"
+    steps = row.start_steps or NLL_STEPS
+    file = cache / f"nll-{len(part)}-{seed}-{steps}-{NLL_TUNING.optimiser}-{NLL_TUNING.rate:g}.safetensors"
     if not file.is_file():
-        train_nll(head, part, NLL_STEPS, NLL_TUNING, seed)
+        train_nll(head, part, steps, NLL_TUNING, seed)
         save_file(head.state_dict(), file.with_suffix(f".{os.getpid()}"))
         os.replace(file.with_suffix(f".{os.getpid()}"), file)
     head.load_state_dict(load_file(file))
@@ -101,12 +102,11 @@ def evaluate(head: WindowHead, part: Part, form: ScoreForm) -> dict[str, float]:
     }
 
 
-def tune(row: Row, train: Part, cache: Path, results: Path) -> None:
-    """Every point of the grid, with seed 0, on all but the held-out training images."""
-    for tuning in GRID:
-        file = results / "tune" / f"{row.name}-{tuning.optimiser}-{tuning.rate:g}.json"
-        if not file.is_file():
-            record(file, run(row, tuning, train[:-HELD_OUT], {"heldout": train[-HELD_OUT:]}, 0, cache))
+def tune(row: Row, tuning: Tuning, train: Part, cache: Path, results: Path) -> None:
+    """One point of the grid, with seed 0, on all but the held-out training images."""
+    file = results / "tune" / f"{row.name}-{tuning.optimiser}-{tuning.rate:g}.json"
+    if not file.is_file():
+        record(file, run(row, tuning, train[:-HELD_OUT], {"heldout": train[-HELD_OUT:]}, 0, cache))
 
 
 def final(row: Row, seed: int, train: Part, val: Part, cache: Path, results: Path) -> None:
@@ -156,9 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train, val = load(options.data, options.cache, options.train, options.val)
     mine, of = (int(n) for n in options.share.split("/"))
     if options.tune:
-        own = [row for row in rows if row.tuned_as is None and row.steps > 0]
-        for row in own[mine::of]:
-            tune(row, train, options.cache, options.results)
+        own = [(row, at) for row in rows if row.tuned_as is None and row.steps > 0 for at in GRID[row.start]]
+        for row, tuning in own[mine::of]:
+            tune(row, tuning, train, options.cache, options.results)
         return
     plan = [(row, seed) for seed in options.seed for row in rows]
     for row, seed in plan[mine::of]:
