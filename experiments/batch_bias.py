@@ -1,6 +1,7 @@
 """How far is a minibatch's mAP from the dataset's? Bias and spread for batches of 2 to 2000 images, on real scores.
 
     python -m experiments.batch_bias measure --run runs/voc            # scores the run's validation images first
+    python -m experiments.batch_bias measure --cache DIR               # VOC val by the head of `experiments.run start`
     python -m experiments.batch_bias measure --scores voc_val.npz      # scores kept from before
     python -m experiments.batch_bias render                            # table and plot again, from the JSON
 
@@ -12,12 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.scored_images import ClassRecords, ScoredImages, judge, mean_ap, score_run
+from experiments.scored_images import ClassRecords, ScoredImages, judge, mean_ap, score_run, score_voc_val
 from stepgrad.data.files import write_whole
 
 RESULTS = Path(__file__).parent / "results"
@@ -115,6 +117,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("phase", choices=["measure", "render"])
     parser.add_argument("--run", type=Path, help="run folder whose validation images are scored")
+    parser.add_argument(
+        "--cache", type=Path, help="features of `experiments.run`: score VOC val by its cross-entropy head"
+    )
     parser.add_argument("--checkpoint", default="best", help="best, last or a step")
     parser.add_argument("--scores", type=Path, help="scores of an earlier call; with --run, where to keep them")
     parser.add_argument("--split", help="score this split instead, such as val")
@@ -124,10 +129,13 @@ def main() -> None:
     options = parser.parse_args()
     file = options.results / "batch_bias.json"
     if options.phase == "measure":
-        if options.run is None and options.scores is None:
-            parser.error("--run or --scores is needed")
-        source = "a run's validation images" if options.run else str(options.scores.name)
-        command = f"python -m experiments.batch_bias measure --draws {options.draws}"
+        if options.run is None and options.scores is None and options.cache is None:
+            parser.error("--run, --cache or --scores is needed")
+        source = (
+            "a run's validation images" if options.run else "VOC 2012 val" if options.cache else options.scores.name
+        )
+        how = "--run RUN" if options.run else "--cache DIR" if options.cache else "--scores FILE"
+        command = f"python -m experiments.batch_bias measure {how} --draws {options.draws}"
         results = {"command": command, "source": source, **measure(_scored(options), options.draws)}
         write_whole(file, (json.dumps(results, indent=1) + "\n").encode())
     results = json.loads(file.read_text())
@@ -138,6 +146,8 @@ def main() -> None:
 
 
 def _scored(options: argparse.Namespace) -> ScoredImages:
+    if options.cache is not None:
+        return score_voc_val(options.cache, Path(os.environ["STEPGRAD_DATA"]))
     if options.run is None:
         return ScoredImages.load(options.scores)
     images = score_run(options.run, options.checkpoint, options.images, options.split)

@@ -67,9 +67,11 @@ _KEYS = ("boxes", "labels", "difficult")
 
 def score_run(folder: Path, checkpoint: str, images: int | None, split: str | None = None) -> ScoredImages:
     """All windows of the run's validation images, or of another split, as its detector scores them."""
+    from stepgrad.train.freed_memory import return_large_blocks
     from stepgrad.train.inputs import open_split
     from stepgrad.train.run_folder import open_run
 
+    return_large_blocks()
     run = open_run(folder, checkpoint)
     d = run.config.data
     data = open_split(d if split is None else replace(d, val=split, val_images=None), "val")
@@ -82,6 +84,18 @@ def score_run(folder: Path, checkpoint: str, images: int | None, split: str | No
         boxes.append(example.windows)
         targets.append({key: _flag_or(example.target, key) for key in _KEYS})
     return ScoredImages(scores, boxes, targets)
+
+
+def score_voc_val(cache: Path, data: Path) -> ScoredImages:
+    """All windows of VOC 2012 val as the cross-entropy head of the result tables scores them (`experiments.run start`)."""
+    from experiments.rows import ROWS
+    from experiments.run import load, starting_head
+
+    train, val = load(data, cache, 4000, 2000)
+    head = starting_head(ROWS["start"], train, 0, cache).eval()
+    with torch.inference_mode():
+        scores = [head.scores(features, "logprob").clone() for features in val.features]
+    return ScoredImages(scores, [i.windows for i in val.images], [i.target for i in val.images])
 
 
 def _flag_or(target: Any, key: str) -> Tensor:
