@@ -31,7 +31,7 @@ import stepgrad
 from experiments.frozen_features import FeatureSettings, cached_features
 from experiments.head_training import train_nll, train_row
 from experiments.results import commit
-from experiments.rows import GRID, NLL_STEPS, NLL_TUNING, ROWS, Row
+from experiments.rows import FRESH, GRID, NLL_STEPS, NLL_TUNING, ROWS, Row
 from experiments.voc_subset import read_split
 from experiments.window_head import Part, ScoreForm, Tuning, WindowHead, make_part, new_head
 from stepgrad.data.files import write_whole
@@ -49,7 +49,8 @@ def run(row: Row, tuning: Tuning, part: Part, tests: dict[str, Part], seed: int,
     batch_map: list[float] = []
     failure = None
     try:
-        train_row(head, part, row, tuning, seed + 1000, lambda _, metrics: batch_map.append(metrics.get("map", -1.0)))
+        images = part[-FRESH:] if row.images_from == "fresh" else part
+        train_row(head, images, row, tuning, seed + 1000, lambda _, metrics: batch_map.append(metrics.get("map", 0.0)))
     except stepgrad.errors.NonFiniteError as error:
         failure = str(error)
     trained = time.perf_counter()
@@ -78,10 +79,10 @@ def starting_head(row: Row, part: Part, seed: int, cache: Path) -> WindowHead:
     head = new_head(part.features[0].shape[1], seed)
     if row.start == "scratch":
         return head
-    steps = row.start_steps or NLL_STEPS
-    file = cache / f"nll-{len(part)}-{seed}-{steps}-{NLL_TUNING.optimiser}-{NLL_TUNING.rate:g}.safetensors"
+    part = part[:-FRESH] if row.start_images == "old" else part
+    file = cache / f"nll-{len(part)}-{seed}-{NLL_STEPS}-{NLL_TUNING.optimiser}-{NLL_TUNING.rate:g}.safetensors"
     if not file.is_file():
-        train_nll(head, part, steps, NLL_TUNING, seed)
+        train_nll(head, part, NLL_STEPS, NLL_TUNING, seed)
         save_file(head.state_dict(), file.with_suffix(f".{os.getpid()}"))
         os.replace(file.with_suffix(f".{os.getpid()}"), file)
     head.load_state_dict(load_file(file))
