@@ -1,0 +1,124 @@
+"""The result tables train what their rows say, choose on held-out images and hide no failure."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.head_training import StepInput, back_propagate, choose_windows, make_loss, train_row
+from experiments.render import gain_of, line_of, spread_of
+from experiments.rows import GRID, ROWS, Row
+from experiments.run import chosen_rows, chosen_tuning
+from experiments.voc_subset import WindowedImage
+from experiments.window_head import BACKGROUND, NUM_CLASSES, Part, Tuning, make_part, new_head
+from stepgrad.errors import ConfigError
+
+FEATURES = 12
+
+
+def _part(images: int = 8, windows: int = 40) -> Part:
+    g = torch.Generator().manual_seed(0)
+    made = []
+    for i in range(images):
+        corner = torch.rand(windows, 2, generator=g) * 50
+        boxes = torch.cat([corner, corner + 10 + torch.rand(windows, 2, generator=g) * 30], dim=1)
+        labels = torch.randint(NUM_CLASSES, (3,), generator=g)
+        made.append(
+            WindowedImage(str(i), Path("none"), boxes, boxes[:3] + 1.0, labels, torch.zeros(3, dtype=torch.bool))
+        )
+    return make_part(made, [torch.randn(windows, FEATURES, generator=g).half() for _ in made])
+
+
+def _input(part: Part) -> StepInput:
+    return StepInput(torch.cat(list(part.features)), [i.windows for i in part.images], [i.target for i in part.images])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_back_propagating_only_windows_with_a_gradient_changes_nothing(training: bool) -> None:
+    given, head = _input(_part()), new_head(FEATURES, seed=0).train(training)
+    loss_fn = make_loss(ROWS["radius"])
+    torch.manual_seed(1)
+    back_propagate(head, given, loss_fn, "logprob")
+    sparse = [p.grad.clone() for p in head.parameters() if p.grad is not None]
+    head.zero_grad()
+    torch.manual_seed(1)
+    scores = head.scores(given.features, "logprob", head.dropout_mask(len(given.features)))
+    loss_fn(list(scores.split(given.counts)), given.boxes, given.targets).backward()
+    whole = [p.grad for p in head.parameters()]
+    assert len(sparse) == len(whole)
+    for a, b in zip(sparse, whole, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
+    assert any(bool(g.abs().max() > 0) for g in sparse)
+
+
+def test_a_share_of_the_windows_is_on_objects() -> None:
+    labels = torch.tensor([BACKGROUND] * 90 + [3] * 10)
+    chosen = choose_windows(labels, 40, 0.25, torch.Generator().manual_seed(0))
+    assert len(chosen.unique()) == 40
+    assert int((labels[chosen] == 3).sum()) == 10
+    assert len(choose_windows(labels, None, None, torch.Generator())) == 100
+
+
+def test_every_row_trains_a_step() -> None:
+    part = _part()
+    for row in ROWS.values():
+        head = new_head(FEATURES, seed=0)
+        before = head.output.weight.clone()
+        short = replace(row, images=8, steps=min(row.steps, 1), windows=row.windows and 30)
+        train_row(head, part, short, Tuning("sgd", 0.01), seed=0)
+        assert bool(head.output.weight.isfinite().all()), row.name
+        if row.steps:
+            assert not torch.equal(head.output.weight, before), row.name
+
+
+def test_rows_take_their_rates_from_rows_that_are_tuned() -> None:
+    for row in ROWS.values():
+        if row.tuned_as is not None:
+            assert ROWS[row.tuned_as].tuned_as is None
+            assert ROWS[row.tuned_as].start == row.start
+
+
+def _tune(folder: Path, row: Row, tuning: Tuning, held_out: float | None) -> None:
+    (folder / "tune").mkdir(exist_ok=True)
+    scored = {} if held_out is None else {"heldout": {"voc12": held_out}}
+    content = {"row": asdict(row), "tuning": asdict(tuning), "map": scored}
+    (folder / "tune" / f"{row.name}-{tuning.optimiser}-{tuning.rate:g}.json").write_text(json.dumps(content))
+
+
+def test_the_rate_is_the_one_best_on_held_out_images_and_failures_are_never_chosen(tmp_path: Path) -> None:
+    first, second, third = GRID["nll"][:3]
+    _tune(tmp_path, ROWS["radius"], first, 30.0)
+    _tune(tmp_path, ROWS["radius"], second, 31.0)
+    _tune(tmp_path, ROWS["radius"], third, None)
+    _tune(tmp_path, ROWS["radius-free"], third, 99.0)  # its name begins alike
+    assert chosen_tuning(ROWS["radius"], tmp_path) == second
+    assert chosen_tuning(ROWS["radius-paper"], tmp_path) == second
+
+
+def test_a_row_without_tuning_says_how_to_tune(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="experiments.run yue --tune"):
+        chosen_tuning(ROWS["yue"], tmp_path)
+
+
+def test_a_mistyped_row_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="radius"):
+        chosen_rows(["radios"], [])
+
+
+def _final(row: str, seed: int, value: float | None) -> dict:
+    scored = {} if value is None else {"val": dict.fromkeys(("voc12", "voc07", "coco"), value)}
+    return {"row": asdict(ROWS[row]), "seed": seed, "map": scored, "failure": None, "train_seconds": 1.0}
+
+
+def test_a_failed_seed_stays_in_the_table() -> None:
+    runs = [{**_final("radius", 0, 30.0), "tuning": asdict(GRID["nll"][0])}, _final("radius", 1, None)]
+    assert "failed in 1 of 2" in line_of(ROWS["radius"], {"radius": runs})
+
+
+def test_gains_are_differences_of_the_same_seed() -> None:
+    control = [_final("nll-all", 0, 30.0), _final("nll-all", 1, 20.0)]
+    runs = [_final("radius", 0, 31.0), _final("radius", 1, 23.0)]
+    assert gain_of(runs, control) == "+2.0 (1.4)"
+    assert spread_of(runs, "coco") == "27.0 (5.7)"
