@@ -76,7 +76,9 @@ def _estimators() -> list[Row]:
         radius,
         mee,
         sde,
-        radius.but("radius-paper", "radius 3, the paper's NMS, balanced", table="A", options={"through_nms": "paper"}),
+        radius.but(
+            "radius-none", "radius 3, no gradient through NMS, balanced", table="A", options={"through_nms": "none"}
+        ),
         mee.but("mee-paper", "MEE, the paper's NMS, balanced", options={"through_nms": "paper"}),
         radius.but(
             "radius-free", "radius 3, exact NMS, not balanced", table="A", options={"balance": "none"}, tuned_as=None
