@@ -69,7 +69,7 @@ def test_every_row_trains_a_step() -> None:
         short = replace(row, images=8, steps=min(row.steps, 1), windows=row.windows and 30)
         train_row(head, part, short, Tuning("sgd", 0.01), seed=0)
         assert bool(head.output.weight.isfinite().all()), row.name
-        if row.steps:
+        if row.steps and row.loss != "song":  # whose eps moves pairs in long lists only
             assert not torch.equal(head.output.weight, before), row.name
 
 
