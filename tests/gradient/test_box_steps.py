@@ -181,6 +181,15 @@ def test_a_box_that_only_just_finds_its_object_has_a_step_where_it_is() -> None:
     assert steps.down_value[0][0, 0].tolist()[2] == 0.0
 
 
+def test_another_object_becoming_the_best_overlapped_is_a_step() -> None:
+    lower = [0.0, 2.0, 10.0, 12.0]
+    batch = one_image([2.0, 1.0], [OBJECT, [0.0, 0.5, 10.0, 10.5]], [OBJECT, lower])  # both windows are on the first
+    steps = box_steps(*batch.tensors(), nms_threshold=None)
+    at = Coordinate(0, 1, 0, 1)  # y1 of the second: (10 - y) / 10.5 = 8.5 / (12 - y) at y = 1.5
+    assert steps.value.tolist() == [0.5]
+    assert numbers(steps, at)[:2] == pytest.approx([1.5, 1.0])
+
+
 def test_equal_rivals_do_not_hide_a_step() -> None:
     twins = one_image([2.0, 1.0], [[0.0, 0.0, 10.0, 8.0], [0.0, 2.0, 10.0, 10.0]], [OBJECT, OBJECT])
     for protocol in ("voc12", "coco"):
