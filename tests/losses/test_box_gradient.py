@@ -144,6 +144,23 @@ def test_remembered_images_are_company_for_boxes_too() -> None:
     assert box.grad.tolist() == [[0.0, 0.0, -0.25, 0.0]]  # AP 0 to 1/2, one pixel away, on one side
 
 
+def test_scores_and_boxes_in_one_tensor_go_through_large_batch() -> None:
+    scores, boxes, targets = medium_batch(2).tensors()
+    layer = torch.nn.Linear(6, 6, bias=False, dtype=torch.float64)  # two scores and four coordinates of a window
+    torch.nn.init.eye_(layer.weight)
+    inputs = [torch.cat(pair, dim=1) for pair in zip(scores, boxes, strict=True)]
+
+    def loss_of(outputs: list[Tensor]) -> Tensor:
+        return sg.MAPLoss(2, box_gradient=True)([o[:, :2] for o in outputs], [o[:, 2:] for o in outputs], targets)
+
+    loss_of([layer(x) for x in inputs]).backward()
+    whole, layer.weight.grad = layer.weight.grad, None
+    sg.large_batch(lambda x: [layer(x)], inputs, loss_of)
+    assert whole is not None
+    assert whole[2:].abs().sum() > 0
+    torch.testing.assert_close(layer.weight.grad, whole)
+
+
 @pytest.mark.parametrize("given", ["yes", 1, None])
 def test_what_is_no_method_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match="box_gradient"):
