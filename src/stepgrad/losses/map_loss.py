@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import Batch, Target, make_batch
 from stepgrad.metric.mean_ap import check_nms_threshold, resolve_protocol
 from stepgrad.metric.protocol import Protocol
+
+if TYPE_CHECKING:
+    from stepgrad.gradient.box_steps import BoxMethod
 
 
 class _WithGradient(torch.autograd.Function):
@@ -43,6 +46,7 @@ class Objective:
     value: float
     gradient: Tensor  # (N, K)
     metrics: dict[str, Any]
+    slope: float = 0.0  # d(loss) / d(AP of a class)
 
 
 class MAPLoss(nn.Module):
@@ -64,9 +68,12 @@ class MAPLoss(nn.Module):
         balance: "class" makes the pushes up and down of each class sum to zero, as shifting all its scores changes nothing;
             "class+scale" also removes what would only stretch the scores; "none" leaves the gradient as it is.
         absent_classes: classes without objects in the batch count as AP 0 ("zero") or are left out ("skip").
+        box_gradient: boxes that require a gradient get one too: True, by the same estimator, or a `BoxMethod`. An
+            experiment: see docs/box_gradient.md.
 
     After each call, `metrics` holds map, ap (K,), kept (windows after NMS, all classes), positives (objects to find),
-    nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4).
+    nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4) and, with
+    `box_gradient`, box_nonzero (share of box coordinates with a gradient).
 
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> scores = torch.tensor([[0.2], [0.1], [0.9]], requires_grad=True)
@@ -93,6 +100,7 @@ class MAPLoss(nn.Module):
         min_step: float = 0.1,
         balance: str = "class",
         absent_classes: str = "zero",
+        box_gradient: bool | BoxMethod = False,
     ) -> None:
         super().__init__()
         _keep_out_of_compiled_graphs(type(self))
@@ -110,6 +118,11 @@ class MAPLoss(nn.Module):
         self.nms_threshold = nms_threshold
         self.method = Method(estimator, radius, through_nms, min_step)
         self.log, self.eps, self.l4, self.clip, self.balance = log, eps, l4, clip, balance
+        self.box_method: BoxMethod | None = None
+        if box_gradient is not False:
+            from stepgrad.losses.box_gradient import box_method  # kernels that only this option needs
+
+            self.box_method = box_method(box_gradient, estimator)
         self.metrics: dict[str, Any] = {}
 
     @classmethod
@@ -136,7 +149,12 @@ class MAPLoss(nn.Module):
         batch = make_batch(scores, boxes, targets, self.num_classes)
         flat = self._joined(scores)
         objective = self._objective(batch, torch.is_grad_enabled() and flat.requires_grad)
-        return self._loss_of(objective, flat, batch.scores)
+        loss = self._loss_of(objective, flat, batch.scores)
+        if self.box_method is not None:
+            from stepgrad.losses.box_gradient import box_term
+
+            loss = loss + box_term(self, self.box_method, boxes, batch, objective.slope).to(loss)
+        return loss
 
     def _joined(self, scores: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(scores)) if len(scores) else torch.zeros(0, self.num_classes, requires_grad=True)
@@ -159,7 +177,7 @@ class MAPLoss(nn.Module):
             classes = all_gradients(arrangement, self.method if needed else None)
             value, scale, metrics = self._value(classes)
             gradient, sums = self._finish(classes, batch.scores, scale, arrangement.threads)
-        return Objective(value, torch.from_numpy(gradient.T), metrics | report_sums(sums, gradient.size))
+        return Objective(value, torch.from_numpy(gradient.T), metrics | report_sums(sums, gradient.size), scale)
 
     def _value(self, classes: Sequence[ClassGradient]) -> tuple[float, float, dict[str, Any]]:
         """The loss without L4, its derivative in each class's AP, and what the classes amount to."""
