@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN as FastRCNN
     from stepgrad.evaluation import Evaluator as Evaluator
+    from stepgrad.gradient.box_steps import BoxMethod as BoxMethod
     from stepgrad.gradient.estimators import mee as mee
     from stepgrad.gradient.estimators import radius_difference as radius_difference
     from stepgrad.gradient.estimators import sde as sde
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 _HOME = {
     "APLoss": "ranking.losses",
     "AUCLoss": "ranking.losses",
+    "BoxMethod": "gradient.box_steps",
     "ArgmaxOneHot": "losses.layers",
     "DistributedMAPLoss": "train.distributed",
     "ElementwiseLayer": "steps.layer",
