@@ -155,7 +155,7 @@ def test_positives_take_part_however_low_they_score(family: str, seen: list[Cand
     images, targets = tiny_batch(family)
     sizes = []
     for keep in (False, True):
-        model = train_for_map(tiny_model(family), topk=1, keep_positives=keep)
+        model = train_for_map(tiny_model(family), mode="replace", topk=1, keep_positives=keep)
         loss = model(images, targets)[classification_key(family)]
         loss.backward()
         sizes.append(len(seen[-1].scores))
@@ -211,7 +211,7 @@ def test_box_heads_with_batch_norm_keep_their_negatives(seen: list[Candidates]) 
     torch.manual_seed(3)
     expected = model(images, targets)
     torch.manual_seed(3)
-    found = train_for_map(model)(images, targets)
+    found = train_for_map(model, mode="replace")(images, targets)
     assert torch.equal(found["loss_box_reg"], expected["loss_box_reg"])
     with pytest.raises(ConfigError, match="batch normalisation"):
         train_for_map(model, windows_per_image=30)

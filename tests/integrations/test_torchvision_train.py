@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError
-from stepgrad.integrations.torchvision import stock, train_for_map
+from stepgrad.integrations.torchvision import restore, train_for_map
 from tests.integrations.tiny import (
     CLASSES,
     DENSE,
@@ -64,7 +64,7 @@ def test_all_other_losses_are_the_stock_models_to_the_last_bit(family: str, mode
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient_of_map_alone_reaches_the_classifier(family: str) -> None:
-    model = train_for_map(tiny_model(family), weight=2.0)
+    model = train_for_map(tiny_model(family), mode="replace", weight=2.0)
     loss = losses_of(model, family)[classification_key(family)]
     loss.backward()
     assert classifier_weight(model).grad.abs().sum() > 0
@@ -79,12 +79,12 @@ def test_detections_in_eval_mode_stay_the_same_to_the_last_bit(family: str) -> N
     before = detections_of(model, family)
     train_for_map(model)
     assert_same_detections(detections_of(model, family), before)
-    assert_same_detections(detections_of(stock(model), family), before)
+    assert_same_detections(detections_of(restore(model), family), before)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_trained_weights_load_into_a_stock_model_and_detect_the_same(family: str) -> None:
-    model = train_for_map(permissive(family))
+    model = train_for_map(permissive(family), mode="replace")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for step in range(2):
         optimizer.zero_grad()
@@ -100,7 +100,7 @@ def test_trained_weights_load_into_a_stock_model_and_detect_the_same(family: str
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_train_for_map_on_their_own(family: str, clone: object) -> None:
-    model = train_for_map(tiny_model(family))
+    model = train_for_map(tiny_model(family), mode="replace")
     other = clone(model)
     assert type(other) is type(model)
     assert other.map_loss is not model.map_loss
@@ -117,7 +117,7 @@ def test_stock_brings_everything_back(family: str) -> None:
     model = tiny_model(family)
     kinds = [type(m) for m in model.modules()]
     expected = losses_of(copy.deepcopy(model), family)
-    again = stock(train_for_map(train_for_map(model), mode="mix"))
+    again = restore(train_for_map(train_for_map(model), mode="mix"))
     assert again is model
     assert [type(m) for m in model.modules()] == kinds
     assert not hasattr(model, "map_loss_switch")
@@ -143,7 +143,7 @@ def test_switched_off_the_model_trains_as_stock_and_still_measures(family: str) 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_images_without_objects_are_ordinary(family: str) -> None:
-    model = train_for_map(tiny_model(family))
+    model = train_for_map(tiny_model(family), mode="replace")
     images, targets = tiny_batch(family)
     empty = [{key: value[:0] for key, value in target.items()} for target in targets]
     for given in (empty, [targets[0], empty[1]]):
@@ -157,7 +157,7 @@ def test_images_without_objects_are_ordinary(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["faster_rcnn", *DENSE])
 def test_a_few_steps_raise_the_map_of_one_image(family: str) -> None:
-    model = train_for_map(tiny_model(family), windows_per_image=60 if family in TWO_STAGE else None)
+    model = train_for_map(tiny_model(family), mode="replace", windows_per_image=60 if family in TWO_STAGE else None)
     images, targets = tiny_batch(family, images=1)
     for part in (model.backbone, getattr(model, "rpn", None)):
         if part is not None:
@@ -213,7 +213,7 @@ def test_labels_and_targets_are_checked_before_any_work(family: str, monkeypatch
 
 
 def test_other_models_are_refused_with_the_list_of_those_supported() -> None:
-    with pytest.raises(ConfigError, match="FasterRCNN.*RetinaNet.*FCOS.*SSD.*but got Linear"):
+    with pytest.raises(ConfigError, match=r"FasterRCNN.*RetinaNet.*FCOS.*SSD.*but got Linear"):
         train_for_map(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="model inside"):
         train_for_map(nn.DataParallel(tiny_model("ssd")))
@@ -228,8 +228,8 @@ def test_other_models_are_refused_with_the_list_of_those_supported() -> None:
         ("ssd", {"score_thresh": 1.0}, "score_thresh"),
         ("ssd", {"mode": "add"}, "mode"),
         ("ssd", {"weight": 0.0}, "weight"),
-        ("ssd", {"loss": sg.MAPLoss(CLASSES), "radius": 1.0}, "both"),
-        ("ssd", {"loss": sg.DistributedMAPLoss(CLASSES)}, "DistributedMAPLoss"),
+        ("ssd", {"loss_fn": sg.MAPLoss(CLASSES), "radius": 1.0}, "both"),
+        ("ssd", {"loss_fn": sg.DistributedMAPLoss(CLASSES)}, "DistributedMAPLoss"),
     ],
 )
 def test_options_that_cannot_be_are_refused(family: str, options: dict[str, object], words: str) -> None:
@@ -240,8 +240,8 @@ def test_options_that_cannot_be_are_refused(family: str, options: dict[str, obje
 
 
 def test_a_loss_for_another_number_of_classes_is_refused() -> None:
-    with pytest.raises(InputError, match="3 classes.*MAPLoss\\(5\\)"):
-        train_for_map(tiny_model("fcos"), loss=sg.MAPLoss(5))
+    with pytest.raises(InputError, match=r"3 classes.*MAPLoss\(5\)"):
+        train_for_map(tiny_model("fcos"), loss_fn=sg.MAPLoss(5))
     model = train_for_map(tiny_model("faster_rcnn"))
     model.roi_heads.box_predictor = tiny_model("faster_rcnn").roi_heads.box_predictor
     model.roi_heads.box_predictor.cls_score = nn.Linear(HIDDEN, 3)

@@ -45,6 +45,10 @@ class DenseDetector(Detector):
     """A dense detector whose classification head trains for mAP."""
 
     _pass: _Pass
+    anchor_generator: Any
+    head: Any
+    box_coder: Any
+    topk_candidates: int
 
     def forward(self, images: Any, targets: Any = None) -> Any:
         self.check_call(images, targets)
@@ -129,7 +133,8 @@ class DenseDetector(Detector):
 
     def decode(self, regression: Tensor, anchors: Tensor) -> Tensor:
         """(n, 4) boxes from (n, 4) codes."""
-        return self.box_coder.decode_single(regression, anchors)
+        boxes: Tensor = self.box_coder.decode_single(regression, anchors)
+        return boxes
 
 
 class RetinaNetDetector(DenseDetector):
@@ -156,7 +161,8 @@ class FCOSDetector(DenseDetector):
         return 0.5 * (of_class + logsigmoid(wide(outputs["bbox_ctrness"][image, anchor, 0])))
 
     def decode(self, regression: Tensor, anchors: Tensor) -> Tensor:
-        return self.box_coder.decode(regression, anchors)
+        boxes: Tensor = self.box_coder.decode(regression, anchors)
+        return boxes
 
 
 class SSDDetector(DenseDetector):
@@ -203,5 +209,5 @@ def without_classification(targets: Sequence[Target], outputs: Outputs, label: i
     The other losses ask whether an anchor has an object, never of which class, so they are the same to the last bit.
     """
     logits = outputs["cls_logits"]
-    one_class = [{**target, "labels": torch.full_like(target["labels"], label)} for target in targets]
+    one_class: list[Target] = [{**target, "labels": torch.full_like(target["labels"], label)} for target in targets]
     return one_class, {**outputs, "cls_logits": logits.new_zeros(*logits.shape[:-1], label + 1)}

@@ -57,6 +57,10 @@ class BoxHeads(Specialised):
 
     map_switch: DetectorSwitch
     _pass: _Pass
+    box_roi_pool: Any
+    box_head: Any
+    box_predictor: Any
+    box_coder: Any
 
     def forward(
         self,

@@ -48,10 +48,10 @@ class _Family:
 def train_for_map(
     model: M,
     *,
-    mode: str = "replace",
+    mode: str = "mix",
     weight: float = 1.0,
     protocol: str | Protocol = "voc12",
-    loss: MAPLoss | None = None,
+    loss_fn: MAPLoss | None = None,
     windows_per_image: int | None = None,
     topk: int | None = None,
     score_thresh: float = 0.0,
@@ -67,11 +67,11 @@ def train_for_map(
 
     Args:
         model: a torchvision FasterRCNN, MaskRCNN, KeypointRCNN, RetinaNet, FCOS or SSD (SSDlite is one), or a subclass.
-        mode: "replace": the classification entry of the loss dict ("loss_classifier" or "classification") is mAP's.
-            "mix": it stays, and "loss_map" is added.
+        mode: "mix": the mAP loss is added to the loss dict as "loss_map". "replace": it takes the place of the
+            classification loss, "loss_classifier" or "classification".
         weight: of the mAP loss.
-        protocol: what mAP means: "voc07", "voc12", "coco" or a `Protocol`. Not used if `loss` is given.
-        loss: a ready `MAPLoss`. None: one with the model's NMS threshold and `DEFAULT_LOSS`.
+        protocol: what mAP means: "voc07", "voc12", "coco" or a `Protocol`. Not used if `loss_fn` is given.
+        loss_fn: a ready `MAPLoss`. None: one with the model's NMS threshold and `DEFAULT_LOSS`.
         windows_per_image: two-stage models: at least so many of the RPN's best proposals take part; those the step does
             not score anyway cost an extra pass of the box head. None: no extra pass.
         topk: dense models: candidates before NMS. None: the model's `topk_candidates`.
@@ -79,7 +79,7 @@ def train_for_map(
         keep_positives: pairs of positive windows with their object's class take part in any case.
         enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled`
             turns it on.
-        loss_options: of `MAPLoss`, if `loss` is None.
+        loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     After each training batch, `model.map_loss.metrics` holds its mAP, AP by class and so on. Classes are numbered as
     columns: without background for two-stage models and SSD, so label 1 is `ap[0]`; RetinaNet and FCOS have no
@@ -88,27 +88,28 @@ def train_for_map(
     >>> from torchvision.models.detection import ssdlite320_mobilenet_v3_large
     >>> import torch
     >>> model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3)
-    >>> model = train_for_map(model, mode="mix")
+    >>> model = train_for_map(model)
     >>> target = {"boxes": torch.tensor([[10.0, 10.0, 60.0, 60.0]]), "labels": torch.tensor([2])}
     >>> sorted(model([torch.rand(3, 80, 80)] * 2, [target] * 2))
     ['bbox_regression', 'classification', 'loss_map']
     >>> 0.0 <= model.map_loss.metrics["map"] <= 1.0
     True
-    >>> type(stock(model)).__name__
+    >>> type(restore(model)).__name__
     'SSD'
     """
-    family = _family(stock(model))
+    family = _family(model)
     selection = Selection(windows_per_image, topk, score_thresh, keep_positives)
     _check_selection(family, selection)
-    loss_fn = _loss(family, loss, protocol, loss_options)
-    switch = DetectorSwitch(loss_fn, selection, family.first_label, mode=mode, weight=weight, enabled=enabled)
+    used = _loss(family, loss_fn, protocol, loss_options)
+    switch = DetectorSwitch(used, selection, family.first_label, mode=mode, weight=weight, enabled=enabled)
+    restore(model)  # where this is not the first time
     specialise(model, family.detector).__dict__[NAME] = switch
     if family.head is not None:
         specialise(family.head, family.head_mixin).__dict__["map_switch"] = switch
     return model
 
 
-def stock(model: M) -> M:
+def restore(model: M) -> M:
     """Undo `train_for_map`: the same model with the class and loss it had. Other models come back as they are."""
     for module in list(model.modules()):
         if isinstance(module, Specialised):
@@ -155,24 +156,24 @@ def _check_selection(family: _Family, selection: Selection) -> None:
         )
 
 
-def _loss(family: _Family, loss: MAPLoss | None, protocol: str | Protocol, options: dict[str, Any]) -> MAPLoss:
-    if loss is None:
+def _loss(family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, options: dict[str, Any]) -> MAPLoss:
+    if loss_fn is None:
         if family.columns is None:
             raise ConfigError(
-                "Cannot tell the number of classes from the model's own head; pass loss=MAPLoss(num_classes=...)."
+                "Cannot tell the number of classes from the model's own head; pass loss_fn=MAPLoss(num_classes=...)."
             )
         settings = {**DEFAULT_LOSS, "nms_threshold": family.nms_threshold, **options}
         return MAPLoss(family.columns, protocol, **settings)
     if options:
-        raise ConfigError(f"Expected either a ready loss or options of one but got both: {sorted(options)}.")
-    if not isinstance(loss, MAPLoss) or isinstance(loss, DistributedMAPLoss):
+        raise ConfigError(f"Expected either a ready loss_fn or options of one but got both: {sorted(options)}.")
+    if not isinstance(loss_fn, MAPLoss) or isinstance(loss_fn, DistributedMAPLoss):
         raise ConfigError(
-            f"Expected loss to be a MAPLoss but got {type(loss).__name__}; over several processes, let each train for "
-            "the mAP of its own images."
+            f"Expected loss_fn to be a MAPLoss but got {type(loss_fn).__name__}; over several processes, let each train "
+            "for the mAP of its own images."
         )
-    if family.columns is not None and loss.num_classes != family.columns:
+    if family.columns is not None and loss_fn.num_classes != family.columns:
         raise InputError(
             f"Expected a loss of {family.columns} classes, the model's without background, but got "
-            f"MAPLoss({loss.num_classes})."
+            f"MAPLoss({loss_fn.num_classes})."
         )
-    return loss
+    return loss_fn
