@@ -122,3 +122,9 @@ def require(package: str, extra: str) -> Any:
         return import_module(package)
     except ImportError as error:
         raise MissingDependencyError(f'{package} is needed here: pip install "stepgrad[{extra}]"') from error
+
+
+def check_switch_at(switch_at: int | None) -> None:
+    """Raise unless this is a step at which a callback can switch to MAPLoss, or None."""
+    if switch_at is not None and (isinstance(switch_at, bool) or not isinstance(switch_at, int) or switch_at < 0):
+        raise ConfigError(f"Expected switch_at to be a step, an integer >= 0, or None but got {switch_at!r}.")
