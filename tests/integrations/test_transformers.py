@@ -21,6 +21,7 @@ LOW = 0.005  # match threshold at which even random boxes find objects
 COEFFICIENT = {"lw_detr": 3.0, "rf_detr": 3.0}  # of the classification loss; 1 elsewhere
 WITH_DENOISING = ("rt_detr", "rt_detr_v2", "d_fine")
 every_family = pytest.mark.parametrize("name", hf_models.MODELS)
+one_of_each_kind = pytest.mark.parametrize("name", ["detr", "conditional_detr", "rt_detr", "lw_detr"])
 
 
 def make(name: str) -> nn.Module:
@@ -59,44 +60,54 @@ def arguments_of_loss(name: str, output: Any, images: int = 3) -> tuple[list[Ten
     return list(scores), list(to_corners(boxes)), targets
 
 
+def own_map_loss(name: str, output: Any) -> tuple[Tensor, float]:
+    """MAPLoss of what the model gave, with the options of `train_for_map`, and its mAP."""
+    options = {"estimator": "radius", "radius": 3.0, "balance": "class", "absent_classes": "skip"}
+    loss_fn = sg.MAPLoss(hf_models.CLASSES, nms_threshold=None, match_threshold=LOW, **options)
+    return loss_fn(*arguments_of_loss(name, output)), loss_fn.metrics["map"]
+
+
 @every_family
-@pytest.mark.parametrize(("mode", "stays"), [("replace", 0.0), ("mix", 1.0)])
-def test_only_the_class_loss_of_the_last_layer_changes(name: str, mode: str, stays: float) -> None:
-    stock, model = make(name), train_for_map(make(name), mode=mode, weight=0.5, match_threshold=LOW)
+def test_replacing_changes_the_class_loss_of_the_last_layer_and_nothing_else(name: str) -> None:
+    stock, model = make(name), train_for_map(make(name), mode="replace", weight=0.5, match_threshold=LOW)
     expected, output = run(stock), run(model)
     changed, coefficient = class_loss_name(name), COEFFICIENT.get(name, 1.0)
-    loss_fn = sg.MAPLoss(
-        hf_models.CLASSES, nms_threshold=None, match_threshold=LOW, estimator="radius", radius=3.0, balance="class"
-    )
-    map_loss = loss_fn(*arguments_of_loss(name, output))
-    assert 0.0 < loss_fn.metrics["map"] == model.map_loss_switch.metrics["map"]
-    wanted = stays * expected.loss_dict[changed] + 0.5 * map_loss
-    torch.testing.assert_close(output.loss_dict[changed], wanted)
+    map_loss, mean_ap = own_map_loss(name, output)
+    assert 0.0 < mean_ap == model.map_loss_switch.metrics["map"]
+    torch.testing.assert_close(output.loss_dict[changed], 0.5 * map_loss)
     rest = expected.loss - coefficient * expected.loss_dict[changed]
-    torch.testing.assert_close(output.loss, rest + coefficient * wanted)
+    torch.testing.assert_close(output.loss, rest + coefficient * 0.5 * map_loss)
     assert type(output) is type(expected)
     assert list(output.loss_dict) == list(expected.loss_dict)
     others = [key for key in output.loss_dict if key != changed]
     assert all(torch.equal(output.loss_dict[key], expected.loss_dict[key]) for key in others)
 
 
-@every_family
-def test_the_gradient_of_map_reaches_the_class_scores(name: str) -> None:
-    stock, model = make(name), train_for_map(make(name), mode="replace", match_threshold=LOW)
+@one_of_each_kind
+def test_mixing_adds_the_map_loss_and_changes_nothing_else(name: str) -> None:
+    stock, model = make(name), train_for_map(make(name), mode="mix", weight=0.5, match_threshold=LOW)
+    expected, output = run(stock), run(model)
+    map_loss, _ = own_map_loss(name, output)
+    torch.testing.assert_close(output.loss_dict["loss_map"], 0.5 * map_loss)
+    torch.testing.assert_close(output.loss, expected.loss + 0.5 * map_loss)
+    assert list(output.loss_dict) == [*expected.loss_dict, "loss_map"]
+    assert all(torch.equal(output.loss_dict[key], expected.loss_dict[key]) for key in expected.loss_dict)
+
+
+@one_of_each_kind
+def test_replacing_leaves_the_gradient_of_map_in_the_class_scores_alone(name: str) -> None:
+    model = train_for_map(make(name), mode="replace", match_threshold=LOW)
     gradients = []
-    for one in (stock, model):
-        output = run(one)
-        output.loss_dict[class_loss_name(name)].backward(inputs=[output.logits])
+    for _ in range(2):
+        output = run(model)
+        loss = output.loss_dict[class_loss_name(name)] if not gradients else own_map_loss(name, output)[0]
+        loss.backward(inputs=[output.logits])
         gradients.append(queries_of_inference(name, output.logits.grad))
-    output = run(model)
-    loss_fn, (scores, boxes, targets) = model.map_loss_switch.loss_fn, arguments_of_loss(name, output)
-    loss_fn(scores, boxes, targets).backward(inputs=[output.logits])
-    torch.testing.assert_close(gradients[1], queries_of_inference(name, output.logits.grad))
-    assert gradients[1].abs().max() > 0
-    assert not torch.allclose(gradients[0], gradients[1])
+    torch.testing.assert_close(*gradients)
+    assert gradients[0].abs().max() > 0
 
 
-@every_family
+@one_of_each_kind
 def test_switched_off_the_model_has_its_own_loss_and_still_reports_map(name: str) -> None:
     expected, model = run(make(name)), train_for_map(make(name), enabled=False, match_threshold=LOW)
     assert torch.equal(run(model).loss, expected.loss)
@@ -105,7 +116,7 @@ def test_switched_off_the_model_has_its_own_loss_and_still_reports_map(name: str
     assert not torch.equal(run(model).loss, expected.loss)
 
 
-@every_family
+@one_of_each_kind
 def test_eval_mode_and_state_dict_are_those_of_the_stock_model(name: str) -> None:
     stock, model = make(name).eval(), train_for_map(make(name)).eval()
     with torch.no_grad():
@@ -123,7 +134,7 @@ def test_every_family_on_the_list_is_tested() -> None:
 def test_restore_gives_the_model_its_own_loss_back() -> None:
     model, expected = make("detr"), run(make("detr")).loss
     before = set(vars(model))
-    assert restore(train_for_map(model)) is model
+    assert restore(model) is restore(train_for_map(train_for_map(model))) is model
     assert set(vars(model)) == before
     assert torch.equal(run(model).loss, expected)
 
@@ -227,7 +238,7 @@ def test_bad_labels_are_named(key: str, value: Any, message: str) -> None:
 
 
 def test_bad_models_and_options_are_named() -> None:
-    with pytest.raises(sg.errors.InputError, match=r"one of \['ConditionalDetr.* but got Linear"):
+    with pytest.raises(sg.errors.ConfigError, match=r"one of \['ConditionalDetr.* but got Linear"):
         train_for_map(nn.Linear(1, 1))
     model = make("detr")
     with pytest.raises(sg.errors.ConfigError, match="nms_threshold=None"):
@@ -238,8 +249,16 @@ def test_bad_models_and_options_are_named() -> None:
         train_for_map(model, mode="replaced")
     with pytest.raises(sg.errors.ConfigError, match="weight"):
         train_for_map(model, weight=float("nan"))
-    with pytest.raises(sg.errors.InputError, match="has its own loss"):
-        restore(model)
-    train_for_map(model)
-    with pytest.raises(sg.errors.InputError, match="already"):
-        train_for_map(model)
+    with pytest.raises(sg.errors.ConfigError, match="the model inside"):
+        train_for_map(nn.DataParallel(model))
+    assert not hasattr(model, "map_loss_switch")
+
+
+def test_preparing_again_takes_the_new_options() -> None:
+    model = train_for_map(make("detr"), mode="replace", weight=7.0)
+    train_for_map(model, mode="mix", weight=2.0)
+    output = run(model)
+    assert float(output.loss.detach()) == pytest.approx(
+        float(run(make("detr")).loss.detach() + output.loss_dict["loss_map"].detach()), rel=1e-5
+    )
+    assert model.map_loss_switch.weight == 2.0

@@ -17,7 +17,8 @@ from stepgrad.train.distributed import DistributedMAPLoss
 
 NAME = "map_loss_switch"  # of the attribute of a wrapped model
 MODES = ["mix", "replace"]
-FINE_TUNING = {"estimator": "radius", "radius": 3.0, "balance": "class"}  # generalises best when fine-tuning
+FINE_TUNING = {"estimator": "radius", "radius": 3.0, "balance": "class", "absent_classes": "skip"}
+"""Options of MAPLoss that generalise best when fine-tuning."""
 
 
 class MapLossSwitch:
@@ -33,14 +34,14 @@ class MapLossSwitch:
         loss_fn: the MAPLoss.
         metrics: those of `loss_fn` for the last training batch: "map", "ap" and so on; empty before the first.
 
-    >>> switch = MapLossSwitch(MAPLoss(num_classes=1), mode="mix", weight=2.0, enabled=False)
+    >>> switch = MapLossSwitch(MAPLoss(num_classes=1), weight=2.0, enabled=False)
     >>> box, scores = torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([[0.5]], requires_grad=True)
     >>> batch = [scores], [box], [{"boxes": box, "labels": torch.tensor([0])}]
-    >>> switch.apply(torch.tensor(3.0), *batch), switch.metrics["map"]
-    (tensor(3.), 1.0)
+    >>> switch.map_loss(*batch), switch.metrics["map"]
+    (None, 1.0)
     >>> switch.enabled = True
-    >>> round(switch.apply(torch.tensor(3.0), *batch).item(), 4)    # 3 - 2 log(1 + eps)
-    2.9801
+    >>> round(switch.map_loss(*batch).item(), 4)    # -2 log(1 + eps)
+    -0.0199
     """
 
     def __init__(
@@ -55,22 +56,17 @@ class MapLossSwitch:
 
     @property
     def needed(self) -> bool:
-        """Whether `apply` would look at scores and boxes: when not, the model need not prepare them."""
+        """Whether `map_loss` would look at scores and boxes: when not, the model need not prepare them."""
         return self.enabled or self.measure
 
-    def apply(
-        self, stock: Tensor, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]
-    ) -> Tensor:
-        """The classification loss to train with, given the model's own and the arguments of MAPLoss."""
-        if not self.enabled:
-            if self.measure:
-                with torch.no_grad():
-                    self.loss_fn(scores, boxes, targets)
-                self.metrics = self.loss_fn.metrics
-            return stock
-        loss = self.weight * self.loss_fn(scores, boxes, targets)
+    def map_loss(self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]) -> Tensor | None:
+        """`weight` times MAPLoss, or None while it takes no part in the loss; either way `metrics` are of this batch."""
+        if not self.needed:
+            return None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.enabled):
+            loss = self.weight * self.loss_fn(scores, boxes, targets)
         self.metrics = self.loss_fn.metrics
-        return loss.to(stock.dtype) if self.mode == "replace" else stock + loss.to(stock.dtype)
+        return loss if self.enabled else None
 
     def __repr__(self) -> str:
         state = "on" if self.enabled else "off"
@@ -97,23 +93,6 @@ def make_loss(num_classes: int, loss_fn: MAPLoss | None, options: Mapping[str, A
             f"Expected a loss_fn for the model's {num_classes} classes but got one for {loss_fn.num_classes}."
         )
     return loss_fn
-
-
-def hang(model: nn.Module, switch: MapLossSwitch) -> None:
-    """Hang the switch on a model that has none."""
-    if NAME in model.__dict__:
-        raise InputError(
-            f"Expected a {type(model).__name__} with its own loss but `train_for_map` has prepared it already; "
-            f"change its `{NAME}`, or call `restore(model)` first."
-        )
-    setattr(model, NAME, switch)
-
-
-def take_off(model: nn.Module) -> MapLossSwitch:
-    """Remove and return the switch of a model."""
-    if NAME not in model.__dict__:
-        raise InputError(f"Expected a {type(model).__name__} prepared by `train_for_map` but it has its own loss.")
-    return model.__dict__.pop(NAME)
 
 
 def require(package: str, extra: str) -> Any:

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, suggest
-from stepgrad.integrations._switch import MapLossSwitch, hang, make_loss, require, take_off
+from stepgrad.integrations._switch import NAME, MapLossSwitch, make_loss, require
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
 
 __all__ = ["FAMILIES", "restore", "train_for_map"]
 
+M = TypeVar("M", bound=nn.Module)
+_ADDED = "loss_map"  # name in the loss_dict where MAPLoss is mixed in
 _LEAST_SIDE = 1e-6  # of the image; a sigmoid can round a predicted side to nothing, and a box needs an area
 _LARGEST_NORMALISED = 2.0  # coordinates beyond this are pixels
 
@@ -49,30 +51,30 @@ FAMILIES = {
 
 
 def train_for_map(
-    model: nn.Module,
+    model: M,
     *,
     mode: str = "mix",
     weight: float = 1.0,
     enabled: bool = True,
     loss_fn: MAPLoss | None = None,
     **options: Any,
-) -> nn.Module:
+) -> M:
     """Make `model(pixel_values, labels=labels)` train for mAP; returns the same model.
 
-    In training, the classification loss of the last decoder layer is mixed with or replaced by `MAPLoss` over the
-    model's queries; box losses and the losses of the other layers stay as they are, `loss` is their sum with the
-    config's coefficients and `loss_dict` holds the parts. In eval mode, nothing differs from the model as it was; nor
-    does the state_dict at any time.
+    In training, `MAPLoss` over the model's queries joins the losses, or takes the place of the last decoder layer's
+    classification loss; box losses and those of the other layers stay as they are, and `loss` is still the sum with the
+    config's coefficients. In eval mode nothing differs from the model as it was, nor does the state_dict at any time.
 
     Args:
         model: one of `FAMILIES`, or a class derived from one.
-        mode: "mix": the model's classification loss plus `weight` times MAPLoss; "replace": `weight` times MAPLoss.
+        mode: "mix": `weight` times MAPLoss is added to the loss, and to the `loss_dict` as "loss_map". "replace": it takes
+            the place of the classification loss, "loss_ce" or "loss_vfl".
         weight: of MAPLoss.
         enabled: False: start with the model's own loss. `model.map_loss_switch.enabled` turns MAPLoss on and off at any
             time, and `model.map_loss_switch.metrics["map"]` is the mAP of the last training batch either way.
         loss_fn: a `MAPLoss` of your own, with `nms_threshold=None`; None: one with these options.
-        options: those of `MAPLoss`, such as protocol; estimator is "radius" and radius 3 unless given. With several
-            processes, mAP is that of their batches joined (`DistributedMAPLoss`).
+        options: those of `MAPLoss`, such as protocol; estimator is "radius", radius 3 and absent_classes "skip" unless given.
+            With several processes, mAP is that of their batches joined (`DistributedMAPLoss`).
 
     `restore(model)` undoes it.
 
@@ -97,19 +99,20 @@ def train_for_map(
         )
     loss_fn = make_loss(config.num_labels, loss_fn, {"nms_threshold": None, **options})
     switch = MapLossSwitch(loss_fn, mode, weight, enabled)
-    hang(model, switch)
-    stock: Any = model.loss_function
-    model.loss_function = LossWithMAP(model, stock, "_loss_function" in model.__dict__, family, switch)
+    restore(model)  # where this is not the first time
+    loss = LossWithMAP(model, model.loss_function, "_loss_function" in model.__dict__, family, switch)
+    setattr(model, NAME, switch)
+    model.loss_function = loss  # type: ignore[assignment]
     return model
 
 
-def restore(model: nn.Module) -> nn.Module:
-    """Give the model its own loss back; returns the same model."""
-    wrapped: Any = model.__dict__.get("_loss_function")
-    take_off(model)
-    del model._loss_function
-    if wrapped.was_set:
-        model.loss_function = wrapped.stock
+def restore(model: M) -> M:
+    """Undo `train_for_map`: the same model with the loss it had. Other models come back as they are."""
+    wrapped = model.__dict__.get("_loss_function")
+    if isinstance(wrapped, LossWithMAP):
+        del model.__dict__[NAME], model.__dict__["_loss_function"]
+        if wrapped.was_set:
+            model.loss_function = wrapped.stock
     return model
 
 
@@ -135,16 +138,18 @@ class LossWithMAP:
         loss, parts, auxiliary = self.stock(logits, labels, device, pred_boxes, config, *more, **named)
         if not working:
             return loss, parts, auxiliary
-        stock = parts[self.family.class_loss]
-        changed = self._class_loss(stock, logits, pred_boxes, labels, config, named.get("denoising_meta_values"))
-        if changed is stock:
+        map_loss = self._map_loss(logits, pred_boxes, labels, config, named.get("denoising_meta_values"))
+        if map_loss is None:
             return loss, parts, auxiliary
-        coefficient = getattr(config, self.family.coefficient) if self.family.coefficient else 1.0
-        return loss + coefficient * (changed - stock), {**parts, self.family.class_loss: changed}, auxiliary
+        if self.switch.mode == "mix":
+            return loss + map_loss, {**parts, _ADDED: map_loss}, auxiliary
+        name, coefficient = self.family.class_loss, self.family.coefficient
+        change = (map_loss - parts[name]) * (getattr(config, coefficient) if coefficient else 1.0)
+        return loss + change, {**parts, name: map_loss}, auxiliary
 
-    def _class_loss(
-        self, stock: Tensor, logits: Tensor, boxes: Tensor, labels: Sequence[Target], config: Any, denoising: Any
-    ) -> Tensor:
+    def _map_loss(
+        self, logits: Tensor, boxes: Tensor, labels: Sequence[Target], config: Any, denoising: Any
+    ) -> Tensor | None:
         if denoising is not None:  # queries that are given the answer, in training only, come first
             first = denoising["dn_num_split"][0]
             logits, boxes = logits[:, first:], boxes[:, first:]
@@ -154,7 +159,7 @@ class LossWithMAP:
         scores = log_scores(logits, self.family.scores)
         windows = [corners(b, size) for b, size in zip(boxes, pixels, strict=True)]
         targets = [_target(label, size) for label, size in zip(labels, pixels, strict=True)]
-        return self.switch.apply(stock, list(scores), windows, targets)
+        return self.switch.map_loss(list(scores), windows, targets)
 
 
 def log_scores(logits: Tensor, scores: str) -> Tensor:
@@ -234,4 +239,8 @@ def _family_of(model: nn.Module) -> Family:
         if kind.__name__ in FAMILIES:
             return FAMILIES[kind.__name__]
     name = type(model).__name__
-    raise InputError(f"Expected a model of one of {sorted(FAMILIES)} but got {name}.{suggest(name, sorted(FAMILIES))}")
+    hint = "; call train_for_map on the model inside, then wrap it" if hasattr(model, "module") else ""
+    raise ConfigError(
+        f"Expected a model of one of {sorted(FAMILIES)}, or a subclass, but got {name}{hint}."
+        f"{suggest(name, sorted(FAMILIES))} For other detectors, see MAPLoss."
+    )
