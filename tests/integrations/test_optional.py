@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -22,18 +23,19 @@ def test_importing_stepgrad_imports_no_framework() -> None:
 @pytest.mark.parametrize(
     ("module", "absent", "extra"),
     [
-        ("lightning", ["lightning", "lightning.pytorch", "pytorch_lightning"], "lightning"),
-        ("hf_trainer", ["transformers"], "transformers"),
+        ("lightning", ["lightning.pytorch.callbacks", "pytorch_lightning.callbacks"], "lightning"),
+        ("hf_trainer", ["transformers.trainer_callback"], "transformers"),
         ("torchmetrics", ["torchmetrics"], "torchmetrics"),
     ],
 )
-def test_without_its_package_a_module_says_what_to_install(module: str, absent: list[str], extra: str) -> None:
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import stepgrad.integrations.{module}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert "MissingDependencyError" in last
-    assert f'pip install "stepgrad[{extra}]"' in last
+def test_without_its_package_a_module_says_what_to_install(
+    module: str, absent: list[str], extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in absent:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"stepgrad.integrations.{module}", raising=False)
+    with pytest.raises(MissingDependencyError, match=rf'pip install "stepgrad\[{extra}\]"'):
+        importlib.import_module(f"stepgrad.integrations.{module}")
 
 
 def test_without_transformers_its_wrapper_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
