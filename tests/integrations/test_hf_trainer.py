@@ -21,10 +21,6 @@ from stepgrad.integrations.transformers import train_for_map
 from tests.integrations import hf_models
 
 LOW = 0.005  # match threshold at which even random boxes find objects
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*requires_grad=True to a scalar.*:UserWarning"),
-]
 
 
 class Images(torch.utils.data.Dataset[dict[str, Any]]):
