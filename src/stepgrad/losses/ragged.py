@@ -38,7 +38,7 @@ class Candidates:
 
 
 def ragged_map_loss(loss_fn: MAPLoss, candidates: Candidates, targets: Sequence[Target]) -> Tensor:
-    """The loss of candidates, as `loss_fn` defines it; its `metrics` are those of this call.
+    """The loss of candidates, as `loss_fn` defines it; its `metrics` are those of this call, and `candidates`, their number.
 
     Classes without objects in the batch have AP 0 and no gradient whatever is found, so they are not ranked; `kept` counts
     the others' windows.
@@ -122,7 +122,8 @@ def _objective(loss_fn: MAPLoss, lists: _Lists, needed: bool) -> Objective:
         finished, sums = loss_fn._finish([of_class], lists.scores[span, None], scale, 1)
         gradient[lists.order[span]] = finished[0]
         total = Sums(total.nonzero + sums.nonzero, total.positive + sums.positive, total.negative + sums.negative)
-    return Objective(value, torch.from_numpy(gradient), metrics | report_sums(total, len(gradient)))
+    metrics |= {"candidates": len(gradient), **report_sums(total, len(gradient))}
+    return Objective(value, torch.from_numpy(gradient), metrics)
 
 
 def _class_batch(lists: _Lists, c: int, span: slice) -> Batch:
