@@ -49,26 +49,27 @@ class MAPCallback(TrainerCallback):
         trainer.callback_handler.callbacks.insert(0, self)
         return self
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **more: Any) -> None:
-        find_switch(model)  # says at once if the model was not prepared
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        find_switch(given["model"])  # says at once if the model was not prepared
         self._seen = []
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **more: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self.switch_at is not None:
-            find_switch(model).enabled = state.global_step >= self.switch_at
+            find_switch(given["model"]).enabled = state.global_step >= self.switch_at
 
-    def on_substep_end(self, args: Any, state: Any, control: Any, model: nn.Module, **more: Any) -> None:
-        self._note(model)
+    def on_substep_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._note(given["model"])
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: nn.Module, **more: Any) -> None:
-        self._note(model)
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._note(given["model"])
 
     def _note(self, model: nn.Module) -> None:
         metrics = find_switch(model).metrics
         if "map" in metrics:
             self._seen.append(metrics["map"])
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **more: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        logs = given["logs"]
         if "loss" not in logs or not self._seen:
             return
         logs["batch_map"] = sum(self._seen) / len(self._seen)

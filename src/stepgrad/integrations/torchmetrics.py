@@ -138,8 +138,8 @@ def _tables(evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
 
 def _nothing() -> tuple[Tensor, Tensor, Tensor]:
     """The tables of no images."""
-    rows = (torch.zeros(0, columns, dtype=torch.float64) for columns in (_DETECTION, _OBJECT))
-    return (*rows, torch.zeros(0, 2, dtype=torch.int64))
+    detections, objects = (torch.zeros(0, columns, dtype=torch.float64) for columns in (_DETECTION, _OBJECT))
+    return detections, objects, torch.zeros(0, 2, dtype=torch.int64)
 
 
 def _joined(state: list[Tensor] | Tensor, empty: Tensor) -> Tensor:
