@@ -20,8 +20,8 @@ def build_model() -> nn.Module:
     backbone = ResNetConfig(**layers, out_features=["stage2"])
     small = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
     shape = {"num_queries": 20, "num_feature_levels": 1, "auxiliary_loss": True, "with_box_refine": True}
-    config = DeformableDetrConfig(backbone_config=backbone, use_timm_backbone=False, num_labels=6, **small, **shape)
-    return DeformableDetrForObjectDetection(config).train()
+    own = {"backbone_config": backbone, "backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False}
+    return DeformableDetrForObjectDetection(DeformableDetrConfig(num_labels=6, **own, **small, **shape)).train()
 
 
 def load(images: int, size: int = 96) -> tuple[Tensor, list[dict[str, Tensor]]]:

@@ -27,7 +27,8 @@ def _shared(**more: Any) -> dict[str, Any]:
 
 
 def _with_resnet(config: Any, model: Any, **more: Any) -> nn.Module:
-    return model(config(backbone_config=_backbone(), use_timm_backbone=False, **_shared(**more)))
+    no_download = {"backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False}
+    return model(config(backbone_config=_backbone(), **no_download, **_shared(**more)))
 
 
 def detr() -> nn.Module:
