@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,22 @@ def load_runs(file: Path, phase: str) -> list[dict[str, Any]]:
 
 
 def save_runs(file: Path, phase: str, row: dict[str, Any]) -> None:
-    """Add one run."""
-    content = _load(file)
-    content.setdefault(phase, []).append(row)
-    write_whole(file, (json.dumps(content, indent=1) + "\n").encode())
+    """Add one run; other processes may add theirs at the same time."""
+    with _alone(file.parent):
+        content = _load(file)
+        content.setdefault(phase, []).append(row)
+        write_whole(file, (json.dumps(content, indent=1) + "\n").encode())
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _load(file: Path) -> dict[str, list[dict[str, Any]]]:

@@ -1,0 +1,197 @@
+"""torchvision's detectors on `shapes`: the stock loss for the whole budget, or the stock loss and then mAP.
+
+    python -m experiments.drop_in choose --runs DIR      # learning rates, one seed, on val
+    python -m experiments.drop_in final --runs DIR       # three seeds, on test
+    python -m experiments.drop_in left-out --runs DIR    # what the pre-selection of dense heads leaves out
+    python -m experiments.drop_in render
+
+Small versions of Faster R-CNN, RetinaNet, FCOS and SSD: torchvision's classes on one backbone of ten convolutions, images of
+160 pixels, random weights. Every seed trains one stock model (`stock`); all second halves start from its weights and see as
+many images again, by AdamW: `stock-more` with the stock loss, in the stock's minibatches; `mix` and `replace` with
+`train_for_map`, in minibatches of four times the size, as mAP ranks the images of a minibatch against each other, with
+gradients clipped to length 1. `choose` tries the same two rates for each with the first seed. A run that is on record is
+not run again, and two processes may work on two families at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+import stepgrad as sg
+from experiments.drop_in_left_out import left_out
+from experiments.drop_in_models import FAMILIES, WITHOUT_BACKGROUND, build
+from experiments.results import commit, load_runs, save_runs
+from stepgrad.data import ShapesDataset
+from stepgrad.data.files import write_whole
+from stepgrad.integrations.torchvision import restore, train_for_map
+
+FILE = Path(__file__).parent / "results" / "drop_in.json"
+SEEDS = (100, 101, 102)
+PROTOCOLS = ["voc12", "coco"]
+TRAIN_IMAGES, VAL_IMAGES, TEST_IMAGES = 1000, 150, 300
+RATES = (3e-4, 1e-3)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How some of the budget is spent."""
+
+    steps: int
+    images: int
+    mode: str | None = None  # of train_for_map; None: the stock loss
+    rates: tuple[float, ...] = RATES
+
+
+ARMS = {
+    "stock": Arm(600, 8, rates=(1e-3,)),
+    "stock-more": Arm(240, 8),
+    "mix": Arm(60, 32, "mix"),
+    "replace": Arm(60, 32, "replace"),
+}
+SECOND_HALVES = [name for name in ARMS if name != "stock"]
+Pair = tuple[Tensor, dict[str, Any]]
+
+
+@cache
+def pictures(split: str, length: int) -> list[Pair]:
+    """A split in memory."""
+    data = ShapesDataset(split, length=length)
+    return [data[i] for i in range(len(data))]
+
+
+def batch(pairs: list[Pair], first_label: int) -> tuple[list[Tensor], list[dict[str, Any]]]:
+    """What a stock model takes in training."""
+    targets = [{**target, "labels": target["labels"] + first_label} for _, target in pairs]
+    return [image / 255 for image, _ in pairs], targets
+
+
+def first_label(family: str) -> int:
+    return 0 if family in WITHOUT_BACKGROUND else 1
+
+
+def train(model: nn.Module, family: str, arm: Arm, rate: float, seed: int) -> dict[str, float]:
+    """Spend the arm's budget; returns the mean mAP of the last minibatches, if it was measured, and the seconds."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)  # of the model's own sampling of windows
+    if arm.mode is not None:
+        train_for_map(model, mode=arm.mode)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    data, reached, began = pictures("train", TRAIN_IMAGES), [], time.monotonic()
+    model.train()
+    for _ in range(arm.steps):
+        chosen = torch.randint(len(data), (arm.images,), generator=generator).tolist()
+        losses = model(*batch([data[i] for i in chosen], first_label(family)))
+        optimizer.zero_grad()
+        torch.stack([loss.float() for loss in losses.values()]).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0 if arm.mode else 10.0)
+        optimizer.step()
+        if arm.mode is not None:
+            reached.append(model.map_loss.metrics["map"])
+    restore(model)
+    seconds = round(time.monotonic() - began, 1)
+    return {"seconds": seconds} | ({"batch_map": statistics.mean(reached[-10:])} if reached else {})
+
+
+def evaluate(model: nn.Module, family: str, split: str, length: int) -> dict[str, float]:
+    """mAP in per cent."""
+    data = pictures(split, length)
+    evaluator = sg.Evaluator(len(ShapesDataset(split).class_names), PROTOCOLS, empty_boxes="count")
+    model.eval()
+    for image, target in data:
+        with torch.no_grad():
+            (found,) = model([image / 255])
+        evaluator.update([{**found, "labels": found["labels"] - first_label(family)}], [target])
+    result = evaluator.compute()
+    return {name: 100 * result[name].map for name in PROTOCOLS}
+
+
+def stock_model(family: str, seed: int, runs: Path, steps: int | None = None) -> nn.Module:
+    """The model that all second halves start from, trained if it has not been."""
+    arm = ARMS["stock"] if steps is None else Arm(steps, 8)
+    model = build(family, len(ShapesDataset("train").class_names), seed)
+    file = runs / f"{family}-seed{seed}-{arm.steps}.safetensors"
+    if file.is_file():
+        model.load_state_dict(load_file(file))
+        return model
+    train(model, family, arm, ARMS["stock"].rates[0], seed)
+    runs.mkdir(parents=True, exist_ok=True)
+    write_whole(file, save({name: value.contiguous() for name, value in model.state_dict().items()}))
+    return model
+
+
+def one(phase: str, family: str, name: str, seed: int, rate: float, runs: Path) -> dict[str, Any]:
+    """The record of a run, made if there is none."""
+    key = {"family": family, "arm": name, "seed": seed, "rate": rate}
+    known = [r for r in load_runs(FILE, phase) if key.items() <= r.items()]
+    if known:
+        return known[0]
+    model, found = stock_model(family, seed, runs), {}
+    if name != "stock":
+        found = train(model, family, ARMS[name], rate, seed + 1000)
+    split, length = ("val", VAL_IMAGES) if phase == "choose" else ("test", TEST_IMAGES)
+    row = {**key, "map": evaluate(model, family, split, length), **found, "commit": commit()}
+    save_runs(FILE, phase, row)
+    print(row, flush=True)
+    return row
+
+
+def choose(families: list[str], runs: Path) -> None:
+    """Every rate of every second half, judged on val."""
+    for family in families:
+        one("choose", family, "stock", SEEDS[0], ARMS["stock"].rates[0], runs)
+        for name in SECOND_HALVES:
+            for rate in ARMS[name].rates:
+                one("choose", family, name, SEEDS[0], rate, runs)
+
+
+def best_rate(family: str, name: str) -> float:
+    rows = [r for r in load_runs(FILE, "choose") if (r["family"], r["arm"]) == (family, name)]
+    return max(rows, key=lambda r: r["map"]["voc12"])["rate"] if rows else ARMS[name].rates[1]
+
+
+def final(families: list[str], runs: Path) -> None:
+    """The chosen rates, three seeds, images that nothing was chosen by."""
+    for family in families:
+        for seed in SEEDS:
+            one("final", family, "stock", seed, ARMS["stock"].rates[0], runs)
+            for name in SECOND_HALVES:
+                one("final", family, name, seed, best_rate(family, name), runs)
+
+
+def measure_left_out(families: list[str], runs: Path) -> None:
+    """The pre-selection of dense heads against all anchors, on the stock models."""
+    for family in [f for f in families if f != "faster_rcnn"]:
+        for seed in SEEDS:
+            if any((r["family"], r["seed"]) == (family, seed) for r in load_runs(FILE, "left-out")):
+                continue
+            model = stock_model(family, seed, runs)
+            given = batch(pictures("val", VAL_IMAGES)[:8], first_label(family))
+            save_runs(FILE, "left-out", {"family": family, "seed": seed, "rows": left_out(model, *given)})
+
+
+def main() -> None:
+    from experiments.drop_in_table import render
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phase", choices=["choose", "final", "left-out", "render"])
+    parser.add_argument("--family", choices=FAMILIES, action="append")
+    parser.add_argument("--runs", type=Path, default=Path("runs/drop_in"))
+    args = parser.parse_args()
+    work = {"choose": choose, "final": final, "left-out": measure_left_out}
+    if args.phase != "render":
+        work[args.phase](args.family or FAMILIES, args.runs)
+    print(render(FILE))
+
+
+if __name__ == "__main__":
+    main()

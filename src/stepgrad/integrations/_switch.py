@@ -1,0 +1,109 @@
+"""The switch between a model's own classification loss and MAPLoss: what `train_for_map` hangs on a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stepgrad.errors import ConfigError, InputError, MissingDependencyError, one_of
+from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.metric.batch import Target
+from stepgrad.train.distributed import DistributedMAPLoss
+
+NAME = "map_loss_switch"  # of the attribute of a wrapped model
+MODES = ["mix", "replace"]
+FINE_TUNING = {"estimator": "radius", "radius": 3.0, "balance": "class", "absent_classes": "skip"}
+"""Options of MAPLoss that generalise best when fine-tuning."""
+
+
+class MapLossSwitch:
+    """Turns MAPLoss on and off in a model, and holds what the last training batch scored.
+
+    A plain object, not a module: it adds nothing to the state_dict of the model it hangs on.
+
+    Attributes:
+        enabled: whether MAPLoss takes part in the loss; set it at any time.
+        measure: whether `metrics` are brought up to date while it does not.
+        mode: "mix": the model's loss plus `weight` times MAPLoss; "replace": `weight` times MAPLoss alone.
+        weight: of MAPLoss.
+        loss_fn: the MAPLoss.
+        metrics: those of `loss_fn` for the last training batch: "map", "ap" and so on; empty before the first.
+
+    >>> switch = MapLossSwitch(MAPLoss(num_classes=1), weight=2.0, enabled=False)
+    >>> box, scores = torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([[0.5]], requires_grad=True)
+    >>> batch = [scores], [box], [{"boxes": box, "labels": torch.tensor([0])}]
+    >>> switch.map_loss(*batch), switch.metrics["map"]
+    (None, 1.0)
+    >>> switch.enabled = True
+    >>> round(switch.map_loss(*batch).item(), 4)    # -2 log(1 + eps)
+    -0.0199
+    """
+
+    def __init__(
+        self, loss_fn: MAPLoss, mode: str = "mix", weight: float = 1.0, enabled: bool = True, measure: bool = True
+    ) -> None:
+        one_of("mode", mode, MODES)
+        if not (math.isfinite(weight) and weight > 0.0):
+            raise ConfigError(f"Expected weight to be a finite number > 0 but got {weight!r}.")
+        self.loss_fn, self.mode, self.weight = loss_fn, mode, weight
+        self.enabled, self.measure = enabled, measure
+        self.metrics: dict[str, Any] = {}
+
+    @property
+    def needed(self) -> bool:
+        """Whether `map_loss` would look at scores and boxes: when not, the model need not prepare them."""
+        return self.enabled or self.measure
+
+    def map_loss(self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]) -> Tensor | None:
+        """`weight` times MAPLoss, or None while it takes no part in the loss; either way `metrics` are of this batch."""
+        if not self.needed:
+            return None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.enabled):
+            loss = self.weight * self.loss_fn(scores, boxes, targets)
+        self.metrics = self.loss_fn.metrics
+        return loss if self.enabled else None
+
+    def __repr__(self) -> str:
+        state = "on" if self.enabled else "off"
+        return f"MapLossSwitch({state}, mode={self.mode!r}, weight={self.weight}, {self.loss_fn})"
+
+
+def find_switch(model: nn.Module) -> MapLossSwitch:
+    """The switch of the one wrapped model in a module: the model itself, or what DDP, Lightning or compile wrap."""
+    found = [module.__dict__[NAME] for module in model.modules() if NAME in module.__dict__]
+    if len(found) != 1:
+        raise InputError(
+            f"Expected one model prepared by `train_for_map` in {type(model).__name__} but found {len(found)}; call "
+            "`train_for_map` of stepgrad.integrations.torchvision or .transformers on the detector first."
+        )
+    return found[0]
+
+
+def make_loss(num_classes: int, loss_fn: MAPLoss | None, options: Mapping[str, Any]) -> MAPLoss:
+    """The loss handed in, if it fits the model, or one with the given options over the batches of all processes."""
+    if loss_fn is None:
+        return DistributedMAPLoss(num_classes, **{**FINE_TUNING, **options})
+    if loss_fn.num_classes != num_classes:
+        raise ConfigError(
+            f"Expected a loss_fn for the model's {num_classes} classes but got one for {loss_fn.num_classes}."
+        )
+    return loss_fn
+
+
+def require(package: str, extra: str) -> Any:
+    """The imported package; without it, an error that says which extra brings it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise MissingDependencyError(f'{package} is needed here: pip install "stepgrad[{extra}]"') from error
+
+
+def check_switch_at(switch_at: int | None) -> None:
+    """Raise unless this is a step at which a callback can switch to MAPLoss, or None."""
+    if switch_at is not None and (isinstance(switch_at, bool) or not isinstance(switch_at, int) or switch_at < 0):
+        raise ConfigError(f"Expected switch_at to be a step, an integer >= 0, or None but got {switch_at!r}.")

@@ -1,0 +1,201 @@
+"""Faster, Mask and Keypoint R-CNN: mAP over the proposals of the RPN.
+
+The stock step samples 512 windows an image, ground-truth boxes among them, and runs its box head on these. Ground truth is
+no window at test time: it goes on training the box regression (and masks), and stays out of the list that mAP ranks.
+
+* "mix": the list is what the stock step has scored anyway: its sampled proposals.
+* "replace": nobody needs the sampled negatives any more, as box regression, masks and keypoints train on positives. Their
+  places go to the proposals that the RPN ranks highest, as at test time: as many windows, so the same cost. A box head
+  with batch normalisation keeps its negatives, because its statistics, and with them all losses, depend on them.
+* `windows_per_image=n` also scores those of the n best proposals that are not among these: an extra pass of the box head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+from torch.nn.modules.batchnorm import _BatchNorm
+from torchvision.ops.boxes import clip_boxes_to_image
+
+from stepgrad.integrations._detector import Detector, DetectorSwitch, wide
+from stepgrad.integrations._specialise import Specialised
+from stepgrad.losses.ragged import Candidates
+from stepgrad.metric.batch import Target
+
+SMALLEST_BOX = 1e-2  # width and height below which RoIHeads itself drops a detection
+Sizes = Sequence[tuple[int, int]]
+
+
+class TwoStageDetector(Detector):
+    """A two-stage detector whose box head trains for mAP."""
+
+    def forward(self, images: Any, targets: Any = None) -> Any:
+        self.check_call(images, targets)
+        return super().forward(images, targets)
+
+
+@dataclass
+class _Pass:
+    """What one training pass of the box head is made of."""
+
+    sampled: list[Tensor] = field(default_factory=list)  # per image, numbers of the windows; ground truth comes last
+    proposals: list[Tensor] = field(default_factory=list)  # per image, boxes of these windows
+    labels: list[Tensor] = field(default_factory=list)  # per image, 0: background
+    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # logits (R, K + 1), regression (R, 4 (K + 1))
+
+    def keep_outputs(self, module: nn.Module, inputs: Any, outputs: tuple[Tensor, Tensor]) -> None:
+        self.outputs.append(outputs)
+
+
+class BoxHeads(Specialised):
+    """RoIHeads with mAP among its losses."""
+
+    map_switch: DetectorSwitch
+    _pass: _Pass
+    box_roi_pool: Any
+    box_head: Any
+    box_predictor: Any
+    box_coder: Any
+
+    def forward(
+        self,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+        targets: list[Target] | None = None,
+    ) -> tuple[Any, dict[str, Tensor]]:
+        if not self.training or targets is None or not self.map_switch.needed:
+            return super().forward(features, proposals, image_shapes, targets)
+        self._pass = _Pass()
+        hook = self.box_predictor.register_forward_hook(self._pass.keep_outputs)
+        try:
+            detections, losses = super().forward(features, proposals, image_shapes, targets)
+            done = self._pass
+        finally:
+            hook.remove()
+            del self._pass
+
+        def find_candidates() -> Candidates:
+            self._score_more(done, features, proposals, image_shapes)
+            return self._candidates(done, [len(p) for p in proposals], image_shapes, targets)
+
+        return detections, self.map_switch.put_into(losses, "loss_classifier", targets, find_candidates)
+
+    def subsample(self, labels: list[Tensor]) -> list[Tensor]:
+        """The stock choice; remembered where a training pass wants to know it."""
+        chosen: list[Tensor] = super().subsample(labels)  # type: ignore[misc]
+        if hasattr(self, "_pass"):
+            self._pass.sampled = chosen
+        return chosen
+
+    def select_training_samples(self, proposals: list[Tensor], targets: Any) -> Any:
+        """The stock choice, with the negatives' places given to the best proposals where only mAP ranks them."""
+        boxes, matched, labels, regression = super().select_training_samples(proposals, targets)  # type: ignore[misc]
+        if hasattr(self, "_pass"):
+            if self.map_switch.replacing and not has_batch_norm(self.box_head):
+                self._pass.sampled = [
+                    best_in_place_of_negatives(s, y, len(p))
+                    for s, y, p in zip(self._pass.sampled, labels, proposals, strict=True)
+                ]
+                everything = [
+                    torch.cat([p, t["boxes"].to(p.dtype)]) for p, t in zip(proposals, targets, strict=True)
+                ]  # as numbered
+                boxes = [every[s] for every, s in zip(everything, self._pass.sampled, strict=True)]
+            self._pass.proposals, self._pass.labels = list(boxes), list(labels)
+        return boxes, matched, labels, regression
+
+    def _score_more(self, done: _Pass, features: dict[str, Tensor], proposals: list[Tensor], shapes: Sizes) -> None:
+        """Run the box head on those of the best `windows_per_image` proposals that it has not seen."""
+        least = self.map_switch.selection.windows_per_image
+        if least is None:
+            return
+        missing = [_missing(s, min(least, len(p))) for s, p in zip(done.sampled, proposals, strict=True)]
+        if not any(len(m) for m in missing):
+            return
+        boxes = [p[m] for p, m in zip(proposals, missing, strict=True)]
+        pooled = self.box_roi_pool(features, boxes, shapes)
+        outputs = self.box_predictor(self.box_head(pooled))
+        counts = [[len(b) for b in done.proposals], [len(b) for b in boxes]]
+        done.outputs = [_join_images([done.outputs[0], outputs], counts)]
+        done.sampled = _join(done.sampled, missing)
+        done.labels = _join(done.labels, [torch.zeros_like(m) for m in missing])
+        done.proposals = _join(done.proposals, boxes)
+
+    @torch.no_grad()
+    def _boxes(self, done: _Pass, shapes: Sizes) -> Tensor:
+        """(R, K, 4) boxes as inference decodes and clips them, without background."""
+        decoded = self.box_coder.decode(wide(done.outputs[0][1]), done.proposals)
+        parts = decoded.split([len(p) for p in done.proposals])
+        return torch.cat([clip_boxes_to_image(p, shape) for p, shape in zip(parts, shapes, strict=True)])[:, 1:]
+
+    def _candidates(
+        self, done: _Pass, proposals: Sequence[int], shapes: Sizes, targets: Sequence[Target]
+    ) -> Candidates:
+        """Windows that are proposals, as candidates of the classes present."""
+        switch, logits = self.map_switch, done.outputs[0][0]
+        switch.check_columns(logits.shape[1] - 1)
+        classes = switch.present(targets)
+        windows = torch.where(torch.cat([s < n for s, n in zip(done.sampled, proposals, strict=True)]))[0]
+        scores = log_softmax(wide(logits[windows]), dim=-1)[:, 1:][:, classes]
+        boxes = self._boxes(done, shapes)[windows][:, classes]
+        taken = ((boxes[..., 2:] - boxes[..., :2]) >= SMALLEST_BOX).all(dim=-1)
+        if switch.selection.score_thresh > 0.0:
+            above = scores.detach().exp() > switch.selection.score_thresh
+            own = torch.cat(done.labels)[windows, None] == classes + 1
+            taken &= above | own if switch.selection.keep_positives else above
+        image = torch.repeat_interleave(
+            torch.arange(len(shapes), device=logits.device),
+            torch.tensor([len(p) for p in done.proposals], device=logits.device),
+        )
+        return Candidates(
+            scores[taken],
+            boxes[taken],
+            image[windows, None].expand_as(taken)[taken],
+            classes.expand_as(taken)[taken],
+        )
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Whether a window's output depends on the other windows."""
+    return any(isinstance(part, _BatchNorm) for part in module.modules())
+
+
+def best_in_place_of_negatives(sampled: Tensor, labels: Tensor, proposals: int) -> Tensor:
+    """Window numbers with those labelled 0 replaced by the first proposals not among the others (the RPN's order).
+
+    >>> best_in_place_of_negatives(torch.tensor([1, 4, 7]), torch.tensor([2, 0, 0]), proposals=7).tolist()
+    [1, 0, 2]
+    """
+    negative = labels == 0
+    free = torch.ones(proposals, dtype=torch.bool, device=sampled.device)
+    positives = sampled[~negative]
+    free[positives[positives < proposals]] = False
+    best = torch.where(free)[0][: int(negative.sum())]
+    out = sampled.clone()
+    out[torch.where(negative)[0][: len(best)]] = best
+    return out
+
+
+def _missing(sampled: Tensor, count: int) -> Tensor:
+    """Of the first `count` numbers, those not in `sampled`."""
+    there = torch.zeros(count, dtype=torch.bool, device=sampled.device)
+    there[sampled[sampled < count]] = True
+    return torch.where(~there)[0]
+
+
+def _join(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.cat(pair) for pair in zip(first, second, strict=True)]
+
+
+def _join_images(outputs: Sequence[tuple[Tensor, Tensor]], counts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Rows of two passes, (logits, regression) each, as if they had been one: image by image."""
+    logits, regression = (
+        torch.cat(_join(*(parts.split(list(count)) for parts, count in zip(both, counts, strict=True))))
+        for both in zip(*outputs, strict=True)
+    )
+    return logits, regression

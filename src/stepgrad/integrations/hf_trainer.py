@@ -1,0 +1,77 @@
+"""A callback for the Hugging Face `Trainer`: mAP of the training batches in its logs, and MAPLoss from a given step on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepgrad.errors import MissingDependencyError
+from stepgrad.integrations._switch import check_switch_at, find_switch
+
+try:
+    from transformers.trainer_callback import TrainerCallback
+except ImportError as error:
+    raise MissingDependencyError(
+        'The Trainer of transformers is needed here: pip install "stepgrad[transformers]"'
+    ) from error
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["MAPCallback"]
+
+
+class MAPCallback(TrainerCallback):
+    """Logs the true mAP of the training batches, and switches from the model's own loss to MAPLoss at a step.
+
+    For a model prepared by `stepgrad.integrations.transformers.train_for_map`. Each entry of the log that has the
+    training loss gets the mean mAP of the batches since the last as "batch_map"; TensorBoard and others show it as
+    train/batch_map.
+
+    Args:
+        switch_at: number of optimiser steps with the model's own loss; MAPLoss comes after them. It depends on the
+            Trainer's count alone, so a run resumed from a checkpoint switches when it would have. None: leave the
+            switch as it is.
+
+    `MAPCallback(...).add_to(trainer)` puts it before the callbacks that write logs to files and services, which would
+    otherwise not see the mAP; with `Trainer(callbacks=[...])` it shows on the screen and in `state.log_history` only.
+
+    >>> callback = MAPCallback(switch_at=1000)
+    """
+
+    def __init__(self, switch_at: int | None = None) -> None:
+        check_switch_at(switch_at)
+        self.switch_at = switch_at
+        self._seen: list[float] = []
+
+    def add_to(self, trainer: Any) -> MAPCallback:
+        """Make this the first callback of a Trainer; returns the callback."""
+        find_switch(trainer.model)
+        trainer.callback_handler.callbacks.insert(0, self)
+        return self
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        find_switch(given["model"])  # says at once if the model was not prepared
+        self._seen = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if self.switch_at is not None:
+            find_switch(given["model"]).enabled = state.global_step >= self.switch_at
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._note(given["model"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._note(given["model"])
+
+    def _note(self, model: nn.Module) -> None:
+        metrics = find_switch(model).metrics
+        if "map" in metrics:
+            self._seen.append(metrics["map"])
+
+    def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        logs = given["logs"]
+        if "loss" not in logs or not self._seen:
+            return
+        logs["batch_map"] = sum(self._seen) / len(self._seen)
+        state.log_history[-1]["batch_map"] = logs["batch_map"]  # the Trainer has made this entry already
+        self._seen = []

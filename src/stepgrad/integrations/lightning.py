@@ -1,0 +1,77 @@
+"""A Lightning callback: mAP of every training batch in the log, and MAPLoss from a given step on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepgrad.errors import MissingDependencyError
+from stepgrad.integrations._switch import check_switch_at, find_switch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["MAPCallback"]
+
+
+def _callback_classes() -> tuple[type, ...]:
+    """Callback of each Lightning there is: the two packages do not know each other's classes."""
+    found: list[type] = []
+    try:
+        from lightning.pytorch.callbacks import Callback
+
+        found.append(Callback)
+    except ImportError:
+        pass
+    try:
+        from pytorch_lightning.callbacks import Callback as CallbackOfOldName
+
+        found.append(CallbackOfOldName)
+    except ImportError:
+        pass
+    if not found:
+        raise MissingDependencyError('Lightning is needed here: pip install "stepgrad[lightning]"')
+    return tuple(found)
+
+
+class _MAPCallback:
+    """Logs the true mAP of each training batch, and switches from the model's own loss to MAPLoss at a step.
+
+    For a LightningModule that holds a detector prepared by `train_for_map` (of `stepgrad.integrations.torchvision` or
+    `.transformers`), anywhere among its modules. Works with the Trainers of `lightning` and of `pytorch_lightning`.
+
+    Args:
+        switch_at: number of optimiser steps with the model's own loss; MAPLoss comes after them. It depends on the
+            Trainer's count alone, so a run resumed from a checkpoint switches when it would have. None: leave the
+            switch as it is.
+        log_name: of the mAP in the log.
+        prog_bar: show it in the progress bar as well.
+
+    >>> MAPCallback(switch_at=1000)
+    MAPCallback(switch_at=1000)
+    """
+
+    def __init__(self, switch_at: int | None = None, log_name: str = "train/batch_map", prog_bar: bool = True) -> None:
+        check_switch_at(switch_at)
+        self.switch_at, self.log_name, self.prog_bar = switch_at, log_name, prog_bar
+
+    def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        find_switch(pl_module)  # says at once if no model was prepared
+
+    def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, *_: Any, **__: Any) -> None:
+        if self.switch_at is not None:
+            find_switch(pl_module).enabled = trainer.global_step >= self.switch_at
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+        metrics = find_switch(pl_module).metrics
+        if "map" in metrics:
+            pl_module.log(self.log_name, metrics["map"], on_step=True, on_epoch=False, prog_bar=self.prog_bar)
+
+    def __repr__(self) -> str:
+        return f"MAPCallback(switch_at={self.switch_at})"
+
+
+if TYPE_CHECKING:
+    MAPCallback = _MAPCallback
+else:
+    MAPCallback = type("MAPCallback", (_MAPCallback, *_callback_classes()), {"__doc__": _MAPCallback.__doc__})
+    MAPCallback.__module__ = __name__

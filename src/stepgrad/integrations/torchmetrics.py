@@ -1,0 +1,173 @@
+"""`stepgrad.Evaluator` as a torchmetrics metric: for Lightning, MetricCollection and several processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepgrad.errors import MissingDependencyError
+from stepgrad.evaluation import ClassResult, EvaluationResult, Evaluator, Evidence
+from stepgrad.evaluation.records import Entry
+from stepgrad.metric.protocol import Protocol, get_protocol
+
+try:
+    from torchmetrics import Metric
+except ImportError as error:
+    raise MissingDependencyError('torchmetrics is needed here: pip install "stepgrad[torchmetrics]"') from error
+
+__all__ = ["MAPMetric"]
+
+_DETECTION = 6  # columns of a detection: label, score, box
+_OBJECT = 8  # columns of an object: label, box, difficult, crowd, area
+_ABSENT = -1.0  # what torchmetrics says where there is no number
+
+
+class MAPMetric(Metric):
+    """mAP of final detections, over the updates of all processes. Nothing is suppressed here: apply NMS first.
+
+    Takes what torchmetrics' MeanAveragePrecision takes, with boxes as (x1, y1, x2, y2) and "difficult" as a further key
+    of the targets, and gives what that gives: "map"; "map_50" and "map_75" if the protocol has such thresholds;
+    "map_per_class" of the labels in "classes". Where nothing was there to find and the protocol leaves such classes out,
+    the number is -1.
+
+    Args:
+        num_classes: labels are in [0, num_classes), without background.
+        protocol: a `Protocol` or its name.
+        class_names: for tables and messages.
+        boxes: "given" or "continuous", as for `Evaluator`.
+        empty_boxes: "error" or "count", as for `Evaluator`.
+        options: those of every torchmetrics metric.
+
+    `evaluator()` is an `Evaluator` that has seen the same, for tables and curves.
+
+    >>> metric = MAPMetric(num_classes=2)
+    >>> box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    >>> metric.update([{"boxes": box.repeat(2, 1), "scores": torch.tensor([0.9, 0.8]), "labels": torch.tensor([0, 1])}],
+    ...               [{"boxes": box + torch.tensor([0, 0, 0, 4]), "labels": torch.tensor([1])}])
+    >>> {key: value.tolist() for key, value in metric.compute().items()}
+    {'map': 0.5, 'map_50': 1.0, 'map_75': 0.0, 'map_per_class': [-1.0, 0.5], 'classes': [0, 1]}
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
+
+    detections: list[Tensor] | Tensor
+    objects: list[Tensor] | Tensor
+    images: list[Tensor] | Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        protocol: str | Protocol = "coco",
+        class_names: Sequence[str] | None = None,
+        *,
+        boxes: str = "given",
+        empty_boxes: str = "error",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.num_classes, self.protocol, self.class_names = num_classes, get_protocol(protocol), class_names
+        self.boxes, self.empty_boxes = boxes, empty_boxes
+        self._fresh_evaluator()  # says at once what is wrong with the options
+        # Rows of all images one after the other, and how many of each kind an image has: tables that can be put one
+        # behind the other, by torchmetrics too, and still be told apart.
+        self.add_state("detections", default=[], dist_reduce_fx="cat")
+        self.add_state("objects", default=[], dist_reduce_fx="cat")
+        self.add_state("images", default=[], dist_reduce_fx="cat")
+
+    def update(self, preds: Sequence[Entry], target: Sequence[Entry]) -> None:
+        """Take in some images: lists of one dict an image, as for `Evaluator.update`."""
+        evaluator = self._fresh_evaluator()
+        evaluator.update(preds, target)
+        for state, rows in zip(self._states(), _tables(evaluator.evidence()), strict=True):
+            state.append(rows.to(_home(self.device)))
+
+    def compute(self) -> dict[str, Tensor]:
+        """The numbers, each a tensor."""
+        result = self.evaluator().compute()
+        seen = [row for row in result.classes if row.objects or row.ignored or row.detections]
+        numbers: dict[str, Any] = {**_means(result), "map_per_class": _aps(seen)}
+        found = {key: torch.tensor(value, dtype=torch.float32, device=self.device) for key, value in numbers.items()}
+        return found | {"classes": torch.tensor([row.label for row in seen], dtype=torch.int32, device=self.device)}
+
+    def evaluator(self) -> Evaluator:
+        """An `Evaluator` that has seen all updates: of all processes within `compute` and `sync_context`, else of this one."""
+        detections, objects, images = (
+            _joined(state, empty) for state, empty in zip(self._states(), _nothing(), strict=True)
+        )
+        counts = images.tolist()
+        evaluator = self._fresh_evaluator()
+        evaluator.update(
+            [_detections_entry(rows) for rows in detections.split([found for found, _ in counts])],
+            [_objects_entry(rows) for rows in objects.split([there for _, there in counts])],
+        )
+        return evaluator
+
+    def sync(self, *given: Any, **named: Any) -> None:
+        """Join the states of all processes, one of which may have seen nothing."""
+        for state, empty in zip(self._states(), _nothing(), strict=True):
+            if isinstance(state, list) and not state:  # torchmetrics would send a tensor of another shape and type
+                state.append(empty.to(_home(self.device)))
+        super().sync(*given, **named)
+
+    def _states(self) -> tuple[Any, Any, Any]:
+        return self.detections, self.objects, self.images
+
+    def _fresh_evaluator(self) -> Evaluator:
+        return Evaluator(
+            self.num_classes, self.protocol, self.class_names, boxes=self.boxes, empty_boxes=self.empty_boxes
+        )
+
+
+def _tables(evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
+    """Detections (M, 6), objects (G, 8), and (images, 2) how many of each an image has."""
+    found, there, size = evidence.detections, evidence.objects, evidence.num_images
+    detections = np.column_stack([found.labels, found.scores, found.boxes])
+    objects = np.column_stack([there.labels, there.boxes, there.difficult, there.crowd, there.area])
+    counts = [np.bincount(rows.images, minlength=size) for rows in (found, there)]
+    return torch.from_numpy(detections), torch.from_numpy(objects), torch.from_numpy(np.column_stack(counts))
+
+
+def _nothing() -> tuple[Tensor, Tensor, Tensor]:
+    """The tables of no images."""
+    detections, objects = (torch.zeros(0, columns, dtype=torch.float64) for columns in (_DETECTION, _OBJECT))
+    return detections, objects, torch.zeros(0, 2, dtype=torch.int64)
+
+
+def _joined(state: list[Tensor] | Tensor, empty: Tensor) -> Tensor:
+    """A state as one table on the CPU: torchmetrics makes a tensor of a list when it joins processes."""
+    return (state if isinstance(state, Tensor) else torch.cat([empty, *(part.cpu() for part in state)])).cpu()
+
+
+def _home(device: torch.device) -> torch.device:
+    """Where rows are kept: with the metric, so that processes can exchange them, if the device has double precision."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def _detections_entry(rows: Tensor) -> Entry:
+    return {"labels": rows[:, 0].long(), "scores": rows[:, 1], "boxes": rows[:, 2:]}
+
+
+def _objects_entry(rows: Tensor) -> Entry:
+    label, difficult, crowd, area = rows[:, 0], rows[:, 5], rows[:, 6], rows[:, 7]
+    return {"labels": label.long(), "boxes": rows[:, 1:5], "difficult": difficult, "iscrowd": crowd, "area": area}
+
+
+def _aps(rows: Sequence[ClassResult]) -> list[float]:
+    return [_ABSENT if math.isnan(row.ap) else row.ap for row in rows]
+
+
+def _means(result: EvaluationResult) -> dict[str, float]:
+    """mAP, also at the thresholds people ask for where the protocol has them."""
+    thresholds = [t for t in (0.5, 0.75) if any(math.isclose(t, own) for own in result.protocol.match_thresholds)]
+    means = {"map": result.map, **{f"map_{100 * t:.0f}": result.map_at(t) for t in thresholds}}
+    nothing = all(math.isnan(row.ap) for row in result.classes)
+    return dict.fromkeys(means, _ABSENT) if nothing else means

@@ -1,0 +1,179 @@
+"""torchvision's detectors, trained for mAP: `train_for_map(model)`, and the training loop stays as it is.
+
+Faster, Mask and Keypoint R-CNN, RetinaNet, FCOS, SSD and SSDlite. What is scored is the log of the model's own score
+(softmax, sigmoid, or FCOS's geometric mean with centre-ness). AP only looks at order, which the log keeps; but a
+pseudogradient divides by distances between scores, and near 0 and 1, where most windows are, probabilities have hardly any
+distance left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import nn
+from torchvision.models.detection import FCOS, RetinaNet
+from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
+from torchvision.models.detection.roi_heads import RoIHeads
+from torchvision.models.detection.ssd import SSD
+
+from stepgrad.errors import ConfigError, InputError
+from stepgrad.integrations._dense import AnchorHead, DenseDetector, FCOSDetector, RetinaNetDetector, SSDDetector
+from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection
+from stepgrad.integrations._specialise import Specialised, despecialise, specialise
+from stepgrad.integrations._switch import NAME
+from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_batch_norm
+from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.metric.protocol import Protocol
+from stepgrad.train.distributed import DistributedMAPLoss
+
+M = TypeVar("M", bound=nn.Module)
+SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD"]
+DEFAULT_LOSS = {"estimator": "radius", "radius": 3.0, "balance": "class", "absent_classes": "skip"}
+"""Of MAPLoss where `train_for_map` makes it: what fine-tuned best in the project's experiments."""
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How a model is taken apart."""
+
+    detector: type[Detector]
+    head: nn.Module | None  # whose class changes along with the model's
+    head_mixin: type[Specialised]
+    nms_threshold: float
+    columns: int | None  # without background; None: not known before the first batch
+    first_label: int
+
+
+def train_for_map(
+    model: M,
+    *,
+    mode: str = "mix",
+    weight: float = 1.0,
+    protocol: str | Protocol = "voc12",
+    loss_fn: MAPLoss | None = None,
+    windows_per_image: int | None = None,
+    topk: int | None = None,
+    score_thresh: float = 0.0,
+    keep_positives: bool = True,
+    enabled: bool = True,
+    **loss_options: Any,
+) -> M:
+    """The same model, with its classification loss replaced by mAP, or mixed with it.
+
+    In training, `model(images, targets)` returns its loss dict with all keys; box regression, RPN, mask and centre-ness
+    losses are those of the stock model to the last bit. In eval mode nothing changes. The `state_dict` is that of the
+    stock model.
+
+    Args:
+        model: a torchvision FasterRCNN, MaskRCNN, KeypointRCNN, RetinaNet, FCOS or SSD (SSDlite is one), or a subclass.
+        mode: "mix": the mAP loss is added to the loss dict as "loss_map". "replace": it takes the place of the
+            classification loss, "loss_classifier" or "classification".
+        weight: of the mAP loss.
+        protocol: what mAP means: "voc07", "voc12", "coco" or a `Protocol`. Not used if `loss_fn` is given.
+        loss_fn: a ready `MAPLoss`. None: one with the model's NMS threshold and `DEFAULT_LOSS`.
+        windows_per_image: two-stage models: at least so many of the RPN's best proposals take part; those the step does
+            not score anyway cost an extra pass of the box head. None: no extra pass.
+        topk: dense models: candidates before NMS. None: the model's `topk_candidates`.
+        score_thresh: pairs of window and class with at most this probability do not take part.
+        keep_positives: pairs of positive windows with their object's class take part in any case.
+        enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled`
+            turns it on.
+        loss_options: of `MAPLoss`, if `loss_fn` is None.
+
+    After each training batch, `model.map_loss.metrics` holds its mAP, AP by class and so on. Classes are numbered as
+    columns: without background for two-stage models and SSD, so label 1 is `ap[0]`; RetinaNet and FCOS have no
+    background column, and label 1 is `ap[1]`.
+
+    >>> from torchvision.models.detection import ssdlite320_mobilenet_v3_large
+    >>> import torch
+    >>> model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3)
+    >>> model = train_for_map(model)
+    >>> target = {"boxes": torch.tensor([[10.0, 10.0, 60.0, 60.0]]), "labels": torch.tensor([2])}
+    >>> sorted(model([torch.rand(3, 80, 80)] * 2, [target] * 2))
+    ['bbox_regression', 'classification', 'loss_map']
+    >>> 0.0 <= model.map_loss.metrics["map"] <= 1.0
+    True
+    >>> type(restore(model)).__name__
+    'SSD'
+    """
+    family = _family(model)
+    selection = Selection(windows_per_image, topk, score_thresh, keep_positives)
+    _check_selection(family, selection)
+    used = _loss(family, loss_fn, protocol, loss_options)
+    switch = DetectorSwitch(used, selection, family.first_label, mode=mode, weight=weight, enabled=enabled)
+    restore(model)  # where this is not the first time
+    specialise(model, family.detector).__dict__[NAME] = switch
+    if family.head is not None:
+        specialise(family.head, family.head_mixin).__dict__["map_switch"] = switch
+    return model
+
+
+def restore(model: M) -> M:
+    """Undo `train_for_map`: the same model with the class and loss it had. Other models come back as they are."""
+    for module in list(model.modules()):
+        if isinstance(module, Specialised):
+            module.__dict__.pop(NAME, None)
+            module.__dict__.pop("map_switch", None)
+            despecialise(module)
+    return model
+
+
+def _family(model: nn.Module) -> _Family:
+    if isinstance(model, GeneralizedRCNN) and isinstance(model.roi_heads, RoIHeads):
+        heads = model.roi_heads
+        columns = getattr(getattr(heads.box_predictor, "cls_score", None), "out_features", None)
+        without_background = None if columns is None else columns - 1
+        return _Family(TwoStageDetector, heads, BoxHeads, heads.nms_thresh, without_background, 1)
+    if isinstance(model, (RetinaNet, FCOS)):
+        mixin: type[DenseDetector] = RetinaNetDetector if isinstance(model, RetinaNet) else FCOSDetector
+        columns = getattr(getattr(model.head, "classification_head", None), "num_classes", None)
+        return _Family(mixin, model.head, AnchorHead, model.nms_thresh, columns, 0)
+    if isinstance(model, SSD):
+        columns = getattr(getattr(model.head, "classification_head", None), "num_columns", None)
+        without_background = None if columns is None else columns - 1
+        return _Family(SSDDetector, None, AnchorHead, model.nms_thresh, without_background, 1)
+    hint = "; call train_for_map on the model inside, then wrap it" if hasattr(model, "module") else ""
+    raise ConfigError(
+        f"Expected a torchvision detection model ({', '.join(SUPPORTED)}, or a subclass) but got "
+        f"{type(model).__name__}{hint}. For other detectors, see MAPLoss."
+    )
+
+
+def _check_selection(family: _Family, selection: Selection) -> None:
+    two_stage = family.detector is TwoStageDetector
+    for name, given, fits in (
+        ("windows_per_image", selection.windows_per_image, two_stage),
+        ("topk", selection.topk, not two_stage),
+    ):
+        if given is not None and not fits:
+            kind = "two-stage" if name == "windows_per_image" else "dense (RetinaNet, FCOS, SSD)"
+            raise ConfigError(f"{name}={given} is for {kind} models; leave it out for this one.")
+    if selection.windows_per_image is not None and has_batch_norm(family.head.box_head):  # type: ignore[union-attr,arg-type]
+        raise ConfigError(
+            "Expected a box head without batch normalisation for windows_per_image: an extra pass would change its "
+            "statistics; leave windows_per_image out."
+        )
+
+
+def _loss(family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, options: dict[str, Any]) -> MAPLoss:
+    if loss_fn is None:
+        if family.columns is None:
+            raise ConfigError(
+                "Cannot tell the number of classes from the model's own head; pass loss_fn=MAPLoss(num_classes=...)."
+            )
+        settings = {**DEFAULT_LOSS, "nms_threshold": family.nms_threshold, **options}
+        return MAPLoss(family.columns, protocol, **settings)
+    if options:
+        raise ConfigError(f"Expected either a ready loss_fn or options of one but got both: {sorted(options)}.")
+    if not isinstance(loss_fn, MAPLoss) or isinstance(loss_fn, DistributedMAPLoss):
+        raise ConfigError(
+            f"Expected loss_fn to be a MAPLoss but got {type(loss_fn).__name__}; over several processes, let each train "
+            "for the mAP of its own images."
+        )
+    if family.columns is not None and loss_fn.num_classes != family.columns:
+        raise InputError(
+            f"Expected a loss of {family.columns} classes, the model's without background, but got "
+            f"MAPLoss({loss_fn.num_classes})."
+        )
+    return loss_fn

@@ -1,0 +1,246 @@
+"""Train DETR-style detectors of Hugging Face transformers for mAP: one call before training, nothing else changes.
+
+These models have no NMS: every query is one detection, and mAP after training is the mAP of what the model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from stepgrad.errors import ConfigError, InputError, suggest
+from stepgrad.integrations._switch import NAME, MapLossSwitch, make_loss, require
+from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.metric.batch import Target
+
+__all__ = ["FAMILIES", "restore", "train_for_map"]
+
+M = TypeVar("M", bound=nn.Module)
+_ADDED = "loss_map"  # name in the loss_dict where MAPLoss is mixed in
+_LEAST_SIDE = 1e-6  # of the image; a sigmoid can round a predicted side to nothing, and a box needs an area
+_LARGEST_NORMALISED = 2.0  # coordinates beyond this are pixels
+
+
+@dataclass(frozen=True)
+class Family:
+    """What sets the loss function of a family of models apart."""
+
+    scores: str  # "softmax": over the classes and a last column for no object; "sigmoid": each class by itself
+    class_loss: str = "loss_ce"  # its name in the loss_dict
+    coefficient: str | None = None  # of the classification loss in the sum, by its name in the config; None: 1
+    grouped: bool = False  # training has several groups of queries, inference the first of them
+
+
+FAMILIES = {
+    "ConditionalDetrForObjectDetection": Family("sigmoid"),
+    "DFineForObjectDetection": Family("sigmoid", "loss_vfl"),
+    "DabDetrForObjectDetection": Family("sigmoid"),
+    "DeformableDetrForObjectDetection": Family("sigmoid"),
+    "DetrForObjectDetection": Family("softmax"),
+    "LwDetrForObjectDetection": Family("sigmoid", coefficient="class_loss_coefficient", grouped=True),
+    "RTDetrForObjectDetection": Family("sigmoid", "loss_vfl"),
+    "RTDetrV2ForObjectDetection": Family("sigmoid", "loss_vfl"),
+    "RfDetrForObjectDetection": Family("sigmoid", coefficient="class_loss_coefficient", grouped=True),
+    "TableTransformerForObjectDetection": Family("softmax"),
+    "YolosForObjectDetection": Family("softmax"),
+}
+
+
+def train_for_map(
+    model: M,
+    *,
+    mode: str = "mix",
+    weight: float = 1.0,
+    enabled: bool = True,
+    loss_fn: MAPLoss | None = None,
+    **options: Any,
+) -> M:
+    """Make `model(pixel_values, labels=labels)` train for mAP; returns the same model.
+
+    In training, `MAPLoss` over the model's queries joins the losses, or takes the place of the last decoder layer's
+    classification loss; box losses and those of the other layers stay as they are, and `loss` is still the sum with the
+    config's coefficients. In eval mode nothing differs from the model as it was, nor does the state_dict at any time.
+
+    Args:
+        model: one of `FAMILIES`, or a class derived from one.
+        mode: "mix": `weight` times MAPLoss is added to the loss, and to the `loss_dict` as "loss_map". "replace": it takes
+            the place of the classification loss, "loss_ce" or "loss_vfl".
+        weight: of MAPLoss.
+        enabled: False: start with the model's own loss. `model.map_loss_switch.enabled` turns MAPLoss on and off at any
+            time, and `model.map_loss_switch.metrics["map"]` is the mAP of the last training batch either way.
+        loss_fn: a `MAPLoss` of your own, with `nms_threshold=None`; None: one with these options.
+        options: those of `MAPLoss`, such as protocol; estimator is "radius", radius 3 and absent_classes "skip" unless given.
+            With several processes, mAP is that of their batches joined (`DistributedMAPLoss`).
+
+    `restore(model)` undoes it.
+
+    >>> from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
+    >>> backbone = ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], out_features=["stage1"])
+    >>> config = DetrConfig(backbone_config=backbone, use_timm_backbone=False, d_model=16, encoder_layers=1,
+    ...                     decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2, num_labels=2)
+    >>> model = train_for_map(DetrForObjectDetection(config).train(), protocol="coco", mode="replace")
+    >>> label = {"boxes": torch.tensor([[0.5, 0.5, 0.2, 0.4]]), "class_labels": torch.tensor([1])}
+    >>> output = model(torch.rand(1, 3, 32, 32), labels=[label])
+    >>> output.loss.backward()
+    >>> model.map_loss_switch.metrics["positives"]
+    1
+    """
+    require("transformers", extra="transformers")
+    family = _family_of(model)
+    config: Any = model.config
+    if loss_fn is not None and loss_fn.nms_threshold is not None:
+        raise ConfigError(
+            f"Expected a loss_fn with nms_threshold=None, as {type(model).__name__} does without NMS, but got "
+            f"{loss_fn.nms_threshold}."
+        )
+    loss_fn = make_loss(config.num_labels, loss_fn, {"nms_threshold": None, **options})
+    switch = MapLossSwitch(loss_fn, mode, weight, enabled)
+    restore(model)  # where this is not the first time
+    loss = LossWithMAP(model, model.loss_function, "_loss_function" in model.__dict__, family, switch)
+    setattr(model, NAME, switch)
+    model.loss_function = loss  # type: ignore[assignment]
+    return model
+
+
+def restore(model: M) -> M:
+    """Undo `train_for_map`: the same model with the loss it had. Other models come back as they are."""
+    wrapped = model.__dict__.get("_loss_function")
+    if isinstance(wrapped, LossWithMAP):
+        del model.__dict__[NAME], model.__dict__["_loss_function"]
+        if wrapped.was_set:
+            model.loss_function = wrapped.stock
+    return model
+
+
+class LossWithMAP:
+    """The loss function of a model, with MAPLoss beside or in place of its classification loss while it trains."""
+
+    def __init__(self, model: nn.Module, stock: Any, was_set: bool, family: Family, switch: MapLossSwitch) -> None:
+        self.model, self.stock, self.was_set, self.family, self.switch = model, stock, was_set, family, switch
+
+    def __call__(
+        self,
+        logits: Tensor,
+        labels: Sequence[Target],
+        device: Any,
+        pred_boxes: Tensor,
+        config: Any,
+        *more: Any,
+        **named: Any,
+    ) -> tuple[Tensor, dict[str, Tensor], Any]:
+        working = self.model.training and self.switch.needed
+        if working:
+            _check_labels(labels, config.num_labels)
+        loss, parts, auxiliary = self.stock(logits, labels, device, pred_boxes, config, *more, **named)
+        if not working:
+            return loss, parts, auxiliary
+        map_loss = self._map_loss(logits, pred_boxes, labels, config, named.get("denoising_meta_values"))
+        if map_loss is None:
+            return loss, parts, auxiliary
+        if self.switch.mode == "mix":
+            return loss + map_loss, {**parts, _ADDED: map_loss}, auxiliary
+        name, coefficient = self.family.class_loss, self.family.coefficient
+        change = (map_loss - parts[name]) * (getattr(config, coefficient) if coefficient else 1.0)
+        return loss + change, {**parts, name: map_loss}, auxiliary
+
+    def _map_loss(
+        self, logits: Tensor, boxes: Tensor, labels: Sequence[Target], config: Any, denoising: Any
+    ) -> Tensor | None:
+        if denoising is not None:  # queries that are given the answer, in training only, come first
+            first = denoising["dn_num_split"][0]
+            logits, boxes = logits[:, first:], boxes[:, first:]
+        if self.family.grouped:
+            logits, boxes = logits[:, : config.num_queries], boxes[:, : config.num_queries]
+        pixels = _image_sizes(labels, boxes.device, self.switch.loss_fn.protocol.pixel_offset > 0)
+        scores = log_scores(logits, self.family.scores)
+        windows = [corners(b, size) for b, size in zip(boxes, pixels, strict=True)]
+        targets = [_target(label, size) for label, size in zip(labels, pixels, strict=True)]
+        return self.switch.map_loss(list(scores), windows, targets)
+
+
+def log_scores(logits: Tensor, scores: str) -> Tensor:
+    """Logarithms of the model's scores by class: what the model ranks by, without the squeeze of 0 to 1.
+
+    >>> log_scores(torch.tensor([[0.0, 0.0, 0.0]]), "softmax").exp()    # the last column stands for no object
+    tensor([[0.3333, 0.3333]])
+    >>> log_scores(torch.tensor([[0.0, 0.0, 0.0]]), "sigmoid").exp()
+    tensor([[0.5000, 0.5000, 0.5000]])
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits.log_softmax(-1)[..., :-1] if scores == "softmax" else nn.functional.logsigmoid(logits)
+
+
+def corners(boxes: Tensor, size: Tensor) -> Tensor:
+    """(x1, y1, x2, y2) in pixels of boxes given as (centre x, centre y, width, height) in parts of the image.
+
+    >>> corners(torch.tensor([[0.5, 0.5, 0.25, 0.5]]), torch.tensor([80.0, 40.0]))
+    tensor([[30., 10., 50., 30.]])
+    """
+    boxes = boxes.to(torch.promote_types(boxes.dtype, torch.float32))
+    centre, half = boxes[:, :2], boxes[:, 2:].clamp(min=_LEAST_SIDE) / 2
+    return torch.cat([centre - half, centre + half], dim=1) * size.repeat(2)
+
+
+def _target(label: Target, size: Tensor) -> Target:
+    kept = {key: label[key] for key in ("difficult", "iscrowd") if key in label}
+    boxes = corners(torch.as_tensor(label["boxes"], device=size.device).reshape(-1, 4), size)
+    return {"boxes": boxes, "labels": label["class_labels"], **kept}
+
+
+def _image_sizes(labels: Sequence[Target], device: torch.device, needed: bool) -> list[Tensor]:
+    """(width, height) of each image in pixels, where the labels tell; else ones, as scaling an axis changes no overlap."""
+    known = all("orig_size" in label for label in labels)
+    if needed and not known:
+        raise InputError(
+            "Expected labels with 'orig_size' (height, width), as the protocol adds a pixel to each side, but some have "
+            "none; take them from the image processor, or choose a protocol of continuous boxes."
+        )
+    if not known:
+        return [torch.ones(2, device=device)] * len(labels)
+    sizes = [torch.as_tensor(label["orig_size"], device=device, dtype=torch.float32) for label in labels]
+    return [size.flip(0) for size in sizes]
+
+
+def _check_labels(labels: Any, num_labels: int) -> None:
+    """Raise on what the model's own loss would trip over without saying why, or take for something else."""
+    if isinstance(labels, Mapping) or not isinstance(labels, Sequence):
+        raise InputError(f"Expected labels to be a list with one dict an image but got {type(labels).__name__}.")
+    for i, label in enumerate(labels):
+        keys = sorted(label) if isinstance(label, Mapping) else []
+        if not {"boxes", "class_labels"} <= set(keys):
+            raise InputError(f"image {i}: expected labels with 'boxes' and 'class_labels' but got {keys}.")
+    least, most = _range([label["class_labels"] for label in labels])
+    if least < 0 or most >= num_labels:
+        raise InputError(
+            f"Expected class_labels in [0, {num_labels}), the model's labels without background, but got {least:g} to "
+            f"{most:g}; labels that count background as 0 need 1 subtracted."
+        )
+    _, largest = _range([label["boxes"] for label in labels])
+    if largest > _LARGEST_NORMALISED:
+        raise InputError(
+            "Expected boxes as (centre x, centre y, width, height) in parts of the image but got a coordinate of "
+            f"{largest:g}; the model's image processor converts them from pixels."
+        )
+
+
+def _range(values: Sequence[Any]) -> tuple[float, float]:
+    """Least and largest of some tensors' numbers; zeros if there are none."""
+    flat = torch.cat([torch.as_tensor(value).reshape(-1) for value in values]) if values else torch.zeros(0)
+    least, most = flat.aminmax() if flat.numel() else (flat.sum(), flat.sum())
+    return float(least), float(most)
+
+
+def _family_of(model: nn.Module) -> Family:
+    for kind in type(model).__mro__:
+        if kind.__name__ in FAMILIES:
+            return FAMILIES[kind.__name__]
+    name = type(model).__name__
+    hint = "; call train_for_map on the model inside, then wrap it" if hasattr(model, "module") else ""
+    raise ConfigError(
+        f"Expected a model of one of {sorted(FAMILIES)}, or a subclass, but got {name}{hint}."
+        f"{suggest(name, sorted(FAMILIES))} For other detectors, see MAPLoss."
+    )

@@ -1,0 +1,142 @@
+"""MAPLoss of lists that differ from class to class: every class ranks its own candidates.
+
+`MAPLoss` takes a rectangle of scores: every window is a detection of every class. A detector's last stage is more
+choosy: of a hundred thousand anchors a class sees the few hundred best, and class-specific boxes of no area drop out.
+Here a candidate is one (window, class) pair. Pairs that are not candidates do not exist: no value, no gradient, no part
+in the balance of a class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stepgrad.errors import InputError, NonFiniteError
+from stepgrad.gradient.balance import Sums
+from stepgrad.gradient.map_steps import ClassGradient, class_gradient
+from stepgrad.losses.map_loss import MAPLoss, Objective, report_sums
+from stepgrad.metric._jit import explain_wait, run_threads
+from stepgrad.metric.arrange import Arrangement
+from stepgrad.metric.batch import Batch, Target, make_batch
+
+_ABSENT = ClassGradient(ap=0.0, P=0, kept=0, gradient=None)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """M scored (window, class) pairs of a batch; equal scores rank in this order, image by image."""
+
+    scores: Tensor  # (M,), the loss's gradient goes here
+    boxes: Tensor  # (M, 4) x1, y1, x2, y2
+    images: Tensor  # (M,) int64
+    classes: Tensor  # (M,) int64, columns as the targets' labels count them
+
+
+def ragged_map_loss(loss_fn: MAPLoss, candidates: Candidates, targets: Sequence[Target]) -> Tensor:
+    """The loss of candidates, as `loss_fn` defines it; its `metrics` are those of this call, and `candidates`, their number.
+
+    Classes without objects in the batch have AP 0 and no gradient whatever is found, so they are not ranked; `kept` counts
+    the others' windows.
+
+    >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
+    >>> one_class = torch.zeros(3, dtype=torch.long)
+    >>> found = Candidates(torch.tensor([0.2, 0.1, 0.9], requires_grad=True), boxes, one_class, one_class)
+    >>> loss_fn = MAPLoss(num_classes=1)
+    >>> ragged_map_loss(loss_fn, found, [{"boxes": boxes[:1], "labels": torch.tensor([0])}]).backward()
+    >>> loss_fn.metrics["map"], found.scores.grad.sign().tolist()
+    (0.5, [-1.0, -1.0, 1.0])
+    """
+    needed = torch.is_grad_enabled() and candidates.scores.requires_grad
+    lists = _lists(loss_fn, candidates, targets)
+    with explain_wait():
+        objective = _objective(loss_fn, lists, needed)
+    return loss_fn._loss_of(objective, candidates.scores, lists.scores)
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """Candidates on the CPU, sorted by class and image, and the objects."""
+
+    order: NDArray[np.int64]  # (M,) candidate at each sorted place
+    scores: NDArray[np.floating]  # (M,) sorted, like the next three
+    boxes: NDArray[np.float64]
+    images: NDArray[np.int64]
+    classes: NDArray[np.int64]
+    objects: Batch  # of no windows
+
+
+def _lists(loss_fn: MAPLoss, candidates: Candidates, targets: Sequence[Target]) -> _Lists:
+    scores = candidates.scores.detach()
+    exact = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    parts = scores.to("cpu", exact), candidates.boxes.detach().to("cpu", torch.float64)
+    images, classes = torch.stack([candidates.images, candidates.classes]).cpu().numpy()
+    _check(parts[0].numpy(), parts[1].numpy(), images, classes)
+    none = torch.zeros(0, loss_fn.num_classes), torch.zeros(0, 4)
+    objects = make_batch([none[0]] * len(targets), [none[1]] * len(targets), targets, loss_fn.num_classes)
+    order = np.lexsort((images, classes))  # stable: candidates stay in their order within an image
+    return _Lists(order, parts[0].numpy()[order], parts[1].numpy()[order], images[order], classes[order], objects)
+
+
+def _check(
+    scores: NDArray[np.floating], boxes: NDArray[np.float64], images: NDArray[np.int64], classes: NDArray[np.int64]
+) -> None:
+    for name, values in (("scores", scores[:, None]), ("boxes", boxes)):
+        wrong = ~np.isfinite(values).all(axis=1)
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise NonFiniteError(
+                f"image {images[first]}: expected finite {name} but a candidate of class {classes[first]} has "
+                f"{values[first].tolist()}; look for a diverged model, or lower the learning rate."
+            )
+    flat = (boxes[:, 2] <= boxes[:, 0]) | (boxes[:, 3] <= boxes[:, 1])
+    if flat.any():
+        first = int(np.argmax(flat))
+        raise InputError(
+            f"image {images[first]}: expected boxes with x2 > x1 and y2 > y1 but a candidate of class "
+            f"{classes[first]} has {boxes[first].tolist()}; drop empty boxes before the loss."
+        )
+
+
+def _objective(loss_fn: MAPLoss, lists: _Lists, needed: bool) -> Objective:
+    method = loss_fn.method if needed else None
+    present = np.unique(lists.objects.object_labels)
+    spans = [slice(*np.searchsorted(lists.classes, [c, c + 1])) for c in present]
+    threads = torch.get_num_threads()
+
+    def rank(i: int) -> ClassGradient:
+        batch = _class_batch(lists, int(present[i]), spans[i])
+        return class_gradient(Arrangement(batch, loss_fn.protocol, loss_fn.nms_threshold, 1, None), 0, method)
+
+    found = run_threads(rank, range(len(present)), threads)
+    classes = [_ABSENT] * loss_fn.num_classes
+    for c, of_class in zip(present, found, strict=True):
+        classes[c] = of_class
+    value, scale, metrics = loss_fn._value(classes)
+    gradient, total = np.zeros(len(lists.scores)), Sums(0, 0.0, 0.0)
+    for span, of_class in zip(spans, found, strict=True):
+        finished, sums = loss_fn._finish([of_class], lists.scores[span, None], scale, 1)
+        gradient[lists.order[span]] = finished[0]
+        total = Sums(total.nonzero + sums.nonzero, total.positive + sums.positive, total.negative + sums.negative)
+    metrics |= {"candidates": len(gradient), **report_sums(total, len(gradient))}
+    return Objective(value, torch.from_numpy(gradient), metrics)
+
+
+def _class_batch(lists: _Lists, c: int, span: slice) -> Batch:
+    """The candidates and objects of one class as a batch of one column."""
+    objects = lists.objects
+    own = objects.object_labels == c
+    return Batch(
+        offsets=np.searchsorted(lists.images[span], np.arange(objects.images + 1)).astype(np.int64),
+        scores=lists.scores[span, None],
+        boxes=lists.boxes[span, None],
+        object_boxes=objects.object_boxes[own],
+        object_labels=np.zeros(int(own.sum()), dtype=np.int64),
+        object_images=objects.object_images[own],
+        difficult=objects.difficult[own],
+        crowd=objects.crowd[own],
+    )
