@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 _HOME = {
     "APLoss": "ranking.losses",
     "AUCLoss": "ranking.losses",
-    "BoxMethod": "gradient.box_steps",
     "ArgmaxOneHot": "losses.layers",
+    "BoxMethod": "gradient.box_steps",
     "DistributedMAPLoss": "train.distributed",
     "ElementwiseLayer": "steps.layer",
     "Evaluator": "evaluation",
