@@ -11,10 +11,11 @@ from stepgrad.train.freed_memory import return_large_blocks
 if sys.argv[1] == "given back":
     assert return_large_blocks()
 torch.manual_seed(0)
+torch.set_num_threads(1)
 kept = []
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
-for i in range(150):
+for i in range(40):
     sizes = torch.randint(1 << 20, 4 << 20, (6,)).tolist()
     large = [torch.ones(size) for size in sizes]         # 4 to 16 MB each, as activations are
     kept.extend(large[-1][:5000].clone() for _ in range(4))   # results, 20 kB each
