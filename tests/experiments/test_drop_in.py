@@ -22,7 +22,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(drop_in, "SEEDS", (100,))
     monkeypatch.setattr(drop_in, "FILE", tmp_path / "drop_in.json")
     for name, arm in ARMS.items():
-        monkeypatch.setitem(ARMS, name, Arm(1, 2, arm.optimizer, arm.mode, arm.rates[:2]))
+        monkeypatch.setitem(ARMS, name, Arm(1, 2, arm.mode, arm.rates[:2]))
     return tmp_path
 
 
