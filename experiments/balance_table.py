@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments.results import load_runs
+from experiments.results import load_runs, mean_and_spread
 from stepgrad.data.files import write_whole
 
 INTRODUCTION = """# Balance: which form lets training for mAP work?
@@ -45,8 +44,8 @@ def _row(rows: list[dict[str, Any]], held: dict[tuple[str, float], float]) -> st
             *(str(first[key]) for key in ("start", "estimator", "balance", "through_nms")),
             f"{first['rate']:g}",
             "-" if chosen is None else f"{chosen:.1f}",
-            _mean([r["train"] for r in rows]),
-            _mean([r["val"] for r in rows]),
+            mean_and_spread([r["train"] for r in rows]),
+            mean_and_spread([r["val"] for r in rows]),
             str(len(rows)),
         ]
     )
@@ -65,11 +64,6 @@ def _row_without_val(run: dict[str, Any]) -> str:
     """An arm that was only compared on held-out training images; its training mAP is of the images it was trained on."""
     names = [str(run[key]) for key in ("start", "estimator", "balance", "through_nms")]
     return _line([*names, f"{run['rate']:g}", f"{run['heldout']:.1f}", f"{run['train']:.1f}", "-", "-"])
-
-
-def _mean(values: list[float]) -> str:
-    spread = f" ({statistics.stdev(values):.1f})" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}"
 
 
 def _line(cells: list[str]) -> str:

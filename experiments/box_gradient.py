@@ -36,7 +36,7 @@ from torch import nn
 import stepgrad as sg
 from experiments import detector
 from experiments.box_head import BoxHead, Images, load_images, offset_loss
-from experiments.results import load_runs, save_runs
+from experiments.results import load_runs, mean_and_spread, save_runs
 from stepgrad.cli.progress import RichProgress
 from stepgrad.data.files import write_whole
 from stepgrad.gradient.box_steps import BoxMethod
@@ -193,8 +193,8 @@ def render() -> str:
     for name in GRID:
         own = [r for r in rows if r["name"] == name]
         if own:
-            cells = [_mean([r["map"][p] for r in own]) for p in PROTOCOLS]
-            gains = [_mean([r["map"][p] - r["start"][p] for r in own]) for p in PROTOCOLS]
+            cells = [mean_and_spread([r["map"][p] for r in own]) for p in PROTOCOLS]
+            gains = [mean_and_spread([r["map"][p] - r["start"][p] for r in own]) for p in PROTOCOLS]
             seconds = statistics.mean(r["cpu_seconds"] for r in own)
             rate, radius = own[0]["rate"] or "-", own[0]["radius"] if name.endswith("map") else "-"
             lines.append(f"| {name} | {rate} | {radius} | {' | '.join(cells + gains)} | {seconds:.0f} |")
@@ -206,11 +206,6 @@ def render() -> str:
     text = "\n".join([f"# Boxes by mAP\n{(__doc__ or '').split(chr(10), 1)[1]}", *about, "", *lines, ""])
     write_whole(RESULTS / "box_gradient.md", text.encode())
     return text
-
-
-def _mean(values: list[float]) -> str:
-    spread = f" ({statistics.stdev(values):.1f})" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}"
 
 
 def main() -> None:

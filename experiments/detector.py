@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import statistics
 import time
 from pathlib import Path
 from typing import Any
 
-from experiments.results import commit, load_runs, save_runs
+from experiments.results import commit, load_runs, mean_and_spread, save_runs
 from stepgrad.cli.configs import read_config
 from stepgrad.cli.progress import RichProgress
 from stepgrad.data.files import write_whole
@@ -207,18 +206,13 @@ def render() -> str:
         groups.setdefault((row["set"], row["arm"]), []).append(row)
     lines = ["| set | training | rate | steps | voc12 | voc07 | coco | seeds |", "|" + "---|" * 8]
     for (name, arm), rows in groups.items():
-        cells = [f"{_mean([r['map'][p] for r in rows])}" for p in PROTOCOLS]
+        cells = [f"{mean_and_spread([r['map'][p] for r in rows])}" for p in PROTOCOLS]
         lines.append(
             f"| {name} | {arm} | {rows[0]['rate'] or '-'} | {rows[0]['steps']} | {' | '.join(cells)} | {len(rows)} |"
         )
     text = "\n".join([INTRODUCTION, *lines, ""])
     write_whole(RESULTS / "detector.md", text.encode())
     return text
-
-
-def _mean(values: list[float]) -> str:
-    spread = f" ({statistics.stdev(values):.1f})" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}"
 
 
 def main() -> None:

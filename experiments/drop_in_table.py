@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments.results import load_runs
+from experiments.results import load_runs, mean_and_spread
 from stepgrad.data.files import write_whole
 
 
@@ -39,7 +39,7 @@ def _final_table(rows: list[dict[str, Any]]) -> str:
         for protocol in ("voc12", "coco"):
             values = [r["map"][protocol] for r in runs]
             base = [r["map"][protocol] for r in control]
-            cells += [_mean(values), _gain(values, base) if arm not in ("stock", "stock-more") else ""]
+            cells += [mean_and_spread(values), _gain(values, base) if arm not in ("stock", "stock-more") else ""]
         lines.append([*cells, str(len(runs))])
     return _table(lines)
 
@@ -71,11 +71,6 @@ def _left_out_table(runs: list[dict[str, Any]]) -> str:
 
 def _table(lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [lines[0], ["---"] * len(lines[0]), *lines[1:]])
-
-
-def _mean(values: list[float]) -> str:
-    spread = f" ({statistics.stdev(values):.1f})" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}"
 
 
 def _gain(values: list[float], base: list[float]) -> str:

@@ -10,6 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from experiments.results import mean_and_spread
 from experiments.rows import GRID, ROWS, Row
 from experiments.window_head import Tuning
 from stepgrad.data.files import write_whole
@@ -71,8 +72,7 @@ def spread_of(runs: list[Run], protocol: str) -> str:
     values = [run["map"]["val"][protocol] for run in runs if run["map"].get("val")]
     if len(values) < len(runs):
         return f"failed in {len(runs) - len(values)} of {len(runs)}"
-    spread = f" ({statistics.stdev(values):.1f})" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}"
+    return mean_and_spread(values)
 
 
 def gain_of(runs: list[Run], control: list[Run]) -> str:
@@ -81,8 +81,7 @@ def gain_of(runs: list[Run], control: list[Run]) -> str:
     gains = [r["map"]["val"]["voc12"] - base[r["seed"]] for r in runs if r["map"].get("val") and r["seed"] in base]
     if not gains or len(gains) < len(runs):
         return "-"
-    spread = f" ({statistics.stdev(gains):.1f})" if len(gains) > 1 else ""
-    return f"{statistics.mean(gains):+.1f}{spread}"
+    return mean_and_spread(gains, signed=True)
 
 
 def tuning_table(tunes: dict[str, list[Run]], start: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import statistics
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,3 +46,13 @@ def _load(file: Path) -> dict[str, list[dict[str, Any]]]:
 def commit() -> str:
     """The commit the code is at, short."""
     return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+
+
+def mean_and_spread(values: list[float], signed: bool = False) -> str:
+    """Mean (standard deviation), as the tables have it.
+
+    >>> mean_and_spread([30.0, 32.0]), mean_and_spread([2.0], signed=True)
+    ('31.0 (1.4)', '+2.0')
+    """
+    spread = f" ({statistics.stdev(values):.1f})" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{'+' if signed else ''}.1f}{spread}"
