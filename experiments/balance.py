@@ -131,7 +131,7 @@ def run(
         train_nll(head, training, CONTROL_STEPS, Tuning("adam", arm.rate), seed + 1000)
     else:
         train_map(head, training, arm, MAP_STEPS, seed + 1000)
-    scored = {name: evaluate(head, part, arm.scores) for name, part in {"train": training, **tests}.items()}
+    scored = {name: evaluate(head, part, arm.scores)["voc12"] for name, part in {"train": training, **tests}.items()}
     return {**asdict(arm), "arm": arm.name, "seed": seed, **scored, "seconds": round(time.perf_counter() - began, 1)}
 
 

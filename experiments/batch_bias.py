@@ -120,6 +120,9 @@ def main() -> None:
     parser.add_argument(
         "--cache", type=Path, help="features of `experiments.run`: score VOC val by its cross-entropy head"
     )
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("STEPGRAD_DATA"), help="with --cache: has VOC2012-320"
+    )
     parser.add_argument("--checkpoint", default="best", help="best, last or a step")
     parser.add_argument("--scores", type=Path, help="scores of an earlier call; with --run, where to keep them")
     parser.add_argument("--split", help="score this split instead, such as val")
@@ -131,6 +134,8 @@ def main() -> None:
     if options.phase == "measure":
         if options.run is None and options.scores is None and options.cache is None:
             parser.error("--run, --cache or --scores is needed")
+        if options.cache is not None and options.data is None:
+            parser.error("--cache needs --data (or STEPGRAD_DATA)")
         source = (
             "a run's validation images" if options.run else "VOC 2012 val" if options.cache else options.scores.name
         )
@@ -147,7 +152,7 @@ def main() -> None:
 
 def _scored(options: argparse.Namespace) -> ScoredImages:
     if options.cache is not None:
-        return score_voc_val(options.cache, Path(os.environ["STEPGRAD_DATA"]))
+        return score_voc_val(options.cache, options.data)
     if options.run is None:
         return ScoredImages.load(options.scores)
     images = score_run(options.run, options.checkpoint, options.images, options.split)

@@ -33,7 +33,7 @@ from experiments.head_training import train_nll, train_row
 from experiments.results import commit
 from experiments.rows import FRESH, GRID, NLL_STEPS, NLL_TUNING, ROWS, Row
 from experiments.voc_subset import read_split
-from experiments.window_head import Part, ScoreForm, Tuning, WindowHead, make_part, new_head
+from experiments.window_head import Part, Tuning, WindowHead, evaluate, make_part, new_head
 from stepgrad.data.files import write_whole
 from stepgrad.errors import one_of
 
@@ -54,7 +54,9 @@ def run(row: Row, tuning: Tuning, part: Part, tests: dict[str, Part], seed: int,
     except stepgrad.errors.NonFiniteError as error:
         failure = str(error)
     trained = time.perf_counter()
-    scored = {name: evaluate(head, test, row.scores) for name, test in tests.items()} if failure is None else {}
+    scored = (
+        {name: evaluate(head, test, row.scores, PROTOCOLS) for name, test in tests.items()} if failure is None else {}
+    )
     return {
         "row": asdict(row),
         "tuning": asdict(tuning),
@@ -87,20 +89,6 @@ def starting_head(row: Row, part: Part, seed: int, cache: Path) -> WindowHead:
         os.replace(file.with_suffix(f".{os.getpid()}"), file)
     head.load_state_dict(load_file(file))
     return head
-
-
-@torch.inference_mode()
-def evaluate(head: WindowHead, part: Part, form: ScoreForm) -> dict[str, float]:
-    """mAP in per cent by protocol, over all windows, NMS at 0.3."""
-    head.eval()
-    scores = [head.scores(features, form) for features in part.features]
-    if not all(bool(s.isfinite().all()) for s in scores):
-        return {}
-    boxes, targets = [i.windows for i in part.images], [i.target for i in part.images]
-    return {
-        name: 100 * float(stepgrad.mean_average_precision(scores, boxes, targets, protocol=name, nms_threshold=0.3).map)
-        for name in PROTOCOLS
-    }
 
 
 def tune(row: Row, tuning: Tuning, train: Part, cache: Path, results: Path) -> None:

@@ -114,10 +114,14 @@ def fast_rcnn_sample(labels: Tensor, generator: torch.Generator, size: int = 64)
 
 
 @torch.inference_mode()
-def evaluate(head: WindowHead, part: Part, form: ScoreForm) -> float:
-    """mAP in per cent over all windows: area AP, NMS 0.3, mean over all classes."""
+def evaluate(head: WindowHead, part: Part, form: ScoreForm, protocols: Sequence[str] = ("voc12",)) -> dict[str, float]:
+    """mAP in per cent by protocol, over all windows, NMS at 0.3; nothing for a head that turned non-finite."""
     head.eval()
     scores = [head.scores(features, form) for features in part.features]
+    if not all(bool(s.isfinite().all()) for s in scores):
+        return {}
     boxes, targets = [i.windows for i in part.images], [i.target for i in part.images]
-    result = stepgrad.mean_average_precision(scores, boxes, targets, protocol="voc12", nms_threshold=0.3)
-    return 100 * float(result.map)
+    return {
+        name: 100 * float(stepgrad.mean_average_precision(scores, boxes, targets, protocol=name, nms_threshold=0.3).map)
+        for name in protocols
+    }

@@ -7,9 +7,6 @@ import pytest
 import torch
 
 import stepgrad as sg
-
-pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install stepgrad[detector]")
-
 from docs import figure_nms, figure_pr, figures
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -14,8 +14,6 @@ from stepgrad.errors import ConfigError
 from stepgrad.evaluation import Evaluator
 from tests.evaluation.datasets import boxes_at, pred, random_dataset, target
 
-pytest.importorskip("matplotlib", reason="plots need it: pip install stepgrad[detector]")
-
 
 def small_evaluator() -> Evaluator:
     evaluator = Evaluator(3, ["voc12", "coco"], ["cat", "dog", "cow"])

@@ -21,7 +21,7 @@ from stepgrad.errors import ConfigError, InputError
 from stepgrad.integrations._dense import AnchorHead, DenseDetector, FCOSDetector, RetinaNetDetector, SSDDetector
 from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection
 from stepgrad.integrations._specialise import Specialised, despecialise, specialise
-from stepgrad.integrations._switch import NAME
+from stepgrad.integrations._switch import FINE_TUNING, NAME
 from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_batch_norm
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.protocol import Protocol
@@ -29,7 +29,6 @@ from stepgrad.train.distributed import DistributedMAPLoss
 
 M = TypeVar("M", bound=nn.Module)
 SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD"]
-DEFAULT_LOSS = {"estimator": "radius", "radius": 3.0, "balance": "class", "absent_classes": "skip"}
 """Of MAPLoss where `train_for_map` makes it: what fine-tuned best in the project's experiments."""
 
 
@@ -71,7 +70,7 @@ def train_for_map(
             classification loss, "loss_classifier" or "classification".
         weight: of the mAP loss.
         protocol: what mAP means: "voc07", "voc12", "coco" or a `Protocol`. Not used if `loss_fn` is given.
-        loss_fn: a ready `MAPLoss`. None: one with the model's NMS threshold and `DEFAULT_LOSS`.
+        loss_fn: a ready `MAPLoss`. None: one with the model's NMS threshold, the radius estimator, balanced.
         windows_per_image: two-stage models: at least so many of the RPN's best proposals take part; those the step does
             not score anyway cost an extra pass of the box head. None: no extra pass.
         topk: dense models: candidates before NMS. None: the model's `topk_candidates`.
@@ -171,7 +170,7 @@ def _made_or_given(
             raise ConfigError(
                 "Cannot tell the number of classes from the model's own head; pass loss_fn=MAPLoss(num_classes=...)."
             )
-        settings = {**DEFAULT_LOSS, "nms_threshold": family.nms_threshold, **options}
+        settings = {**FINE_TUNING, "nms_threshold": family.nms_threshold, **options}
         return MAPLoss(family.columns, protocol, **settings)
     if options:
         raise ConfigError(f"Expected either a ready loss_fn or options of one but got both: {sorted(options)}.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stepgrad.gradient.box_steps import BoxMethod
 
 
-class _WithGradient(torch.autograd.Function):
+class WithGradient(torch.autograd.Function):
     """A number with a gradient worked out elsewhere."""
 
     @staticmethod
@@ -165,7 +165,7 @@ class MAPLoss(nn.Module):
         precision = loss_precision(flat.dtype)
         loss = torch.tensor(objective.value, dtype=precision, device=flat.device)
         if torch.is_grad_enabled() and flat.requires_grad:
-            loss = _WithGradient.apply(flat, loss, in_dtype(objective.gradient, flat.dtype).to(flat.device))
+            loss = WithGradient.apply(flat, loss, in_dtype(objective.gradient, flat.dtype).to(flat.device))
         if self.l4 is not None:
             check_l4(self.l4, values, flat.dtype)
             loss = loss + self.l4 * flat.to(precision).pow(4).sum()

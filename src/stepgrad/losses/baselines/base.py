@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, NonFiniteError, one_of
 from stepgrad.losses.baselines.windows import LEFT_OUT, NEGATIVE, POSITIVE, window_labels
-from stepgrad.losses.map_loss import _WithGradient, in_dtype, loss_precision
+from stepgrad.losses.map_loss import WithGradient, in_dtype, loss_precision
 from stepgrad.metric._jit import explain_wait
 from stepgrad.metric.batch import Target, make_batch
 
@@ -81,7 +81,7 @@ class RankingBaseline(nn.Module):
         with torch.no_grad(), explain_wait():
             value, gradient = self._mean_over_lists(flat.detach().to(loss_precision(flat.dtype)), labels)
         if torch.is_grad_enabled() and flat.requires_grad:
-            return _WithGradient.apply(flat, value, in_dtype(gradient, flat.dtype))
+            return WithGradient.apply(flat, value, in_dtype(gradient, flat.dtype))
         return value
 
     def _lists(self, labels: NDArray[np.int8]) -> Iterator[Places]:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.metric.batch import Batch
+from stepgrad.metric.boxes import overlaps_with
 
 NEGATIVE, POSITIVE, LEFT_OUT = 0, 1, 2
 
@@ -33,15 +34,8 @@ def _best_overlaps(batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.bool_]
     for g, (image, label) in enumerate(zip(batch.object_images, batch.object_labels, strict=True)):
         rows = slice(batch.offsets[image], batch.offsets[image + 1])
         windows = batch.boxes[rows, label] if batch.boxes_by_class else batch.boxes[rows]
-        iou = _iou(windows, batch.object_boxes[g])
+        iou = overlaps_with(batch.object_boxes[g], windows, 0.0)
         better = iou > overlap[rows, label]
         overlap[rows, label] = np.where(better, iou, overlap[rows, label])
         ignored[rows, label] = np.where(better, ignore_object[g], ignored[rows, label])
     return overlap, ignored
-
-
-def _iou(windows: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N,) IoU of windows (N, 4) with one box."""
-    sides = np.minimum(windows[:, 2:], target[2:]) - np.maximum(windows[:, :2], target[:2])
-    shared = np.maximum(sides, 0.0).prod(axis=1)
-    return shared / ((windows[:, 2:] - windows[:, :2]).prod(axis=1) + (target[2:] - target[:2]).prod() - shared)
