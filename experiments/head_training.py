@@ -63,7 +63,7 @@ def train_row(
     for step in range(row.steps):
         images = next(batches).tolist()
         optimiser.zero_grad()
-        back_propagate(head, draw_windows(part, images, row, generator), loss_fn, row.scores)
+        back_propagate(head, draw_windows(part, images, row, generator), loss_fn, row.scores, row.l2)
         if row.nll_weight:
             (row.nll_weight * nll_of(head, part, images, generator)).backward()
         tuning.tame(head)
@@ -92,14 +92,14 @@ def make_loss(row: Row) -> Any:
     return make_baseline(row.loss, NUM_CLASSES, **row.options)
 
 
-def back_propagate(head: WindowHead, given: StepInput, loss_fn: Any, form: ScoreForm) -> None:
+def back_propagate(head: WindowHead, given: StepInput, loss_fn: Any, form: ScoreForm, l2: float = 0.0) -> None:
     """Add the loss's gradient in the weights; only windows with a gradient go through the head a second time."""
     kept = head.dropout_mask(len(given.features))
     with torch.no_grad():
         scores = head.scores(given.features, form, kept)
     scores.requires_grad_()
     loss = loss_fn(list(scores.split(given.counts)), given.boxes, given.targets)
-    (gradient,) = torch.autograd.grad(loss, scores)
+    (gradient,) = torch.autograd.grad(loss + l2 * scores.square().sum() if l2 else loss, scores)
     rows = gradient.abs().sum(1).nonzero()[:, 0]
     if len(rows):
         again = head.scores(given.features[rows], form, None if kept is None else kept[rows])
@@ -110,7 +110,7 @@ def draw_windows(part: Part, images: list[int], row: Row, generator: torch.Gener
     """The windows of some images that a step scores."""
     rows = [choose_windows(part.labels[i], row.windows, row.foreground, generator) for i in images]
     return StepInput(
-        torch.cat([part.features[i][r] for i, r in zip(images, rows, strict=True)]),
+        torch.cat([part.inputs(i, r) for i, r in zip(images, rows, strict=True)]),
         [part.images[i].windows[r] for i, r in zip(images, rows, strict=True)],
         [part.images[i].target for i in images],
     )
@@ -137,5 +137,5 @@ def choose_windows(labels: Tensor, count: int | None, foreground: float | None, 
 def nll_of(head: WindowHead, part: Part, images: list[int], generator: torch.Generator) -> Tensor:
     """Cross-entropy on windows drawn as Fast R-CNN does."""
     chosen = [(i, fast_rcnn_sample(part.labels[i], generator)) for i in images]
-    features = torch.cat([part.features[i][rows] for i, rows in chosen])
+    features = torch.cat([part.inputs(i, rows) for i, rows in chosen])
     return cross_entropy(head(features), torch.cat([part.labels[i][rows] for i, rows in chosen]))

@@ -18,7 +18,7 @@ from stepgrad.data.files import write_whole
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 RUNS = HERE / "results" / "rows"
-CONTROL = "nll-all"  # what gains are measured against
+CONTROL = "start"  # what gains are measured against
 
 Run = dict[str, Any]
 
@@ -28,8 +28,8 @@ def main() -> None:
     text = (HERE / "results_page.md").read_text()
     for table in sorted({letter for row in ROWS.values() for letter in row.table}):
         text = text.replace(f"{{table {table}}}", table_of(table, finals))
-    for start in GRID:
-        text = text.replace(f"{{tuning {start}}}", tuning_table(tunes, start))
+    for grid in GRID:
+        text = text.replace(f"{{tuning {grid}}}", tuning_table(tunes, grid))
     write_whole(PAGE, text.encode())
     print(f"wrote {PAGE}")
 
@@ -46,7 +46,7 @@ def read_runs(folder: Path) -> dict[str, list[Run]]:
 def table_of(letter: str, finals: dict[str, list[Run]]) -> str:
     """One table: its rows in the order of rows.py, those without a run yet left out."""
     lines = [
-        "| row | training | optimiser | voc12 | against nll-all | voc07 | coco | seconds | seeds |",
+        "| row | training | optimiser | voc12 | against `start` | voc07 | coco | seconds | seeds |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     rows = [row for row in ROWS.values() if letter in row.table and row.name in finals]
@@ -84,11 +84,11 @@ def gain_of(runs: list[Run], control: list[Run]) -> str:
     return mean_and_spread(gains, signed=True)
 
 
-def tuning_table(tunes: dict[str, list[Run]], start: str) -> str:
+def tuning_table(tunes: dict[str, list[Run]], name_of_grid: str) -> str:
     """Held-out mAP of every tuned row at every point of its grid."""
-    grid = GRID[start]
+    grid = GRID[name_of_grid]
     lines = ["| row | " + " | ".join(map(str, grid)) + " |", "|---" * (len(grid) + 1) + "|"]
-    for name in (row.name for row in ROWS.values() if row.name in tunes and row.start == start):
+    for name in (row.name for row in ROWS.values() if row.name in tunes and row.grid == name_of_grid):
         found = {str(Tuning(**run["tuning"])): run for run in tunes[name]}
         lines.append(f"| `{name}` | " + " | ".join(_held_out(found.get(str(point))) for point in grid) + " |")
     return "\n".join(lines)
