@@ -50,9 +50,11 @@ class StepInput:
 def train_row(
     head: WindowHead, part: Part, row: Row, tuning: Tuning, seed: int, watch: Callable[[int, dict], None] | None = None
 ) -> None:
-    """Train `head` in place; `watch` is told step and metrics of the batch after each step."""
+    """Train `head` in place, to the running mean of its weights; `watch` is told step and metrics after each step."""
+    average = RunningMean(head, row.average, NLL_IMAGES if row.loss == "nll" else row.images)
     if row.loss == "nll":
-        train_nll(head, part, row.steps * row.images // NLL_IMAGES, tuning, seed)
+        train_nll(head, part, row.steps * row.images // NLL_IMAGES, tuning, seed, average.update)
+        average.store()
         return
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
@@ -68,11 +70,44 @@ def train_row(
             (row.nll_weight * nll_of(head, part, images, generator)).backward()
         tuning.tame(head)
         optimiser.step()
+        average.update()
         if watch is not None:
             watch(step + 1, loss_fn.metrics)
+    average.store()
 
 
-def train_nll(head: WindowHead, part: Part, steps: int, tuning: Tuning, seed: int) -> None:
+class RunningMean:
+    """The mean of a head's weights over the last steps; at first over all of them.
+
+    `decay` is for 64 images, so that steps of few images average over as many images as steps of many.
+    """
+
+    def __init__(self, head: WindowHead, decay: float, images: int) -> None:
+        self.head, self.decay, self.images, self.steps = head, decay, images, 0
+        self.mean = [p.detach().clone() for p in head.parameters()]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self.steps += 1
+        share = max(1 - self.decay ** (self.images / 64), 1 / (self.steps + 1))
+        for mean, now in zip(self.mean, self.head.parameters(), strict=True):
+            mean.lerp_(now, share)
+
+    @torch.no_grad()
+    def store(self) -> None:
+        """Put the mean in the head."""
+        for mean, now in zip(self.mean, self.head.parameters(), strict=True):
+            now.copy_(mean)
+
+
+def train_nll(
+    head: WindowHead,
+    part: Part,
+    steps: int,
+    tuning: Tuning,
+    seed: int,
+    after_step: Callable[[], None] = lambda: None,
+) -> None:
     """Cross-entropy on 8 images x 64 windows a step, a quarter of them on objects, as Fast R-CNN samples them."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
@@ -84,6 +119,7 @@ def train_nll(head: WindowHead, part: Part, steps: int, tuning: Tuning, seed: in
         nll_of(head, part, next(batches).tolist(), generator).backward()
         tuning.tame(head)
         optimiser.step()
+        after_step()
 
 
 def make_loss(row: Row) -> Any:

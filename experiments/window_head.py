@@ -62,6 +62,8 @@ def window_labels(image: WindowedImage) -> Tensor:
 class WindowHead(nn.Module):
     """One hidden layer with dropout; the last column is background."""
 
+    drops = 0.5
+
     def __init__(self, features: int, hidden: int = 512) -> None:
         super().__init__()
         self.hidden = nn.Linear(features, hidden)
@@ -70,12 +72,14 @@ class WindowHead(nn.Module):
     def forward(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
         """(N, K + 1) outputs; `kept`, (N, hidden), is the dropout mask to use, else one is drawn in training."""
         hidden = relu(self.hidden(features.float()))
-        hidden = dropout(hidden, 0.5, self.training) if kept is None else hidden * kept * 2
+        hidden = dropout(hidden, self.drops, self.training) if kept is None else hidden * kept / (1 - self.drops)
         return self.output(hidden)
 
     def dropout_mask(self, count: int) -> Tensor | None:
         """(count, hidden) units that stay, drawn from torch's generator; None where nothing is dropped."""
-        return torch.rand(count, self.hidden.out_features) < 0.5 if self.training else None
+        if not self.training or not self.drops:
+            return None
+        return torch.rand(count, self.hidden.out_features) >= self.drops
 
     def scores(self, features: Tensor, form: ScoreForm, kept: Tensor | None = None) -> Tensor:
         """(N, K) scores: log-probabilities after softmax with background, or the outputs as they are."""
@@ -84,7 +88,12 @@ class WindowHead(nn.Module):
 
 
 class ResidualHead(WindowHead):
-    """Adds to the outputs of another model, which are the last columns of its inputs; at first it adds nothing."""
+    """Adds to the outputs of another model, which are the last columns of its inputs; at first it adds nothing.
+
+    It drops no units: what it corrects is not learnt by heart, and the noise would be in every score that is ranked.
+    """
+
+    drops = 0.0
 
     def __init__(self, features: int, hidden: int = 512) -> None:
         super().__init__(features, hidden)
