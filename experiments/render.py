@@ -69,6 +69,8 @@ def spread_of(runs: list[Run], protocol: str) -> str:
     >>> spread_of([{"map": {}, "failure": "NaN"}], "voc12")
     'failed in 1 of 1'
     """
+    if any(run["map"].get("val") and protocol not in run["map"]["val"] for run in runs):
+        return "-"
     values = [run["map"]["val"][protocol] for run in runs if run["map"].get("val")]
     if len(values) < len(runs):
         return f"failed in {len(runs) - len(values)} of {len(runs)}"

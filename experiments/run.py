@@ -48,12 +48,22 @@ from stepgrad.errors import one_of
 
 RESULTS = Path(__file__).parent / "results" / "rows"
 HELD_OUT = 500
-PROTOCOLS = ("voc12", "voc07", "coco")
 
 
-def run(row: Row, tuning: Tuning, models: CrossEntropyModels, tests: dict[str, Part], seed: int) -> dict[str, Any]:
-    """Train one row and evaluate it; a run that turned non-finite is on record as such."""
+def run(
+    row: Row,
+    tuning: Tuning,
+    models: CrossEntropyModels,
+    tests: dict[str, Part],
+    seed: int,
+    ready: dict[str, Part] | None = None,
+) -> dict[str, Any]:
+    """Train one row and evaluate it; a run that turned non-finite is on record as such.
+
+    `ready` are tests as well, with the outputs that the head corrects.
+    """
     head, part, tests = prepare(row, models, tests, seed)
+    tests |= ready or {}
     began = time.perf_counter()
     batch_map: list[float] = []
     failure = None
@@ -63,7 +73,9 @@ def run(row: Row, tuning: Tuning, models: CrossEntropyModels, tests: dict[str, P
         failure = str(error)
     trained = time.perf_counter()
     scored = (
-        {name: evaluate(head, test, row.scores, PROTOCOLS) for name, test in tests.items()} if failure is None else {}
+        {name: evaluate(head, test, row.scores, row.protocols) for name, test in tests.items()}
+        if failure is None
+        else {}
     )
     return {
         "row": asdict(row),
@@ -118,7 +130,7 @@ def final(row: Row, seed: int, train: Part, val: Part, cache: Path, results: Pat
 
 def chosen_tuning(row: Row, results: Path) -> Tuning:
     """The grid point with the best held-out mAP (area AP), of this row or of the one it is tuned as."""
-    if row.steps == 0:
+    if row.steps == 0 or row.tuned_as == "start":
         return NLL_TUNING
     runs = [json.loads(file.read_text()) for file in (results / "tune").glob(f"{row.tuned_as or row.name}-*.json")]
     runs = [r for r in runs if r["row"]["name"] == (row.tuned_as or row.name)]
