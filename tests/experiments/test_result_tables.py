@@ -169,11 +169,11 @@ def _final(row: str, seed: int, value: float | None) -> dict:
 
 def test_a_failed_seed_stays_in_the_table() -> None:
     runs = [{**_final("radius", 0, 30.0), "tuning": asdict(GRID["second"][0])}, _final("radius", 1, None)]
-    assert "failed in 1 of 2" in line_of(ROWS["radius"], {"radius": runs})
+    assert "failed in 1 of 2" in line_of(ROWS["radius"], {"radius": runs}, "nll-more", ["coco"])
 
 
 def test_gains_are_differences_of_the_same_seed() -> None:
-    control = [_final("start", 0, 30.0), _final("start", 1, 20.0)]
+    control = [_final("nll-more", 0, 30.0), _final("nll-more", 1, 20.0)]
     runs = [_final("radius", 0, 31.0), _final("radius", 1, 23.0)]
     assert gain_of(runs, control) == "+2.0 (1.4)"
     assert spread_of(runs, "coco") == "27.0 (5.7)"
