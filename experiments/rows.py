@@ -154,6 +154,7 @@ def _ablations() -> list[Row]:
         base.but("fg-25", "a quarter of the windows on objects", foreground=0.25),
         base.but("fg-5", "5 % of the windows on objects", foreground=0.05),
         base.but("batch-8", "8 images a step, 8 x the steps", images=8, steps=480),
+        base.but("memory", "8 images a step, 8 x the steps, 56 remembered", images=8, steps=480, memory=56),
         base.but("batch-32", "32 images a step, twice the steps", images=32, steps=120),
         base.but("batch-128", "128 images a step, half the steps", images=128, steps=30),
         base.but("batch-512", "512 images a step, an eighth of the steps", images=512, steps=8),
