@@ -35,7 +35,7 @@ CURVES = {
     "ap-loss": "AP-Loss",
     "smooth-ap": "Smooth-AP",
 }
-STEPS = (0, 10, 30, 60)
+STEPS = (0, 20, 60)
 FILE = RESULTS.parent / "curves.json"
 Point = dict[str, Any]
 

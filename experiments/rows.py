@@ -163,7 +163,6 @@ def _ablations() -> list[Row]:
         base.but("no-log", "1 - mAP", options={"log": False}),
         base.but("raw", "raw scores", scores="raw"),
         mee.but("mee-min-step-1", "MEE (tuned as `mee`), least step 1", options={"min_step": 1.0}),
-        mee.but("mee-min-step-0.01", "MEE (tuned as `mee`), least step 0.01", options={"min_step": 0.01}),
     ]
 
 
@@ -177,7 +176,6 @@ def _seen() -> list[Row]:
     seen = replace(RADIUS, table="E", start="seen", tuned_as=None)
     return [
         replace(seen, name="seen-radius", says="radius 3, outputs of the model that has seen the image"),
-        replace(seen, name="seen-mixed", says="the same + 1 NLL", nll_weight=1.0),
         replace(seen, name="whole-radius", says="radius 3, all weights of the NLL model itself", start="nll"),
     ]
 
