@@ -47,7 +47,7 @@ def read_runs(folder: Path) -> dict[str, list[Run]]:
 def table_of(letter: str, finals: dict[str, list[Run]]) -> str:
     """One table: its rows in the order of rows.py, those without a run yet left out."""
     rows = [row for row in ROWS.values() if letter in row.table and row.name in finals]
-    further = [p for p in ("voc07", "coco") if letter in "ABD"]
+    further = [protocol for protocol, table in (("voc07", "A"), ("coco", "D")) if letter == table]
     control = SCRATCH_CONTROL if letter == "S" else CONTROL
     head = ["row", "training", "optimiser", "voc12", f"against `{control}`", *further, "seconds", "seeds"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
