@@ -170,7 +170,7 @@ def _objectives() -> list[Row]:
 
 def _seen() -> list[Row]:
     """Table E: the same steps, but on outputs of the model that was trained on the image."""
-    seen = replace(RADIUS, table="E", start="seen", tuned_as=None)
+    seen = replace(RADIUS, table="E", start="seen", tuned_as="radius")
     return [
         replace(seen, name="seen-radius", says="radius 3, outputs of the model that has seen the image"),
         replace(seen, name="whole-radius", says="radius 3, all weights of the NLL model itself", start="nll"),
