@@ -3,10 +3,10 @@
     python -m experiments.unfrozen run --data FOLDER --runs DIR
     python -m experiments.unfrozen render
 
-`start`: 1500 images of VOC 2012, trunk frozen, 400 steps of 16 images x 64 windows. From its weights, with all layers but conv1
-trained, on the next 1000 images, each shown once: `nll` in minibatches of 16 x 64 windows, `map` in steps of 32 images x 150
+`start`: 1000 images of VOC 2012, trunk frozen, 150 steps of 16 images x 64 windows. From its weights, with all layers but conv1
+trained, on the next 500 images, each shown once: `nll` in minibatches of 16 x 64 windows, `map` in steps of 32 images x 150
 windows. One seed and one rate each, not tuned (AdamW for cross-entropy; SGD with gradients scaled to length 1 for mAP, as in
-the presets); 400 val images.
+the presets); 300 val images.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from stepgrad.train.validate import validate
 
 FILE = RESULTS / "unfrozen.json"
 SEED = 100
-WHILE_TRAINING, VAL = "train[3500:3800]", ("val", 400)
+WHILE_TRAINING, VAL = "train[3500:3800]", ("val", 300)
 RATES = {"start": 3e-4, "nll": 3e-5, "map": 3e-3}
 CHANGES: dict[str, dict[str, Any]] = {
-    "start": {"loss": "nll", "data": {"train": "train[:1500]"}, "nll": {"steps": 400}},
-    "nll": {"loss": "nll", "data": {"train": "train[1500:2500]"}, "nll": {"steps": 64, "warmup": 0}},
+    "start": {"loss": "nll", "data": {"train": "train[:1000]"}, "nll": {"steps": 150}},
+    "nll": {"loss": "nll", "data": {"train": "train[1000:1500]"}, "nll": {"steps": 32, "warmup": 0}},
     "map": {
         "loss": "map",
-        "data": {"train": "train[1500:2500]"},
-        "map": {"steps": 32, "optimizer": "sgd", "max_gradient_norm": 1.0},
+        "data": {"train": "train[1000:1500]"},
+        "map": {"steps": 16, "optimizer": "sgd", "max_gradient_norm": 1.0},
     },
 }
 

@@ -12,7 +12,7 @@ def test_second_halves_train_the_trunk_on_fresh_images(arm: str, tmp_path: Path)
     start = unfrozen.config("start", tmp_path, None, tmp_path)
     config = unfrozen.config(arm, tmp_path, tmp_path / "weights", tmp_path)
     assert (start.model.freeze, config.model.freeze) == ("trunk", "original")
-    assert (start.data.train, config.data.train) == ("train[:1500]", "train[1500:2500]")
+    assert (start.data.train, config.data.train) == ("train[:1000]", "train[1000:1500]")
     assert config.loss == arm
 
 
