@@ -3,13 +3,14 @@
     python -m experiments.drop_in choose --runs DIR      # rates and weights, one seed, on val
     python -m experiments.drop_in final --runs DIR       # three seeds, on test
     python -m experiments.drop_in left-out --runs DIR    # what the pre-selection of dense heads leaves out
+    python -m experiments.drop_in lengths --runs DIR     # how strongly each loss pulls at the weights
     python -m experiments.drop_in render
 
 Small versions of Faster R-CNN, RetinaNet, FCOS and SSD: torchvision's classes on one backbone of ten convolutions, images of
-160 pixels, random weights. Every seed trains one stock model (`stock`); all second halves start from its weights and see as
-many images again, in the same minibatches of eight, by AdamW at one of two rates: `stock-more` with the stock loss, `mix`
-with the stock loss and mAP (`train_for_map`). `choose` tries both rates with the first seed. A run that is on record is not
-run again, and two processes may work on two families at once.
+160 pixels, random weights. Every seed trains one stock model (`stock`, 600 or 800 steps of eight images); both second halves start
+from its weights and see the same 240 minibatches of eight, by AdamW: `stock-more` with the stock loss, `mix` with the stock
+loss and mAP (`train_for_map`). `choose` tries four points of each on val: four rates for the stock loss, two rates and two
+weights of mAP for the mix. A run that is on record is not run again, and two processes may work on two families at once.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from experiments.drop_in_left_out import left_out
+from experiments.drop_in_lengths import lengths
 from experiments.drop_in_models import FAMILIES, WITHOUT_BACKGROUND, build
 from experiments.results import commit, load_runs, save_runs
 from stepgrad.data import ShapesDataset
@@ -38,8 +40,8 @@ FILE = Path(__file__).parent / "results" / "drop_in.json"
 SEEDS = (100, 101, 102)
 PROTOCOLS = ["voc12", "coco"]
 TRAIN_IMAGES, VAL_IMAGES, TEST_IMAGES = 1000, 150, 300
-FIRST_HALF = {"faster_rcnn": 600, "retinanet": 600, "fcos": 600, "ssd": 600}
-"""Steps of the stock model: RetinaNet's focal loss takes longer to find anything."""
+FIRST_HALF = {"faster_rcnn": 600, "retinanet": 800, "fcos": 600, "ssd": 600}
+"""Steps of the stock model: RetinaNet takes longer to find anything."""
 
 
 @dataclass(frozen=True)
@@ -188,15 +190,27 @@ def measure_left_out(families: list[str], runs: Path) -> None:
             save_runs(FILE, "left-out", {"family": family, "seed": seed, "rows": left_out(model, *given)})
 
 
+def measure_lengths(families: list[str], runs: Path) -> None:
+    """The gradients of mAP and of the stock losses, on the stock models."""
+    for family in families:
+        for seed in SEEDS:
+            if any((r["family"], r["seed"]) == (family, seed) for r in load_runs(FILE, "lengths")):
+                continue
+            model, data = stock_model(family, seed, runs), pictures("train", TRAIN_IMAGES)
+            torch.manual_seed(seed)  # of the model's own sampling of windows
+            batches = [batch(data[i : i + 8], first_label(family)) for i in range(0, 64, 8) if data[i : i + 8]]
+            save_runs(FILE, "lengths", {"family": family, "seed": seed, "lengths": lengths(model, batches)})
+
+
 def main() -> None:
     from experiments.drop_in_table import render
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["choose", "final", "left-out", "render"])
+    parser.add_argument("phase", choices=["choose", "final", "left-out", "lengths", "render"])
     parser.add_argument("--family", choices=FAMILIES, action="append")
     parser.add_argument("--runs", type=Path, default=Path("runs/drop_in"))
     args = parser.parse_args()
-    work = {"choose": choose, "final": final, "left-out": measure_left_out}
+    work = {"choose": choose, "final": final, "left-out": measure_left_out, "lengths": measure_lengths}
     if args.phase != "render":
         work[args.phase](args.family or FAMILIES, args.runs)
     print(render(FILE))

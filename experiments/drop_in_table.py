@@ -22,6 +22,9 @@ def render(file: Path) -> str:
         "## What was tried",
         "mAP (`voc12`, `coco`) on val, first seed. The best `voc12` of each arm went on to the table above.",
         _choose_table(load_runs(file, "choose")),
+        "## How strongly each loss pulls",
+        "Length of the gradient in all weights of the stock models, mean over seeds and eight minibatches; mAP at weight 1.",
+        _lengths_table(load_runs(file, "lengths")),
         "## What the pre-selection of dense heads leaves out",
         "Stock models after training, eight val images, `voc12`; everything relative to ranking all anchors for all classes.",
         _left_out_table(load_runs(file, "left-out")),
@@ -54,6 +57,15 @@ def _choose_table(rows: list[dict[str, Any]]) -> str:
         scores = [f"{row['map'][protocol]:.1f}" for protocol in ("voc12", "coco")]
         lines.append([row["family"], row["arm"], *_point(row), *scores])
     return _table(lines)
+
+
+def _lengths_table(runs: list[dict[str, Any]]) -> str:
+    groups: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        for loss, length in run["lengths"].items():
+            groups.setdefault((run["family"], loss), []).append(length)
+    lines = [[family, loss, f"{statistics.mean(found):.2f}"] for (family, loss), found in groups.items()]
+    return _table([["family", "loss", "length"], *lines])
 
 
 def _point(row: dict[str, Any]) -> list[str]:

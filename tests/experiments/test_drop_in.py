@@ -10,6 +10,7 @@ import torch
 from experiments import drop_in, drop_in_left_out
 from experiments.drop_in import ARMS, FIRST_HALF, Arm, batch, first_label, pictures
 from experiments.drop_in_left_out import left_out
+from experiments.drop_in_lengths import lengths
 from experiments.drop_in_models import FAMILIES, build
 from experiments.drop_in_table import render
 from experiments.results import save_runs
@@ -71,3 +72,16 @@ def test_nothing_is_left_out_when_all_anchors_take_part(family: str, monkeypatch
     assert whole["gradient error"] == 0.0
     assert few["candidates"] < 0.2
     assert few["gradient error"] > 0.1 or whole["map of all"] == 0.0
+
+
+def test_a_loss_twice_as_heavy_pulls_twice_as_strongly(small: Path) -> None:
+    """Lengths are of gradients in the weights, by entry of the loss dict, and the model stays stock."""
+    model = build("ssd", 6, seed=0)
+    batches = [batch(pictures("train", 4), first_label("ssd"))]
+    found = lengths(model, batches)
+    assert sorted(found) == ["bbox_regression", "classification", "loss_map"]
+    losses = model(*batches[0])
+    assert sorted(losses) == ["bbox_regression", "classification"]
+    (2 * losses["classification"]).backward()
+    doubled = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    assert float(doubled) == pytest.approx(2 * found["classification"], rel=1e-4)
