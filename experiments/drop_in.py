@@ -7,7 +7,7 @@
     python -m experiments.drop_in render
 
 Small versions of Faster R-CNN, RetinaNet, FCOS and SSD: torchvision's classes on one backbone of ten convolutions, images of
-160 pixels, random weights. Every seed trains one stock model (`stock`, 600 or 800 steps of eight images); both second halves start
+160 pixels, random weights. Every seed trains one stock model (`stock`, 600 steps of eight images); both second halves start
 from its weights and see the same 240 minibatches of eight, by AdamW: `stock-more` with the stock loss, `mix` with the stock
 loss and mAP (`train_for_map`). `choose` tries four points of each on val: four rates for the stock loss, two rates and two
 weights of mAP for the mix. A run that is on record is not run again, and two processes may work on two families at once.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,6 @@ FILE = Path(__file__).parent / "results" / "drop_in.json"
 SEEDS = (100, 101, 102)
 PROTOCOLS = ["voc12", "coco"]
 TRAIN_IMAGES, VAL_IMAGES, TEST_IMAGES = 1000, 150, 300
-FIRST_HALF = {"faster_rcnn": 600, "retinanet": 800, "fcos": 600, "ssd": 600}
-"""Steps of the stock model: RetinaNet takes longer to find anything."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Arm:
 
 
 ARMS = {
-    "stock": Arm(0, 8, rates=(1e-3,)),  # FIRST_HALF says how many steps
+    "stock": Arm(600, 8, rates=(1e-3,)),
     "stock-more": Arm(240, 8, rates=(1.5e-4, 3e-4, 6e-4, 1e-3)),
     "mix": Arm(240, 8, "mix", weights=(0.1, 1.0)),
 }
@@ -127,7 +125,7 @@ def evaluate(model: nn.Module, family: str, split: str, length: int) -> dict[str
 
 def stock_model(family: str, seed: int, runs: Path) -> nn.Module:
     """The model that all second halves start from, trained if it has not been."""
-    arm = replace(ARMS["stock"], steps=FIRST_HALF[family])
+    arm = ARMS["stock"]
     model = build(family, len(ShapesDataset("train").class_names), seed)
     file = runs / f"{family}-seed{seed}-{arm.steps}.safetensors"
     if file.is_file():

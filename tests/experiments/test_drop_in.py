@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments import drop_in, drop_in_left_out
-from experiments.drop_in import ARMS, FIRST_HALF, Arm, batch, first_label, pictures
+from experiments.drop_in import ARMS, Arm, batch, first_label, pictures
 from experiments.drop_in_left_out import left_out
 from experiments.drop_in_lengths import lengths
 from experiments.drop_in_models import FAMILIES, build
@@ -25,8 +25,6 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(drop_in, "FILE", tmp_path / "drop_in.json")
     for name, arm in ARMS.items():
         monkeypatch.setitem(ARMS, name, Arm(1, 2, arm.mode, arm.rates[:2], arm.weights[:1]))
-    for family in FAMILIES:
-        monkeypatch.setitem(FIRST_HALF, family, 1)
     return tmp_path
 
 
