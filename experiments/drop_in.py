@@ -9,8 +9,8 @@
 Small versions of Faster R-CNN, RetinaNet, FCOS and SSD: torchvision's classes on one backbone of ten convolutions, images of
 160 pixels, random weights. Every seed trains one stock model (`stock`, 600 steps of eight images); both second halves start
 from its weights and see the same 240 minibatches of eight, by AdamW: `stock-more` with the stock loss, `mix` with the stock
-loss and mAP (`train_for_map`). `choose` tries four points of each on val: four rates for the stock loss, two rates and two
-weights of mAP for the mix. A run that is on record is not run again, and two processes may work on two families at once.
+loss and mAP (`train_for_map`). `choose` tries four points of each on val: four rates for the stock loss; for the mix, three
+rates at weight 0.1 of mAP, and the highest at weight 1. A run that is on record is not run again, and two processes may work on two families at once.
 """
 
 from __future__ import annotations
@@ -49,22 +49,25 @@ class Arm:
     steps: int
     images: int
     mode: str | None = None  # of train_for_map; None: the stock loss
-    rates: tuple[float, ...] = (3e-4, 1e-3)
-    weights: tuple[float, ...] = (1.0,)  # of mAP
-
-    def points(self) -> list[dict[str, float]]:
-        """What `choose` tries."""
-        if self.mode is None:
-            return [{"rate": rate} for rate in self.rates]
-        return [{"rate": rate, "weight": weight} for weight in self.weights for rate in self.rates]
+    points: tuple[dict[str, float], ...] = ()  # what `choose` tries: a rate and, for mAP, a weight
 
 
 ARMS = {
-    "stock": Arm(600, 8, rates=(1e-3,)),
-    "stock-more": Arm(240, 8, rates=(1.5e-4, 3e-4, 6e-4, 1e-3)),
-    "mix": Arm(240, 8, "mix", weights=(0.1, 1.0)),
+    "stock": Arm(600, 8, points=({"rate": 1e-3},)),
+    "stock-more": Arm(240, 8, points=({"rate": 1.5e-4}, {"rate": 3e-4}, {"rate": 6e-4}, {"rate": 1e-3})),
+    "mix": Arm(
+        240,
+        8,
+        "mix",
+        (
+            {"rate": 3e-4, "weight": 0.1},
+            {"rate": 6e-4, "weight": 0.1},
+            {"rate": 1e-3, "weight": 0.1},
+            {"rate": 1e-3, "weight": 1.0},
+        ),
+    ),
 }
-"""Second halves have as many points to choose from as each other."""
+"""Both second halves have four points to choose from."""
 Pair = tuple[Tensor, dict[str, Any]]
 
 
@@ -131,7 +134,7 @@ def stock_model(family: str, seed: int, runs: Path) -> nn.Module:
     if file.is_file():
         model.load_state_dict(load_file(file))
         return model
-    train(model, family, arm, seed, **arm.points()[0])
+    train(model, family, arm, seed, **arm.points[0])
     runs.mkdir(parents=True, exist_ok=True)
     write_whole(file, save({name: value.contiguous() for name, value in model.state_dict().items()}))
     return model
@@ -157,13 +160,13 @@ def choose(families: list[str], runs: Path) -> None:
     """Every point of every second half, judged on val."""
     for family in families:
         for name, arm in ARMS.items():
-            for point in arm.points():
+            for point in arm.points:
                 one("choose", family, name, SEEDS[0], point, runs)
 
 
 def best_point(family: str, name: str) -> dict[str, float]:
     """The point of an arm with the highest mAP on val; its first where none was tried."""
-    points = ARMS[name].points()
+    points = ARMS[name].points
     tried = [r for r in load_runs(FILE, "choose") if (r["family"], r["arm"]) == (family, name)]
     scored = [(r["map"]["voc12"], point) for point in points for r in tried if point.items() <= r.items()]
     return max(scored, key=lambda pair: pair[0])[1] if scored else points[0]

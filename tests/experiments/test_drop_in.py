@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(drop_in, "SEEDS", (100,))
     monkeypatch.setattr(drop_in, "FILE", tmp_path / "drop_in.json")
     for name, arm in ARMS.items():
-        monkeypatch.setitem(ARMS, name, Arm(1, 2, arm.mode, arm.rates[:2], arm.weights[:1]))
+        monkeypatch.setitem(ARMS, name, Arm(1, 2, arm.mode, arm.points[:2]))
     return tmp_path
 
 
@@ -39,11 +39,11 @@ def test_all_arms_of_a_family_run_once_and_are_listed(family: str, small: Path) 
 
 
 def test_second_halves_have_equally_many_points_to_choose_from() -> None:
-    assert len({len(arm.points()) for name, arm in ARMS.items() if name != "stock"}) == 1
+    assert len({len(arm.points) for name, arm in ARMS.items() if name != "stock"}) == 1
 
 
 def test_the_best_point_on_val_is_the_one_that_goes_on(small: Path) -> None:
-    first, second = ARMS["stock-more"].points()
+    first, second = ARMS["stock-more"].points
     for value, point in ((10.0, first), (20.0, second), (90.0, {"rate": 0.5})):  # the last is no point of the arm
         row = {"family": "ssd", "arm": "stock-more", "seed": 100, **point, "map": {"voc12": value, "coco": 0.0}}
         save_runs(drop_in.FILE, "choose", row)
