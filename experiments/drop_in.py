@@ -10,7 +10,8 @@ Small versions of Faster R-CNN, RetinaNet, FCOS and SSD: torchvision's classes o
 160 pixels, random weights. Every seed trains one stock model (`stock`, 600 steps of eight images); both second halves start
 from its weights and see the same 240 minibatches of eight, by AdamW: `stock-more` with the stock loss, `mix` with the stock
 loss and mAP (`train_for_map`). `choose` tries four points of each on val: four rates for the stock loss; for the mix, three
-rates at weight 0.1 of mAP, and the highest at weight 1. A run that is on record is not run again, and two processes may work on two families at once.
+rates at weight 0.1 of mAP, and the highest at weight 1. A run that is on record is not run again, and two processes may work
+on two families at once.
 """
 
 from __future__ import annotations
