@@ -200,7 +200,7 @@ def measure_lengths(families: list[str], runs: Path) -> None:
                 continue
             model, data = stock_model(family, seed, runs), pictures("train", TRAIN_IMAGES)
             torch.manual_seed(seed)  # of the model's own sampling of windows
-            batches = [batch(data[i : i + 8], first_label(family)) for i in range(0, 64, 8) if data[i : i + 8]]
+            batches = [batch(data[i : i + 8], first_label(family)) for i in range(0, 32, 8) if data[i : i + 8]]
             save_runs(FILE, "lengths", {"family": family, "seed": seed, "lengths": lengths(model, batches)})
 
 

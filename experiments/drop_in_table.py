@@ -23,7 +23,7 @@ def render(file: Path) -> str:
         "mAP (`voc12`, `coco`) on val, first seed. The best `voc12` of each arm went on to the table above.",
         _choose_table(load_runs(file, "choose")),
         "## How strongly each loss pulls",
-        "Length of the gradient in all weights of the stock models, mean over seeds and eight minibatches; mAP at weight 1.",
+        "Length of the gradient in all weights of the stock models, mean over seeds and four minibatches; mAP at weight 1.",
         _lengths_table(load_runs(file, "lengths")),
         "## What the pre-selection of dense heads leaves out",
         "Stock models after training, eight val images, `voc12`; everything relative to ranking all anchors for all classes.",
