@@ -80,7 +80,9 @@ def _timed_step(scene: Any, mode: str) -> float:
 def _step(scene: Any, mode: str) -> None:
     import stepgrad
 
-    loss_fn = stepgrad.MAPLoss(num_classes=scene.scores[0].shape[1], nms_threshold=0.3, through_nms=mode)
+    loss_fn = stepgrad.MAPLoss(
+        num_classes=scene.scores[0].shape[1], nms_threshold=0.3, through_nms=mode, estimator="mee"
+    )
     scores = [s.detach().requires_grad_() for s in scene.scores]
     loss_fn(scores, scene.boxes, scene.targets).backward()
 

@@ -54,7 +54,7 @@ class Trial:
         self.model = FastRCNN(CLASSES, "alexnet", score="raw", loss="map", hidden=HIDDEN, shortest_side=None)
         self.pictures = torch.randint(256, (PICTURES, 3, int(HEIGHT), int(WIDTH)), dtype=torch.uint8)
         self.scene = clustered_scene(images, windows, CLASSES)
-        self.loss_fn = MAPLoss(CLASSES)
+        self.loss_fn = MAPLoss(CLASSES, estimator="mee")
 
     def score(self, chunk: list[int]) -> list[Tensor]:
         return self.model.score_windows(
@@ -109,7 +109,7 @@ def measure_million(windows: int) -> dict[str, float]:
 
 
 def loss_step(scene: Scene, loss_fn: MAPLoss | None = None) -> Step:
-    loss_fn = loss_fn or MAPLoss(CLASSES)
+    loss_fn = loss_fn or MAPLoss(CLASSES, estimator="mee")
 
     def run() -> None:
         leaves = [s.clone().requires_grad_() for s in scene.scores]
@@ -157,7 +157,7 @@ def _rank(rank: int, world: int, images: int, rounds: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     whole = clustered_scene(images, 2000, CLASSES)
     scene = Scene(whole.scores[rank::world], whole.boxes[rank::world], whole.targets[rank::world])
-    loss_fn = DistributedMAPLoss(CLASSES, timeout=600)
+    loss_fn = DistributedMAPLoss(CLASSES, timeout=600, estimator="mee")
     step = loss_step(scene, loss_fn)
     step()
     first = loss_fn.traffic.sent

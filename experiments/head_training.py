@@ -50,9 +50,11 @@ class StepInput:
 def train_row(
     head: WindowHead, part: Part, row: Row, tuning: Tuning, seed: int, watch: Callable[[int, dict], None] | None = None
 ) -> None:
-    """Train `head` in place; `watch` is told step and metrics of the batch after each step."""
+    """Train `head` in place, to the running mean of its weights; `watch` is told step and metrics after each step."""
+    average = RunningMean(head, row.average, NLL_IMAGES if row.loss == "nll" else row.images)
     if row.loss == "nll":
-        train_nll(head, part, row.steps * row.images // NLL_IMAGES, tuning, seed)
+        train_nll(head, part, row.steps * row.images // NLL_IMAGES, tuning, seed, average.update)
+        average.store()
         return
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
@@ -63,16 +65,49 @@ def train_row(
     for step in range(row.steps):
         images = next(batches).tolist()
         optimiser.zero_grad()
-        back_propagate(head, draw_windows(part, images, row, generator), loss_fn, row.scores)
+        back_propagate(head, draw_windows(part, images, row, generator), loss_fn, row.scores, row.l2)
         if row.nll_weight:
             (row.nll_weight * nll_of(head, part, images, generator)).backward()
         tuning.tame(head)
         optimiser.step()
+        average.update()
         if watch is not None:
             watch(step + 1, loss_fn.metrics)
+    average.store()
 
 
-def train_nll(head: WindowHead, part: Part, steps: int, tuning: Tuning, seed: int) -> None:
+class RunningMean:
+    """The mean of a head's weights over the last steps; at first over all of them.
+
+    `decay` is for 64 images, so that steps of few images average over as many images as steps of many.
+    """
+
+    def __init__(self, head: WindowHead, decay: float, images: int) -> None:
+        self.head, self.decay, self.images, self.steps = head, decay, images, 0
+        self.mean = [p.detach().clone() for p in head.parameters()]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self.steps += 1
+        share = max(1 - self.decay ** (self.images / 64), 1 / (self.steps + 1))
+        for mean, now in zip(self.mean, self.head.parameters(), strict=True):
+            mean.lerp_(now, share)
+
+    @torch.no_grad()
+    def store(self) -> None:
+        """Put the mean in the head."""
+        for mean, now in zip(self.mean, self.head.parameters(), strict=True):
+            now.copy_(mean)
+
+
+def train_nll(
+    head: WindowHead,
+    part: Part,
+    steps: int,
+    tuning: Tuning,
+    seed: int,
+    after_step: Callable[[], None] = lambda: None,
+) -> None:
     """Cross-entropy on 8 images x 64 windows a step, a quarter of them on objects, as Fast R-CNN samples them."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
@@ -84,6 +119,7 @@ def train_nll(head: WindowHead, part: Part, steps: int, tuning: Tuning, seed: in
         nll_of(head, part, next(batches).tolist(), generator).backward()
         tuning.tame(head)
         optimiser.step()
+        after_step()
 
 
 def make_loss(row: Row) -> Any:
@@ -92,14 +128,14 @@ def make_loss(row: Row) -> Any:
     return make_baseline(row.loss, NUM_CLASSES, **row.options)
 
 
-def back_propagate(head: WindowHead, given: StepInput, loss_fn: Any, form: ScoreForm) -> None:
+def back_propagate(head: WindowHead, given: StepInput, loss_fn: Any, form: ScoreForm, l2: float = 0.0) -> None:
     """Add the loss's gradient in the weights; only windows with a gradient go through the head a second time."""
     kept = head.dropout_mask(len(given.features))
     with torch.no_grad():
         scores = head.scores(given.features, form, kept)
     scores.requires_grad_()
     loss = loss_fn(list(scores.split(given.counts)), given.boxes, given.targets)
-    (gradient,) = torch.autograd.grad(loss, scores)
+    (gradient,) = torch.autograd.grad(loss + l2 * scores.square().sum() if l2 else loss, scores)
     rows = gradient.abs().sum(1).nonzero()[:, 0]
     if len(rows):
         again = head.scores(given.features[rows], form, None if kept is None else kept[rows])
@@ -110,7 +146,7 @@ def draw_windows(part: Part, images: list[int], row: Row, generator: torch.Gener
     """The windows of some images that a step scores."""
     rows = [choose_windows(part.labels[i], row.windows, row.foreground, generator) for i in images]
     return StepInput(
-        torch.cat([part.features[i][r] for i, r in zip(images, rows, strict=True)]),
+        torch.cat([part.inputs(i, r) for i, r in zip(images, rows, strict=True)]),
         [part.images[i].windows[r] for i, r in zip(images, rows, strict=True)],
         [part.images[i].target for i in images],
     )
@@ -137,5 +173,5 @@ def choose_windows(labels: Tensor, count: int | None, foreground: float | None, 
 def nll_of(head: WindowHead, part: Part, images: list[int], generator: torch.Generator) -> Tensor:
     """Cross-entropy on windows drawn as Fast R-CNN does."""
     chosen = [(i, fast_rcnn_sample(part.labels[i], generator)) for i in images]
-    features = torch.cat([part.features[i][rows] for i, rows in chosen])
+    features = torch.cat([part.inputs(i, rows) for i, rows in chosen])
     return cross_entropy(head(features), torch.cat([part.labels[i][rows] for i, rows in chosen]))

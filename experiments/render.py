@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from stepgrad.data.files import write_whole
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 RUNS = HERE / "results" / "rows"
-CONTROL = "nll-all"  # what gains are measured against
+CONTROL, SCRATCH_CONTROL = "nll-more", "scratch-nll"  # what gains are measured against
 
 Run = dict[str, Any]
 
@@ -28,8 +29,8 @@ def main() -> None:
     text = (HERE / "results_page.md").read_text()
     for table in sorted({letter for row in ROWS.values() for letter in row.table}):
         text = text.replace(f"{{table {table}}}", table_of(table, finals))
-    for start in GRID:
-        text = text.replace(f"{{tuning {start}}}", tuning_table(tunes, start))
+    for grid in GRID:
+        text = text.replace(f"{{tuning {grid}}}", tuning_table(tunes, grid))
     write_whole(PAGE, text.encode())
     print(f"wrote {PAGE}")
 
@@ -45,18 +46,18 @@ def read_runs(folder: Path) -> dict[str, list[Run]]:
 
 def table_of(letter: str, finals: dict[str, list[Run]]) -> str:
     """One table: its rows in the order of rows.py, those without a run yet left out."""
-    lines = [
-        "| row | training | optimiser | voc12 | against nll-all | voc07 | coco | seconds | seeds |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
     rows = [row for row in ROWS.values() if letter in row.table and row.name in finals]
-    return "\n".join(lines + [line_of(row, finals) for row in rows])
+    further = [p for p in ("voc07", "coco") if letter in "ABD"]
+    control = SCRATCH_CONTROL if letter == "S" else CONTROL
+    head = ["row", "training", "optimiser", "voc12", f"against `{control}`", *further, "seconds", "seeds"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    return "\n".join(lines + [line_of(row, finals, control, further) for row in rows])
 
 
-def line_of(row: Row, finals: dict[str, list[Run]]) -> str:
+def line_of(row: Row, finals: dict[str, list[Run]], control: str, further: Sequence[str] = ()) -> str:
     runs = finals[row.name]
     cells = [f"`{row.name}`", row.says, str(Tuning(**runs[0]["tuning"])), spread_of(runs, "voc12")]
-    cells += [gain_of(runs, finals.get(CONTROL, [])), spread_of(runs, "voc07"), spread_of(runs, "coco")]
+    cells += [gain_of(runs, finals.get(control, [])), *(spread_of(runs, protocol) for protocol in further)]
     cells += [f"{statistics.mean(run['train_seconds'] for run in runs):.0f}", str(len(runs))]
     return "| " + " | ".join(cells) + " |"
 
@@ -69,6 +70,8 @@ def spread_of(runs: list[Run], protocol: str) -> str:
     >>> spread_of([{"map": {}, "failure": "NaN"}], "voc12")
     'failed in 1 of 1'
     """
+    if any(run["map"].get("val") and protocol not in run["map"]["val"] for run in runs):
+        return "-"
     values = [run["map"]["val"][protocol] for run in runs if run["map"].get("val")]
     if len(values) < len(runs):
         return f"failed in {len(runs) - len(values)} of {len(runs)}"
@@ -84,11 +87,11 @@ def gain_of(runs: list[Run], control: list[Run]) -> str:
     return mean_and_spread(gains, signed=True)
 
 
-def tuning_table(tunes: dict[str, list[Run]], start: str) -> str:
+def tuning_table(tunes: dict[str, list[Run]], name_of_grid: str) -> str:
     """Held-out mAP of every tuned row at every point of its grid."""
-    grid = GRID[start]
+    grid = GRID[name_of_grid]
     lines = ["| row | " + " | ".join(map(str, grid)) + " |", "|---" * (len(grid) + 1) + "|"]
-    for name in (row.name for row in ROWS.values() if row.name in tunes and row.start == start):
+    for name in (row.name for row in ROWS.values() if row.name in tunes and row.grid == name_of_grid):
         found = {str(Tuning(**run["tuning"])): run for run in tunes[name]}
         lines.append(f"| `{name}` | " + " | ".join(_held_out(found.get(str(point))) for point in grid) + " |")
     return "\n".join(lines)

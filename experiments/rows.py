@@ -6,31 +6,50 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from experiments.window_head import ScoreForm, Tuning
+
+Start = Literal["fresh", "seen", "nll", "mean", "scratch"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way to spend the second half of the budget (or, from scratch, the whole of it)."""
+    """One way to spend the second phase (or, from scratch, the whole) of the training.
+
+    `start`: "fresh" and "seen" train a second head that corrects the cross-entropy model's outputs; while it trains, these
+    are the outputs of models that have not seen the image, or of the model that was trained on it. "nll" goes on with the
+    cross-entropy model itself, "mean" is the mean of all cross-entropy models, "scratch" has random weights.
+    """
 
     name: str
     table: str
     says: str  # the row's words in the table
     loss: str = "map"  # "map", "nll", or a name of stepgrad.losses.baselines
-    start: str = "nll"  # "nll": a cross-entropy model of the same seed; "scratch": random weights
-    start_images: str = "old"  # images that model was trained on: all but the last FRESH ("old"), or "all"
-    images_from: str = "fresh"  # images to train on: the last FRESH ("fresh"), or "all"
+    start: Start = "fresh"
     scores: ScoreForm = "logprob"
     options: dict[str, Any] = field(default_factory=dict)  # of the loss, over its defaults here
+    l2: float = 0.0  # times the sum of squared scores, added to the loss
     images: int = 64  # per step
-    windows: int | None = 300  # per image; None: all
+    windows: int | None = 150  # per image; None: all
     foreground: float | None = None  # share of those on objects; None: as they come
-    steps: int = 40
+    steps: int = 60
+    average: float = (
+        0.95  # the result is a running mean of the weights with this decay for 64 images; 0: the last weights
+    )
     memory: int = 0  # images of earlier steps ranked along
     nll_weight: float = 0.0  # of cross-entropy on windows of the same images, added to the loss
     tuned_as: str | None = None  # the row whose optimiser and rate it takes; None: its own, from the grid
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """What it is measured by: in tables A, B and D in every way."""
+        return ("voc12", "voc07", "coco") if set(self.table) & set("ABD") else ("voc12",)
+
+    @property
+    def grid(self) -> str:
+        """Which grid it is tuned on."""
+        return "scratch" if self.start == "scratch" else "second"
 
     def but(self, name: str, says: str, **changes: Any) -> Row:
         """This row with changes; it keeps this row's tuning unless told otherwise."""
@@ -38,160 +57,133 @@ class Row:
         changes["options"] = {**self.options, **changes.get("options", {})}
         return replace(self, name=name, says=says, **changes)
 
+    def with_(self, name: str, says: str, **changes: Any) -> Row:
+        """This row with changes and tuning of its own."""
+        return self.but(name, says, tuned_as=None, **changes)
 
-# Images kept from the cross-entropy start: on images it has learnt by heart, mAP has little left to show (see Table E).
-FRESH = 1000
 
-# Cross-entropy's own training, from random weights: about as many passes over the images as Fast R-CNN's 40,000
-# iterations make over each picture and its mirror image.
-NLL_STEPS = 4000
+# Cross-entropy's own training, from random weights, and how many parts the images are dealt into for outputs that are fresh.
+NLL_STEPS = 8000
 NLL_TUNING = Tuning("adam", 3e-4)
+FOLDS = 4
+LONG: dict[str, Any] = {"images": 8, "steps": 2 * NLL_STEPS, "tuned_as": "start"}
 
-# What every tuned row chooses from, by where it starts.
+# What every tuned row chooses from.
 GRID = {
-    "nll": [*(Tuning("adam", rate) for rate in (1e-4, 3e-4)), *(Tuning("sgd", rate) for rate in (3e-3, 1e-2))],
+    "second": [*(Tuning("adam", rate) for rate in (3e-4, 1e-3)), *(Tuning("sgd", rate) for rate in (3e-3, 1e-2))],
     "scratch": [*(Tuning("adam", rate) for rate in (1e-3, 3e-3)), *(Tuning("sgd", rate) for rate in (3e-2, 1e-1))],
 }
 
-_RADIUS = {"protocol": "voc12", "estimator": "radius", "radius": 3.0, "balance": "class"}
+RADIUS = Row(
+    "radius",
+    "ABCDE",
+    "radius 3, exact NMS, balanced",
+    options={"protocol": "voc12", "estimator": "radius", "radius": 3.0, "balance": "class"},
+)
+
+PAPER = {"estimator": "mee", "through_nms": "paper", "l4": 1e-6, "clip": 0.1, "balance": "none"}
+
+
+def _references() -> list[Row]:
+    """Cross-entropy, in every way that could be as good a use of the same images and time."""
+    return [
+        Row("start", "ABCDE", "NLL: the model that all rows below correct", loss="nll", start="nll", steps=0),
+        Row("nll-more", "AB", "NLL goes on for as many images", loss="nll", start="nll"),
+        Row("nll-long", "AB", "NLL from random weights for twice the steps", loss="nll", start="scratch", **LONG),
+        Row("nll-residual", "AB", "NLL in place of mAP, all else as `radius`", loss="nll"),
+        Row("nll-five", "AB", "NLL: mean of the five models", loss="nll", start="mean", steps=0),
+    ]
 
 
 def _estimators() -> list[Row]:
     """Table A, after the paper's Table 1: the estimators, both ways through NMS, balanced or not; from a trained start."""
-    radius = Row("radius", "ABD", "radius 3, exact NMS, balanced", options=_RADIUS)
-    mee = radius.but("mee", "MEE, exact NMS, balanced", table="A", options={"estimator": "mee"}, tuned_as=None)
-    sde = mee.but("sde", "SDE, exact NMS, balanced", options={"estimator": "sde"})
+    radius = replace(RADIUS, table="A")
+    mee = radius.with_("mee", "MEE, exact NMS, balanced", options={"estimator": "mee"})
     return [
-        Row("start", "AB", "NLL on 3000 images: where all rows below start", loss="nll", steps=0),
-        Row("nll", "AB", "NLL on the 1000 fresh images", loss="nll"),
-        Row("nll-both", "AB", "NLL on all 4000 images", loss="nll", images_from="all"),
-        Row(
-            "nll-all",
-            "ABE",
-            "NLL on all 4000 images from the beginning",
-            loss="nll",
-            start_images="all",
-            images_from="all",
-        ),
-        radius,
+        RADIUS,
+        radius.but("radius-none", "radius 3, no gradient through NMS, balanced", options={"through_nms": "none"}),
+        radius.but("radius-free", "radius 3, exact NMS, not balanced", options={"balance": "none"}),
         mee,
-        sde,
-        radius.but(
-            "radius-none", "radius 3, no gradient through NMS, balanced", table="A", options={"through_nms": "none"}
-        ),
         mee.but("mee-paper", "MEE, the paper's NMS, balanced", options={"through_nms": "paper"}),
-        radius.but(
-            "radius-free", "radius 3, exact NMS, not balanced", table="A", options={"balance": "none"}, tuned_as=None
-        ),
-        mee.but("mee-free", "MEE, exact NMS, not balanced", options={"balance": "none"}, tuned_as=None),
-        radius.but(
-            "mixed",
-            "radius 3, exact NMS, balanced, + 1 NLL on the same images",
-            table="A",
-            nll_weight=1.0,
-            tuned_as=None,
-        ),
+        mee.but("mee-free", "MEE, exact NMS, not balanced", options={"balance": "none"}),
+        mee.but("sde", "SDE, exact NMS, balanced", options={"estimator": "sde"}),
+        radius.with_("mixed", "radius 3, exact NMS, balanced, + 1 NLL on the same images", nll_weight=1.0),
     ]
 
 
 def _from_scratch() -> list[Row]:
-    """Table S: the same from random weights, on raw scores; cross-entropy sees as many images."""
-    radius = Row(
-        "scratch-radius",
-        "S",
-        "radius 3, exact NMS, balanced",
-        options=_RADIUS,
-        start="scratch",
-        images_from="all",
-        steps=100,
-    )
-    radius = replace(radius, scores="raw")
-    mee = radius.but("scratch-mee", "MEE, exact NMS, balanced", options={"estimator": "mee"}, tuned_as=None)
+    """Table S: from random weights, on raw scores, with the paper's own ablations; cross-entropy sees as many images."""
+    radius = replace(RADIUS, name="scratch-radius", table="S", start="scratch", scores="raw")
+    mee = radius.with_("scratch-mee", "MEE, exact NMS, balanced", options={"estimator": "mee"})
+    paper = mee.with_("scratch-paper", "the paper's loss: MEE, its NMS, L4, clipping, not balanced", options=PAPER)
     return [
-        Row("scratch-nll", "S", "NLL", loss="nll", start="scratch", images_from="all", steps=100),
+        Row("scratch-nll", "S", "NLL", loss="nll", start="scratch"),
         radius,
         mee,
         mee.but("scratch-sde", "SDE, exact NMS, balanced", options={"estimator": "sde"}),
-        mee.but("scratch-mee-paper", "MEE, the paper's NMS, balanced", options={"through_nms": "paper"}),
         mee.but("scratch-mee-free", "MEE, exact NMS, not balanced", options={"balance": "none"}),
-        radius.but(
-            "scratch-mixed",
-            "radius 3, exact NMS, balanced, log-probabilities + 3 NLL",
-            scores="logprob",
-            nll_weight=3.0,
-        ),
+        radius.but("scratch-mixed", "radius 3, log-probabilities, + 3 NLL", scores="logprob", nll_weight=3.0),
+        paper,
+        paper.but("scratch-paper-l2", "paper, L2 for L4", options={"l4": None}, l2=PAPER["l4"]),
+        paper.but("scratch-paper-free", "paper, no regulariser", options={"l4": None}),
+        paper.but("scratch-paper-unclipped", "paper, no clipping", options={"clip": None}),
+        paper.but("scratch-paper-half", "paper, 32 images a step, twice the steps", images=32, steps=120),
+        paper.but("scratch-paper-fg-5", "paper, 5 % of the windows on objects", foreground=0.05),
     ]
 
 
 def _others() -> list[Row]:
     """Table B, after the paper's Table 2: other ways to train for a ranking, same start, same windows, same grid."""
+    taylor = {"sigma": 1.0, "max_windows": 200}
     return [
         Row("song", "B", "Song et al. 2016, direct loss, positive update", loss="song"),
         Row("song-negative", "B", "Song et al. 2016, negative update", loss="song", options={"update": "negative"}),
         Row("yue", "B", "Yue et al. 2007, AP hinge", loss="yue"),
-        Row(
-            "taylor",
-            "B",
-            "Taylor et al. 2008, smoothed ranks",
-            loss="taylor",
-            options={"sigma": 1.0, "max_windows": 200},
-        ),
+        Row("taylor", "B", "Taylor et al. 2008, smoothed ranks", loss="taylor", options=taylor),
         Row("ap-loss", "B", "Chen et al. 2019, AP-Loss", loss="ap_loss", options={"delta": 1.0}),
         Row("smooth-ap", "B", "Brown et al. 2020, Smooth-AP", loss="smooth_ap", options={"tau": 0.3}),
     ]
 
 
-def _ablations(base: Row) -> list[Row]:
+def _ablations() -> list[Row]:
     """Table C: one thing changed at a time, at the base's optimiser and rate."""
-    base = replace(base, table="C")
+    base = replace(RADIUS, table="C")
+    mee = replace(base.but("", "", options={"estimator": "mee"}), tuned_as="mee")
     return [
+        base.but("recipe", "240 steps, 300 windows an image", table="ABC", steps=240, windows=300),
         base.but("fg-25", "a quarter of the windows on objects", foreground=0.25),
         base.but("fg-5", "5 % of the windows on objects", foreground=0.05),
-        base.but("all-windows", "all windows of an image", windows=None),
-        base.but("batch-8", "8 images a step, 8 x the steps", images=8, steps=320),
-        base.but("batch-32", "32 images a step, twice the steps", images=32, steps=80),
-        base.but("batch-256", "256 images a step, a quarter of the steps", images=256, steps=10),
-        base.but("batch-512", "512 images a step, an eighth of the steps", images=512, steps=5),
-        base.but("memory", "8 images a step, 8 x the steps, 248 remembered", images=8, steps=320, memory=248),
+        base.but("batch-8", "8 images a step, 8 x the steps", images=8, steps=480),
+        base.but("memory", "8 images a step, 8 x the steps, 56 remembered", images=8, steps=480, memory=56),
+        base.but("batch-32", "32 images a step, twice the steps", images=32, steps=120),
+        base.but("batch-128", "128 images a step, half the steps", images=128, steps=30),
+        base.but("batch-512", "512 images a step, an eighth of the steps", images=512, steps=8),
+        base.but("last", "the last weights, not their mean", average=0.0),
         base.but("radius-1", "radius 1", options={"radius": 1.0}),
         base.but("no-log", "1 - mAP", options={"log": False}),
         base.but("raw", "raw scores", scores="raw"),
-        base.but("clip", "gradient elements clipped to 0.001", options={"clip": 0.001}),
-        base.but("l4", "L4 regulariser, 1e-8", options={"l4": 1e-8}),
-        base.but("scale-too", "balance of shift and scale", options={"balance": "class+scale"}),
-        base.but("mixed-10", "+ 10 NLL", nll_weight=10.0),
+        mee.but("mee-min-step-1", "MEE (tuned as `mee`), least step 1", options={"min_step": 1.0}),
+        mee.but("mee-min-step-0.01", "MEE (tuned as `mee`), least step 0.01", options={"min_step": 0.01}),
     ]
 
 
-def _objectives(base: Row) -> list[Row]:
+def _objectives() -> list[Row]:
     """Table D: COCO's AP over ten IoU thresholds as the objective."""
-    return [base.but("radius-coco", "radius 3, COCO's AP as the objective", table="D", options={"protocol": "coco"})]
+    return [RADIUS.but("radius-coco", "radius 3, COCO's AP as the objective", table="D", options={"protocol": "coco"})]
 
 
 def _seen() -> list[Row]:
-    """Table E: the same steps on images that the cross-entropy start was trained on."""
-    radius = Row("seen-radius", "E", "radius 3 on the 4000 images of its start", options=_RADIUS)
-    radius = replace(radius, start_images="all", images_from="all")
+    """Table E: the same steps, but on outputs of the model that was trained on the image."""
+    seen = replace(RADIUS, table="E", start="seen", tuned_as=None)
     return [
-        replace(
-            radius,
-            name="seen-start",
-            says="NLL on all 4000 images: where the rows below start",
-            loss="nll",
-            options={},
-            steps=0,
-        ),
-        radius,
-        radius.but("seen-mee", "MEE on the 4000 images of its start", options={"estimator": "mee"}, tuned_as=None),
-        radius.but("seen-mixed", "radius 3 + 1 NLL on the 4000 images of its start", nll_weight=1.0, tuned_as=None),
+        replace(seen, name="seen-radius", says="radius 3, outputs of the model that has seen the image"),
+        replace(seen, name="seen-mixed", says="the same + 1 NLL", nll_weight=1.0),
+        replace(seen, name="whole-radius", says="radius 3, all weights of the NLL model itself", start="nll"),
     ]
 
 
-def _all() -> dict[str, Row]:
-    estimators = _estimators()
-    base = next(row for row in estimators if row.name == "radius")
-    rows = [*estimators, *_from_scratch(), *_others(), *_ablations(base), *_objectives(base), *_seen()]
-    return {row.name: row for row in rows}
-
-
-ROWS = _all()
+ROWS = {
+    row.name: row
+    for rows in (_references, _estimators, _from_scratch, _others, _ablations, _objectives, _seen)
+    for row in rows()
+}

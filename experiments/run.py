@@ -25,37 +25,57 @@ from typing import Any
 
 import numpy
 import torch
-from safetensors.torch import load_file, save_file
 
 import stepgrad
+from experiments.cross_fit import CrossEntropyModels
 from experiments.frozen_features import FeatureSettings, cached_features
-from experiments.head_training import train_nll, train_row
+from experiments.head_training import train_row
 from experiments.results import commit
-from experiments.rows import FRESH, GRID, NLL_STEPS, NLL_TUNING, ROWS, Row
+from experiments.rows import GRID, NLL_TUNING, ROWS, Row
 from experiments.voc_subset import read_split
-from experiments.window_head import Part, Tuning, WindowHead, evaluate, make_part, new_head
+from experiments.window_head import (
+    NUM_CLASSES,
+    Part,
+    ResidualHead,
+    Tuning,
+    WindowHead,
+    evaluate,
+    make_part,
+    new_head,
+)
 from stepgrad.data.files import write_whole
 from stepgrad.errors import one_of
 
 RESULTS = Path(__file__).parent / "results" / "rows"
 HELD_OUT = 500
-PROTOCOLS = ("voc12", "voc07", "coco")
 
 
-def run(row: Row, tuning: Tuning, part: Part, tests: dict[str, Part], seed: int, cache: Path) -> dict[str, Any]:
-    """Train one row and evaluate it; a run that turned non-finite is on record as such."""
+def run(
+    row: Row,
+    tuning: Tuning,
+    models: CrossEntropyModels,
+    tests: dict[str, Part],
+    seed: int,
+    ready: dict[str, Part] | None = None,
+) -> dict[str, Any]:
+    """Train one row and evaluate it; a run that turned non-finite is on record as such.
+
+    `ready` are tests as well, with the outputs that the head corrects.
+    """
+    head, part, tests = prepare(row, models, tests, seed)
+    tests |= ready or {}
     began = time.perf_counter()
-    head = starting_head(row, part, seed, cache)
     batch_map: list[float] = []
     failure = None
     try:
-        images = part[-FRESH:] if row.images_from == "fresh" else part
-        train_row(head, images, row, tuning, seed + 1000, lambda _, metrics: batch_map.append(metrics.get("map", 0.0)))
+        train_row(head, part, row, tuning, seed + 1000, lambda _, metrics: batch_map.append(metrics.get("map", 0.0)))
     except stepgrad.errors.NonFiniteError as error:
         failure = str(error)
     trained = time.perf_counter()
     scored = (
-        {name: evaluate(head, test, row.scores, PROTOCOLS) for name, test in tests.items()} if failure is None else {}
+        {name: evaluate(head, test, row.scores, row.protocols) for name, test in tests.items()}
+        if failure is None
+        else {}
     )
     return {
         "row": asdict(row),
@@ -76,38 +96,41 @@ def run(row: Row, tuning: Tuning, part: Part, tests: dict[str, Part], seed: int,
     }
 
 
-def starting_head(row: Row, part: Part, seed: int, cache: Path) -> WindowHead:
-    """A head with random weights or, made once per seed and set of images, the cross-entropy model's."""
-    head = new_head(part.features[0].shape[1], seed)
+def prepare(
+    row: Row, models: CrossEntropyModels, tests: dict[str, Part], seed: int
+) -> tuple[WindowHead, Part, dict[str, Part]]:
+    """The head a row starts with, and its training and test images with the outputs it corrects, if it does so."""
+    features = models.part.features[0].shape[1]
     if row.start == "scratch":
-        return head
-    part = part[:-FRESH] if row.start_images == "old" else part
-    file = cache / f"nll-{len(part)}-{seed}-{NLL_STEPS}-{NLL_TUNING.optimiser}-{NLL_TUNING.rate:g}.safetensors"
-    if not file.is_file():
-        train_nll(head, part, NLL_STEPS, NLL_TUNING, seed)
-        save_file(head.state_dict(), file.with_suffix(f".{os.getpid()}"))
-        os.replace(file.with_suffix(f".{os.getpid()}"), file)
-    head.load_state_dict(load_file(file))
-    return head
+        return new_head(features, seed), models.part, tests
+    if row.start == "nll":
+        return models.model(), models.part, tests
+    head = new_head(features + NUM_CLASSES + 1, seed, ResidualHead)
+    if row.start == "mean":
+        return head, models.part, {name: models.mean(name, test) for name, test in tests.items()}
+    part = models.fresh() if row.start == "fresh" else models.seen()
+    return head, part, {name: models.scored(name, test) for name, test in tests.items()}
 
 
 def tune(row: Row, tuning: Tuning, train: Part, cache: Path, results: Path) -> None:
     """One point of the grid, with seed 0, on all but the held-out training images."""
     file = results / "tune" / f"{row.name}-{tuning.optimiser}-{tuning.rate:g}.json"
     if not file.is_file():
-        record(file, run(row, tuning, train[:-HELD_OUT], {"heldout": train[-HELD_OUT:]}, 0, cache))
+        models = CrossEntropyModels(train[:-HELD_OUT], 0, cache)
+        record(file, run(row, tuning, models, {"heldout": train[-HELD_OUT:]}, 0))
 
 
 def final(row: Row, seed: int, train: Part, val: Part, cache: Path, results: Path) -> None:
     """One seed at the chosen rate, on all training images, then val."""
     file = results / "final" / f"{row.name}-{seed}.json"
     if not file.is_file():
-        record(file, run(row, chosen_tuning(row, results), train, {"val": val}, seed, cache))
+        models = CrossEntropyModels(train, seed, cache)
+        record(file, run(row, chosen_tuning(row, results), models, {"val": val}, seed))
 
 
 def chosen_tuning(row: Row, results: Path) -> Tuning:
     """The grid point with the best held-out mAP (area AP), of this row or of the one it is tuned as."""
-    if row.start == "nll" and row.steps == 0:
+    if row.steps == 0 or row.tuned_as == "start":
         return NLL_TUNING
     runs = [json.loads(file.read_text()) for file in (results / "tune").glob(f"{row.tuned_as or row.name}-*.json")]
     runs = [r for r in runs if r["row"]["name"] == (row.tuned_as or row.name)]
@@ -145,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train, val = load(options.data, options.cache, options.train, options.val)
     mine, of = (int(n) for n in options.share.split("/"))
     if options.tune:
-        own = [(row, at) for row in rows if row.tuned_as is None and row.steps > 0 for at in GRID[row.start]]
+        own = [(row, at) for row in rows if row.tuned_as is None and row.steps > 0 for at in GRID[row.grid]]
         for row, tuning in own[mine::of]:
             tune(row, tuning, train, options.cache, options.results)
         return

@@ -88,11 +88,11 @@ def score_run(folder: Path, checkpoint: str, images: int | None, split: str | No
 
 def score_voc_val(cache: Path, data: Path) -> ScoredImages:
     """All windows of VOC 2012 val as the cross-entropy head of the result tables scores them (`experiments.run start`)."""
-    from experiments.rows import ROWS
-    from experiments.run import load, starting_head
+    from experiments.cross_fit import CrossEntropyModels
+    from experiments.run import load
 
     train, val = load(data, cache, 4000, 2000)
-    head = starting_head(ROWS["start"], train, 0, cache).eval()
+    head = CrossEntropyModels(train, 0, cache).model().eval()
     with torch.inference_mode():
         scores = [head.scores(features, "logprob").clone() for features in val.features]
     return ScoredImages(scores, [i.windows for i in val.images], [i.target for i in val.images])

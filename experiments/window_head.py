@@ -28,12 +28,22 @@ class Part:
     images: Sequence[WindowedImage]
     features: Sequence[Tensor]  # (N, D) float16 each
     labels: Sequence[Tensor]  # (N,) each
+    base: Sequence[Tensor] | None = None  # (N, K + 1) outputs each, of a model that a `ResidualHead` corrects
 
     def __getitem__(self, index: slice) -> Part:
-        return Part(self.images[index], self.features[index], self.labels[index])
+        base = None if self.base is None else self.base[index]
+        return Part(self.images[index], self.features[index], self.labels[index], base)
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def inputs(self, image: int, rows: Tensor | None = None) -> Tensor:
+        """(N, D) or, with a base, (N, D + K + 1): what a head takes, for all windows of an image or some of them."""
+        features = self.features[image] if rows is None else self.features[image][rows]
+        if self.base is None:
+            return features
+        base = self.base[image] if rows is None else self.base[image][rows]
+        return torch.cat([features.float(), base], dim=1)
 
 
 def make_part(images: Sequence[WindowedImage], features: Sequence[Tensor]) -> Part:
@@ -52,6 +62,8 @@ def window_labels(image: WindowedImage) -> Tensor:
 class WindowHead(nn.Module):
     """One hidden layer with dropout; the last column is background."""
 
+    drops = 0.5
+
     def __init__(self, features: int, hidden: int = 512) -> None:
         super().__init__()
         self.hidden = nn.Linear(features, hidden)
@@ -60,17 +72,36 @@ class WindowHead(nn.Module):
     def forward(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
         """(N, K + 1) outputs; `kept`, (N, hidden), is the dropout mask to use, else one is drawn in training."""
         hidden = relu(self.hidden(features.float()))
-        hidden = dropout(hidden, 0.5, self.training) if kept is None else hidden * kept * 2
+        hidden = dropout(hidden, self.drops, self.training) if kept is None else hidden * kept / (1 - self.drops)
         return self.output(hidden)
 
     def dropout_mask(self, count: int) -> Tensor | None:
         """(count, hidden) units that stay, drawn from torch's generator; None where nothing is dropped."""
-        return torch.rand(count, self.hidden.out_features) < 0.5 if self.training else None
+        if not self.training or not self.drops:
+            return None
+        return torch.rand(count, self.hidden.out_features) >= self.drops
 
     def scores(self, features: Tensor, form: ScoreForm, kept: Tensor | None = None) -> Tensor:
         """(N, K) scores: log-probabilities after softmax with background, or the outputs as they are."""
         outputs = self(features, kept)
         return (log_softmax(outputs, dim=1) if form == "logprob" else outputs)[:, :NUM_CLASSES]
+
+
+class ResidualHead(WindowHead):
+    """Adds to the outputs of another model, which are the last columns of its inputs; at first it adds nothing.
+
+    It drops no units: what it corrects is not learnt by heart, and the noise would be in every score that is ranked.
+    """
+
+    drops = 0.0
+
+    def __init__(self, features: int, hidden: int = 512) -> None:
+        super().__init__(features, hidden)
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
+        return features[:, -(NUM_CLASSES + 1) :] + super().forward(features, kept)
 
 
 @dataclass(frozen=True)
@@ -93,9 +124,9 @@ class Tuning:
         return f"{self.optimiser} {self.rate:g}"
 
 
-def new_head(features: int, seed: int) -> WindowHead:
+def new_head(features: int, seed: int, kind: type[WindowHead] = WindowHead) -> WindowHead:
     torch.manual_seed(seed)
-    return WindowHead(features)
+    return kind(features)
 
 
 def image_batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -117,7 +148,7 @@ def fast_rcnn_sample(labels: Tensor, generator: torch.Generator, size: int = 64)
 def evaluate(head: WindowHead, part: Part, form: ScoreForm, protocols: Sequence[str] = ("voc12",)) -> dict[str, float]:
     """mAP in per cent by protocol, over all windows, NMS at 0.3; nothing for a head that turned non-finite."""
     head.eval()
-    scores = [head.scores(features, form) for features in part.features]
+    scores = [head.scores(part.inputs(i), form) for i in range(len(part))]
     if not all(bool(s.isfinite().all()) for s in scores):
         return {}
     boxes, targets = [i.windows for i in part.images], [i.target for i in part.images]

@@ -251,6 +251,12 @@ def best_possible(batch: Batch) -> float:
     return sum(shares) / batch.K
 
 
+def test_the_default_is_what_the_result_tables_recommend() -> None:
+    loss_fn = sg.MAPLoss(2)
+    assert (loss_fn.method.estimator, loss_fn.method.radius, loss_fn.balance) == ("radius", 3.0, "class")
+    assert sg.MAPLoss(2, through_nms="paper").method.estimator == "mee"  # nothing else goes that way through NMS
+
+
 def test_paper_settings_are_those_of_the_paper() -> None:
     batch = medium_batch(11)
     options = Options("voc12", 0.3, 0.5, through_nms="paper", estimator="mee", min_step=0.1, absent_classes="zero")

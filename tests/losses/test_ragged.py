@@ -71,7 +71,7 @@ def test_each_class_ranks_its_own_candidates_only(seed: int, estimator: str) -> 
     scores, boxes, targets = scene(seed)
     g = torch.Generator().manual_seed(seed)
     taken = [torch.rand(s.shape, generator=g) < 0.6 for s in scores]
-    loss_fn = sg.MAPLoss(K, estimator=estimator, balance="none", absent_classes="skip", eps=0.01)
+    loss_fn = sg.MAPLoss(K, estimator=estimator, radius=1.0, balance="none", absent_classes="skip", eps=0.01)
     loss = ragged_map_loss(loss_fn, candidates_of(scores, boxes, taken), targets)
     gradients = torch.autograd.grad(loss, scores)
     aps, slopes = [], {}
@@ -83,7 +83,7 @@ def test_each_class_ranks_its_own_candidates_only(seed: int, estimator: str) -> 
             [{"boxes": t["boxes"][t["labels"] == c], "labels": t["labels"][t["labels"] == c] * 0} for t in targets],
         )
         aps.append(sg.mean_average_precision(*column).map)
-        slopes[c] = sg.map_pseudogradient(*column, estimator=estimator, min_step=0.1)
+        slopes[c] = sg.map_pseudogradient(*column, estimator=estimator, radius=1.0, min_step=0.1)
     mean = sum(aps) / len(aps)
     assert loss.item() == pytest.approx(-math.log(mean + 0.01), rel=1e-12)
     for i, (gradient, rows) in enumerate(zip(gradients, taken, strict=True)):

@@ -57,8 +57,9 @@ class MAPLoss(nn.Module):
         protocol: "voc07", "voc12", "coco" or any `Protocol`: train with the one you report.
         nms_threshold: IoU above which the higher of two windows suppresses the lower; None: no NMS.
         match_threshold: IoU at which a window finds an object; None: the protocol's (0.5; .50:.05:.95 for "coco").
-        estimator: "mee", "sde" or "radius".
-        radius: for the radius estimator, in units of score.
+        estimator: "radius", "mee" or "sde"; None: "radius", or "mee" where `through_nms` is "paper", which needs nearest
+            steps.
+        radius: for the radius estimator, in units of score: 3 suits logits and log-probabilities.
         through_nms: "exact" | "paper" | "none" (suppressed windows get no gradient).
         log: follow -log(mAP + eps) rather than 1 - mAP.
         eps: what keeps the logarithm finite.
@@ -68,8 +69,8 @@ class MAPLoss(nn.Module):
         balance: "class" makes the pushes up and down of each class sum to zero, as shifting all its scores changes nothing;
             "class+scale" also removes what would only stretch the scores; "none" leaves the gradient as it is.
         absent_classes: classes without objects in the batch count as AP 0 ("zero") or are left out ("skip").
-        box_gradient: boxes that require a gradient get one too: True, by the same estimator, or a `BoxMethod`. An
-            experiment: see docs/box_gradient.md.
+        box_gradient: boxes that require a gradient get one too: True, by the estimator you name or MEE, or a `BoxMethod`.
+            An experiment: see docs/box_gradient.md.
 
     After each call, `metrics` holds map, ap (K,), kept (windows after NMS, all classes), positives (objects to find),
     nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4) and, with
@@ -90,8 +91,8 @@ class MAPLoss(nn.Module):
         protocol: str | Protocol = "voc12",
         nms_threshold: float | None = 0.3,
         match_threshold: float | Sequence[float] | None = None,
-        estimator: str = "mee",
-        radius: float = 1.0,
+        estimator: str | None = None,
+        radius: float = 3.0,
         through_nms: str = "exact",
         log: bool = True,
         eps: float = 0.01,
@@ -116,13 +117,13 @@ class MAPLoss(nn.Module):
         self.num_classes = num_classes
         self.protocol = resolve_protocol(protocol, match_threshold, absent_classes)
         self.nms_threshold = nms_threshold
-        self.method = Method(estimator, radius, through_nms, min_step)
+        self.method = Method(estimator or ("mee" if through_nms == "paper" else "radius"), radius, through_nms, min_step)
         self.log, self.eps, self.l4, self.clip, self.balance = log, eps, l4, clip, balance
         self.box_method: BoxMethod | None = None
         if box_gradient is not False:
             from stepgrad.losses.box_gradient import box_method  # kernels that only this option needs
 
-            self.box_method = box_method(box_gradient, estimator)
+            self.box_method = box_method(box_gradient, estimator or "mee")
         self.metrics: dict[str, Any] = {}
 
     @classmethod

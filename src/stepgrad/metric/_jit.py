@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, event
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, models, register_model
@@ -145,32 +145,48 @@ def _read_field(context: Any, builder: Any, ref: RefType, address: Any, name: st
     return value
 
 
-_told = threading.Event()
 _SECONDS_BEFORE_TELLING = 1.0
 
 
-def _tell() -> None:
-    if not _told.is_set():
-        _told.set()
-        logger.warning(
-            "stepgrad is compiling its kernels for this machine: about a minute, once; later runs use the cache."
-        )
+class _CompilationNotice(event.Listener):
+    """Says once why the first call takes long. numba tells it of kernels it compiles, not of those its cache holds."""
+
+    def __init__(self) -> None:
+        self.told = False
+        self._compiling = 0
+        self._timer: threading.Timer | None = None
+
+    def on_start(self, started: Any) -> None:
+        self._compiling += 1
+        if self._compiling == 1 and not self.told:
+            self._timer = threading.Timer(_SECONDS_BEFORE_TELLING, self._tell)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def on_end(self, ended: Any) -> None:
+        self._compiling -= 1
+        if self._compiling == 0 and self._timer is not None:
+            self._timer.cancel()
+
+    def _tell(self) -> None:
+        if not self.told:
+            self.told = True
+            logger.warning(
+                "stepgrad is compiling its kernels for this machine: about a minute, once; later runs use the cache."
+            )
+
+
+_notice = _CompilationNotice()
 
 
 @contextmanager
 def explain_wait() -> Iterator[None]:
-    """Say why the first call takes long, if it does (a warm cache loads well within the second)."""
-    if _told.is_set():
+    """Say why the first call takes long, if kernels are compiled for it."""
+    if _notice.told:
         yield
         return
-    timer = threading.Timer(_SECONDS_BEFORE_TELLING, _tell)
-    timer.daemon = True
-    timer.start()
-    try:
+    with event.install_listener("numba:compile", _notice):
         yield
-    finally:
-        timer.cancel()
-        _told.set()
 
 
 _pool: ThreadPoolExecutor | None = None

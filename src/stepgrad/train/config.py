@@ -120,9 +120,9 @@ class PhaseConfig:
 class MAPLossConfig:
     """The options of `stepgrad.MAPLoss`; protocol and NMS threshold come from the run and the model."""
 
-    estimator: Literal["mee", "sde", "radius"] = "mee"
+    estimator: Literal["radius", "mee", "sde"] = "radius"
     """How steps become a gradient."""
-    radius: float = 1.0
+    radius: float = 3.0
     """Of the radius estimator, in units of score."""
     through_nms: Literal["exact", "paper", "none"] = "exact"
     """What reaches suppressed windows."""
