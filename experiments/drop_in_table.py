@@ -21,7 +21,7 @@ def render(file: Path) -> str:
         _final_table(load_runs(file, "final")),
         "## What was tried",
         "mAP on val, first seed. Of the points of an arm (see `ARMS`), that with the best `voc12` went on to the table above; "
-        "rate 0.0003 at weight 1 was tried earlier and is none of them. SSD and RetinaNet have not been tried at all points yet.",
+        "rate 0.0003 at weight 1 was tried earlier and is none of them.",
         _choose_table(load_runs(file, "choose")),
         "## How strongly each loss pulls",
         "Length of the gradient in all weights of the stock models, mean over seeds and four minibatches; mAP at weight 1.",
