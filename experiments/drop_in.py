@@ -1,15 +1,17 @@
 """torchvision's detectors on `shapes`: the stock loss for the whole budget, or the stock loss and then mAP.
 
-    python -m experiments.drop_in choose --runs DIR      # learning rates, one seed, on val
+    python -m experiments.drop_in choose --runs DIR      # rates and weights, one seed, on val
     python -m experiments.drop_in final --runs DIR       # three seeds, on test
     python -m experiments.drop_in left-out --runs DIR    # what the pre-selection of dense heads leaves out
+    python -m experiments.drop_in lengths --runs DIR     # how strongly each loss pulls at the weights
     python -m experiments.drop_in render
 
 Small versions of Faster R-CNN, RetinaNet, FCOS and SSD: torchvision's classes on one backbone of ten convolutions, images of
-160 pixels, random weights. Every seed trains one stock model (`stock`); all second halves start from its weights and see as
-many images again, in the same minibatches of eight, by AdamW at one of two rates: `stock-more` with the stock loss, `mix`
-with the stock loss and mAP (`train_for_map`). `choose` tries both rates with the first seed. A run that is on record is not
-run again, and two processes may work on two families at once.
+160 pixels, random weights. Every seed trains one stock model (`stock`, 600 steps of eight images); both second halves start
+from its weights and see the same 240 minibatches of eight, by AdamW: `stock-more` with the stock loss, `mix` with the stock
+loss and mAP (`train_for_map`). `choose` tries four points of each on val: four rates for the stock loss; for the mix, three
+rates at weight 0.1 of mAP, and the highest at weight 1. A run that is on record is not run again, and two processes may work
+on two families at once.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from experiments.drop_in_left_out import left_out
+from experiments.drop_in_lengths import lengths
 from experiments.drop_in_models import FAMILIES, WITHOUT_BACKGROUND, build
 from experiments.results import commit, load_runs, save_runs
 from stepgrad.data import ShapesDataset
@@ -38,7 +41,6 @@ FILE = Path(__file__).parent / "results" / "drop_in.json"
 SEEDS = (100, 101, 102)
 PROTOCOLS = ["voc12", "coco"]
 TRAIN_IMAGES, VAL_IMAGES, TEST_IMAGES = 1000, 150, 300
-RATES = (3e-4, 1e-3)
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,25 @@ class Arm:
     steps: int
     images: int
     mode: str | None = None  # of train_for_map; None: the stock loss
-    rates: tuple[float, ...] = RATES
+    points: tuple[dict[str, float], ...] = ()  # what `choose` tries: a rate and, for mAP, a weight
 
 
 ARMS = {
-    "stock": Arm(600, 8, rates=(1e-3,)),
-    "stock-more": Arm(240, 8),
-    "mix": Arm(240, 8, "mix"),
+    "stock": Arm(600, 8, points=({"rate": 1e-3},)),
+    "stock-more": Arm(240, 8, points=({"rate": 1.5e-4}, {"rate": 3e-4}, {"rate": 6e-4}, {"rate": 1e-3})),
+    "mix": Arm(
+        240,
+        8,
+        "mix",
+        (
+            {"rate": 3e-4, "weight": 0.1},
+            {"rate": 6e-4, "weight": 0.1},
+            {"rate": 1e-3, "weight": 0.1},
+            {"rate": 1e-3, "weight": 1.0},
+        ),
+    ),
 }
-SECOND_HALVES = [name for name in ARMS if name != "stock"]
+"""Both second halves have four points to choose from."""
 Pair = tuple[Tensor, dict[str, Any]]
 
 
@@ -77,12 +89,14 @@ def first_label(family: str) -> int:
     return 0 if family in WITHOUT_BACKGROUND else 1
 
 
-def train(model: nn.Module, family: str, arm: Arm, rate: float, seed: int) -> dict[str, float]:
+def train(
+    model: nn.Module, family: str, arm: Arm, seed: int, rate: float, weight: float | None = None
+) -> dict[str, float]:
     """Spend the arm's budget; returns the mean mAP of the last minibatches, if it was measured, and the seconds."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # of the model's own sampling of windows
-    if arm.mode is not None:
-        train_for_map(model, mode=arm.mode)
+    if arm.mode is not None and weight is not None:
+        train_for_map(model, mode=arm.mode, weight=weight)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     data, reached, began = pictures("train", TRAIN_IMAGES), [], time.monotonic()
     model.train()
@@ -113,29 +127,29 @@ def evaluate(model: nn.Module, family: str, split: str, length: int) -> dict[str
     return {name: 100 * result[name].map for name in PROTOCOLS}
 
 
-def stock_model(family: str, seed: int, runs: Path, steps: int | None = None) -> nn.Module:
+def stock_model(family: str, seed: int, runs: Path) -> nn.Module:
     """The model that all second halves start from, trained if it has not been."""
-    arm = ARMS["stock"] if steps is None else Arm(steps, 8)
+    arm = ARMS["stock"]
     model = build(family, len(ShapesDataset("train").class_names), seed)
     file = runs / f"{family}-seed{seed}-{arm.steps}.safetensors"
     if file.is_file():
         model.load_state_dict(load_file(file))
         return model
-    train(model, family, arm, ARMS["stock"].rates[0], seed)
+    train(model, family, arm, seed, **arm.points[0])
     runs.mkdir(parents=True, exist_ok=True)
     write_whole(file, save({name: value.contiguous() for name, value in model.state_dict().items()}))
     return model
 
 
-def one(phase: str, family: str, name: str, seed: int, rate: float, runs: Path) -> dict[str, Any]:
+def one(phase: str, family: str, name: str, seed: int, point: dict[str, float], runs: Path) -> dict[str, Any]:
     """The record of a run, made if there is none."""
-    key = {"family": family, "arm": name, "seed": seed, "rate": rate}
+    key = {"family": family, "arm": name, "seed": seed, **point}
     known = [r for r in load_runs(FILE, phase) if key.items() <= r.items()]
     if known:
         return known[0]
     model, found = stock_model(family, seed, runs), {}
     if name != "stock":
-        found = train(model, family, ARMS[name], rate, seed + 1000)
+        found = train(model, family, ARMS[name], seed + 1000, **point)
     split, length = ("val", VAL_IMAGES) if phase == "choose" else ("test", TEST_IMAGES)
     row = {**key, "map": evaluate(model, family, split, length), **found, "commit": commit()}
     save_runs(FILE, phase, row)
@@ -144,26 +158,27 @@ def one(phase: str, family: str, name: str, seed: int, rate: float, runs: Path) 
 
 
 def choose(families: list[str], runs: Path) -> None:
-    """Every rate of every second half, judged on val."""
+    """Every point of every second half, judged on val."""
     for family in families:
-        one("choose", family, "stock", SEEDS[0], ARMS["stock"].rates[0], runs)
-        for name in SECOND_HALVES:
-            for rate in ARMS[name].rates:
-                one("choose", family, name, SEEDS[0], rate, runs)
+        for name, arm in ARMS.items():
+            for point in arm.points:
+                one("choose", family, name, SEEDS[0], point, runs)
 
 
-def best_rate(family: str, name: str) -> float:
-    rows = [r for r in load_runs(FILE, "choose") if (r["family"], r["arm"]) == (family, name)]
-    return max(rows, key=lambda r: r["map"]["voc12"])["rate"] if rows else ARMS[name].rates[1]
+def best_point(family: str, name: str) -> dict[str, float]:
+    """The point of an arm with the highest mAP on val; its first where none was tried."""
+    points = ARMS[name].points
+    tried = [r for r in load_runs(FILE, "choose") if (r["family"], r["arm"]) == (family, name)]
+    scored = [(r["map"]["voc12"], point) for point in points for r in tried if point.items() <= r.items()]
+    return max(scored, key=lambda pair: pair[0])[1] if scored else points[0]
 
 
 def final(families: list[str], runs: Path) -> None:
-    """The chosen rates, three seeds, images that nothing was chosen by."""
+    """The chosen points, three seeds, images that nothing was chosen by."""
     for family in families:
         for seed in SEEDS:
-            one("final", family, "stock", seed, ARMS["stock"].rates[0], runs)
-            for name in SECOND_HALVES:
-                one("final", family, name, seed, best_rate(family, name), runs)
+            for name in ARMS:
+                one("final", family, name, seed, best_point(family, name), runs)
 
 
 def measure_left_out(families: list[str], runs: Path) -> None:
@@ -177,15 +192,27 @@ def measure_left_out(families: list[str], runs: Path) -> None:
             save_runs(FILE, "left-out", {"family": family, "seed": seed, "rows": left_out(model, *given)})
 
 
+def measure_lengths(families: list[str], runs: Path) -> None:
+    """The gradients of mAP and of the stock losses, on the stock models."""
+    for family in families:
+        for seed in SEEDS:
+            if any((r["family"], r["seed"]) == (family, seed) for r in load_runs(FILE, "lengths")):
+                continue
+            model, data = stock_model(family, seed, runs), pictures("train", TRAIN_IMAGES)
+            torch.manual_seed(seed)  # of the model's own sampling of windows
+            batches = [batch(data[i : i + 8], first_label(family)) for i in range(0, 32, 8) if data[i : i + 8]]
+            save_runs(FILE, "lengths", {"family": family, "seed": seed, "lengths": lengths(model, batches)})
+
+
 def main() -> None:
     from experiments.drop_in_table import render
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["choose", "final", "left-out", "render"])
+    parser.add_argument("phase", choices=["choose", "final", "left-out", "lengths", "render"])
     parser.add_argument("--family", choices=FAMILIES, action="append")
     parser.add_argument("--runs", type=Path, default=Path("runs/drop_in"))
     args = parser.parse_args()
-    work = {"choose": choose, "final": final, "left-out": measure_left_out}
+    work = {"choose": choose, "final": final, "left-out": measure_left_out, "lengths": measure_lengths}
     if args.phase != "render":
         work[args.phase](args.family or FAMILIES, args.runs)
     print(render(FILE))
