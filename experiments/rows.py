@@ -148,7 +148,7 @@ def _ablations() -> list[Row]:
     base = replace(RADIUS, table="C")
     mee = replace(base.but("", "", options={"estimator": "mee"}), tuned_as="mee")
     return [
-        base.but("recipe", "240 steps, 300 windows an image", table="ABCD", steps=240, windows=300),
+        base.but("longer", "240 steps, 300 windows an image", table="ABCD", steps=240, windows=300),
         base.but("fg-25", "a quarter of the windows on objects", foreground=0.25),
         base.but("fg-5", "5 % of the windows on objects", foreground=0.05),
         base.but("batch-8", "8 images a step, 8 x the steps", images=8, steps=480),

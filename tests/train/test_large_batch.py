@@ -244,11 +244,12 @@ def test_weights_cast_by_autocast_keep_their_gradients() -> None:
         large_batch(score_with(model), chunked(windows, 1), map_loss(windows))
     with torch.autocast("cpu", torch.bfloat16):
         map_loss(windows)(score_with(whole)(windows.features)).backward()
+    largest = max(float(q.grad.abs().max()) for q in whole.parameters() if q.grad is not None)
     for p, q in zip(model.parameters(), whole.parameters(), strict=True):
         assert p.grad is not None
         assert q.grad is not None
         assert p.grad.abs().sum() > 0
-        torch.testing.assert_close(p.grad, q.grad, rtol=0.05, atol=0.05 * float(q.grad.abs().max()))
+        torch.testing.assert_close(p.grad, q.grad, rtol=0.05, atol=0.05 * largest)  # pushes on the bias cancel
 
 
 def test_half_precision_scores_get_gradients_too_small_for_half_precision() -> None:

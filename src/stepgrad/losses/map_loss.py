@@ -117,7 +117,9 @@ class MAPLoss(nn.Module):
         self.num_classes = num_classes
         self.protocol = resolve_protocol(protocol, match_threshold, absent_classes)
         self.nms_threshold = nms_threshold
-        self.method = Method(estimator or ("mee" if through_nms == "paper" else "radius"), radius, through_nms, min_step)
+        self.method = Method(
+            estimator or ("mee" if through_nms == "paper" else "radius"), radius, through_nms, min_step
+        )
         self.log, self.eps, self.l4, self.clip, self.balance = log, eps, l4, clip, balance
         self.box_method: BoxMethod | None = None
         if box_gradient is not False:
