@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -87,13 +88,25 @@ def run(
         "train_seconds": round(trained - began, 1),
         "seconds": round(time.perf_counter() - began, 1),
         "commit": commit(),
-        "command": " ".join(["python -m experiments.run", *sys.argv[1:]]),
+        "command": command(sys.argv[1:]),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": numpy.__version__,
         },
     }
+
+
+def command(arguments: Sequence[str]) -> str:
+    """What was typed, without the paths of the machine it was typed on.
+
+    >>> command(["radius", "--seed", "0", "--data", "/home/me/voc", "--cache", "/scratch", "--results", "/else"])
+    'python -m experiments.run radius --seed 0 --data FOLDER --cache DIR'
+    """
+    line = " ".join(["python -m experiments.run", *arguments])
+    return re.sub(
+        r" --results \S+", "", re.sub(r"--cache \S+", "--cache DIR", re.sub(r"--data \S+", "--data FOLDER", line))
+    )
 
 
 def prepare(
