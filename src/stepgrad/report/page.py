@@ -113,7 +113,7 @@ def _unlogged(run: Numbers) -> list[str]:
     if run["loss"] and not run["validation"]:
         said.append("No validation was logged.")
     if run["loss"] and not run["nonzero"]:
-        said.append("No phase trained for mAP, so there are no gradient shares.")
+        said.append("No step for mAP was logged, so there are no gradient shares.")
     return said
 
 
