@@ -155,6 +155,7 @@ def _ablations() -> list[Row]:
         base.but("memory", "8 images a step, 8 x the steps, 56 remembered", images=8, steps=480, memory=56),
         base.but("batch-32", "32 images a step, twice the steps", images=32, steps=120),
         base.but("batch-128", "128 images a step, half the steps", images=128, steps=30),
+        base.but("batch-512", "512 images a step, an eighth of the steps", images=512, steps=8),
         base.but("last", "the last weights, not their mean", average=0.0),
         base.but("radius-1", "radius 1", options={"radius": 1.0}),
         base.but("no-log", "1 - mAP", options={"log": False}),
