@@ -28,6 +28,7 @@ class Row:
     loss: str = "map"  # "map", "nll", or a name of stepgrad.losses.baselines
     start: Start = "fresh"
     scores: ScoreForm = "logprob"
+    hidden: int = 512  # units of the head that is trained; "nll" goes on with the 512 of the cross-entropy model
     options: dict[str, Any] = field(default_factory=dict)  # of the loss, over its defaults here
     l2: float = 0.0  # times the sum of squared scores, added to the loss
     images: int = 64  # per step
@@ -68,6 +69,15 @@ NLL_TUNING = Tuning("adam", 3e-4)
 FOLDS = 4
 LONG: dict[str, Any] = {"images": 8, "steps": 2 * NLL_STEPS, "tuned_as": "start"}
 
+# A wider correction, for more steps: its images are 240 x 64, so cross-entropy of as many hidden units sees those as well.
+WIDE: dict[str, Any] = {"hidden": 2048, "steps": 240, "average": 0.98}
+WIDE_NLL: dict[str, Any] = {
+    "hidden": 512 + WIDE["hidden"],
+    "images": 8,
+    "steps": NLL_STEPS + WIDE["steps"] * 64 // 8,
+    "tuned_as": "start",
+}
+
 # What every tuned row chooses from.
 GRID = {
     "second": [*(Tuning("adam", rate) for rate in (3e-4, 1e-3)), *(Tuning("sgd", rate) for rate in (3e-3, 1e-2))],
@@ -90,6 +100,15 @@ def _references() -> list[Row]:
         Row("start", "ABCDE", "NLL: the model that all rows below correct", loss="nll", start="nll", steps=0),
         Row("nll-more", "ABD", "NLL goes on for as many images", loss="nll", start="nll"),
         Row("nll-long", "ABD", "NLL from random weights for twice the steps", loss="nll", start="scratch", **LONG),
+        Row(
+            "nll-wide",
+            "ABD",
+            "NLL from random weights, 2560 units, images as `wide`",
+            loss="nll",
+            start="scratch",
+            **WIDE_NLL,
+        ),
+        Row("nll-wide-residual", "AB", "NLL in place of mAP, all else as `wide`", loss="nll", **WIDE),
         Row("nll-residual", "AB", "NLL in place of mAP, all else as `radius`", loss="nll"),
         Row("nll-five", "AB", "NLL: mean of the five models", loss="nll", start="mean", steps=0),
     ]
@@ -148,6 +167,7 @@ def _ablations() -> list[Row]:
     base = replace(RADIUS, table="C")
     mee = replace(base.but("", "", options={"estimator": "mee"}), tuned_as="mee")
     return [
+        base.with_("wide", "2048 units, 240 steps, slower mean", table="ABCD", **WIDE),
         base.but("longer", "240 steps, 300 windows an image", table="ABCD", steps=240, windows=300),
         base.but("fg-25", "a quarter of the windows on objects", foreground=0.25),
         base.but("fg-5", "5 % of the windows on objects", foreground=0.05),

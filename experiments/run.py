@@ -115,10 +115,10 @@ def prepare(
     """The head a row starts with, and its training and test images with the outputs it corrects, if it does so."""
     features = models.part.features[0].shape[1]
     if row.start == "scratch":
-        return new_head(features, seed), models.part, tests
+        return new_head(features, seed, hidden=row.hidden), models.part, tests
     if row.start == "nll":
         return models.model(), models.part, tests
-    head = new_head(features + NUM_CLASSES + 1, seed, ResidualHead)
+    head = new_head(features + NUM_CLASSES + 1, seed, ResidualHead, row.hidden)
     if row.start == "mean":
         return head, models.part, {name: models.mean(name, test) for name, test in tests.items()}
     part = models.fresh() if row.start == "fresh" else models.seen()

@@ -124,9 +124,9 @@ class Tuning:
         return f"{self.optimiser} {self.rate:g}"
 
 
-def new_head(features: int, seed: int, kind: type[WindowHead] = WindowHead) -> WindowHead:
+def new_head(features: int, seed: int, kind: type[WindowHead] = WindowHead, hidden: int = 512) -> WindowHead:
     torch.manual_seed(seed)
-    return kind(features)
+    return kind(features, hidden)
 
 
 def image_batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
