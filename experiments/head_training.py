@@ -68,7 +68,8 @@ def train_row(
         back_propagate(head, draw_windows(part, images, row, generator), loss_fn, row.scores, row.l2)
         if row.nll_weight:
             (row.nll_weight * nll_of(head, part, images, generator)).backward()
-        tuning.tame(head)
+        if not row.unlimited:
+            tuning.tame(head)
         optimiser.step()
         average.update()
         if watch is not None:
