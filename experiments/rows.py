@@ -19,7 +19,8 @@ class Row:
 
     `start`: "fresh" and "seen" train a second head that corrects the cross-entropy model's outputs; while it trains, these
     are the outputs of models that have not seen the image, or of the model that was trained on it. "nll" goes on with the
-    cross-entropy model itself, "mean" is the mean of all cross-entropy models, "scratch" has random weights.
+    cross-entropy model itself, "mean" is "fresh" but tested on the mean of all cross-entropy models, "scratch" has random
+    weights.
     """
 
     name: str
@@ -222,6 +223,7 @@ def _seen() -> list[Row]:
     """Table E: the same steps, but on outputs of the model that was trained on the image."""
     seen = replace(RADIUS, table="E", start="seen", tuned_as="radius")
     return [
+        RADIUS.but("radius-five", "`radius`, tested on the mean of the five NLL models", table="AE", start="mean"),
         replace(seen, name="seen-radius", says="radius 3, outputs of the model that has seen the image"),
         replace(seen, name="whole-radius", says="radius 3, all weights of the NLL model itself", start="nll"),
     ]

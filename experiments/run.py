@@ -119,10 +119,9 @@ def prepare(
     if row.start == "nll":
         return models.model(), models.part, tests
     head = new_head(features + NUM_CLASSES + 1, seed, ResidualHead, row.hidden)
-    if row.start == "mean":
-        return head, models.part, {name: models.mean(name, test) for name, test in tests.items()}
-    part = models.fresh() if row.start == "fresh" else models.seen()
-    return head, part, {name: models.scored(name, test) for name, test in tests.items()}
+    part = models.seen() if row.start == "seen" else models.fresh()
+    corrected = models.mean if row.start == "mean" else models.scored
+    return head, part, {name: corrected(name, test) for name, test in tests.items()}
 
 
 def tune(row: Row, tuning: Tuning, train: Part, cache: Path, results: Path) -> None:
