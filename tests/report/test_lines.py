@@ -10,11 +10,11 @@ import pytest
 from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import get_protocol
-from stepgrad.report.charts import map_chart, sums_chart
+from stepgrad.report.charts import map_chart, nonzero_chart, sums_chart
 from stepgrad.report.content import _curve
 from stepgrad.report.history import current_lines, summary
 from stepgrad.report.page import look_up
-from stepgrad.report.svg import Scale, ticks
+from stepgrad.report.svg import DIGIT, Scale, ticks
 from stepgrad.report.thin import smooth, thin
 from tests.report.runs import log_lines, shapes_evidence
 
@@ -91,6 +91,17 @@ def test_lines_drawn_pass_through_the_numbers_of_the_json() -> None:
         slope, offset = np.polyfit(values, heights, 1)
         assert slope < 0  # larger is higher up
         np.testing.assert_allclose(heights, slope * values + offset, atol=0.11)
+
+
+@pytest.mark.parametrize("size", [1e-5, 1e-3, 1.0, 1e4])
+def test_labels_of_the_axis_lie_inside_the_picture(size: float) -> None:
+    steps = [0.0, 10.0]
+    values = [0.0, 1.5 * size]
+    chart = nonzero_chart({"nonzero": {"steps": steps, "values": values, "mean_steps": steps, "mean": values}})
+    assert chart is not None
+    labels = [text for text in chart.iter("text") if text.get("class") == "tick end" and text.text != "step"]
+    assert len(labels) >= 2
+    assert all(float(text.attrib["x"]) - DIGIT * len(text.text or "") > 0 for text in labels)
 
 
 def test_ticks_are_round_inside_the_range_and_at_least_two() -> None:

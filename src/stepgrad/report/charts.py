@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from stepgrad.report.svg import Scale, draw_axes, draw_legend, element, ticks
+from stepgrad.report.svg import DIGIT, Scale, draw_axes, draw_legend, element, tick_text, ticks
 
 WIDTH, HEIGHT = 480, 250
 PANEL = 150
@@ -131,8 +131,9 @@ def _scale(values: Iterable[Sequence[float]], steps: Sequence[float]) -> Scale:
     every = [value for line in values for value in line]
     low, high = min(every), max(every)
     room = 0.06 * (high - low) or max(abs(high) * 0.1, 0.05)
-    bottom = low if low == 0.0 else low - room
-    return Scale((min(steps), max(steps)), (bottom, high + room), 46, 28, WIDTH - 46 - 14, HEIGHT - 28 - 40)
+    bottom, top = low if low == 0.0 else low - room, high + room
+    left = max(46.0, 12 + DIGIT * max(len(tick_text(value)) for value in ticks(bottom, top)))
+    return Scale((min(steps), max(steps)), (bottom, top), left, 28, WIDTH - left - 14, HEIGHT - 28 - 40)
 
 
 def _bounds(run: Numbers) -> list[float]:

@@ -9,6 +9,8 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 LETTER = 6.4
 """Mean width of a letter at the size of chart labels; only used to space a legend."""
+DIGIT = 7.0
+"""Width of a digit at that size, at most; what an axis leaves room for."""
 
 
 def printable(text: str) -> str:
