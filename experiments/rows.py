@@ -30,6 +30,7 @@ class Row:
     start: Start = "fresh"
     scores: ScoreForm = "logprob"
     hidden: int = 512  # units of the head that is trained; "nll" goes on with the 512 of the cross-entropy model
+    per_class: bool = False  # a network of so many hidden units for every class
     options: dict[str, Any] = field(default_factory=dict)  # of the loss, over its defaults here
     l2: float = 0.0  # times the sum of squared scores, added to the loss
     images: int = 64  # per step
@@ -184,9 +185,12 @@ def _paper() -> list[Row]:
 def _others() -> list[Row]:
     """Table B, after the paper's Table 2: other ways to train for a ranking, same start, same windows, same grid."""
     taylor = {"sigma": 1.0, "max_windows": 200}
+    own_model: dict[str, Any] = {"per_class": True, "hidden": 64, "scores": "raw"}
     return [
         Row("song", "B", "Song et al. 2016, direct loss, positive update", loss="song"),
         Row("song-negative", "B", "Song et al. 2016, negative update", loss="song", options={"update": "negative"}),
+        Row("song-per-class", "B", "Song et al. 2016, a network for each class", loss="song", **own_model),
+        Row("radius-per-class", "B", "radius 3, a network for each class", options=RADIUS.options, **own_model),
         Row("yue", "B", "Yue et al. 2007, AP hinge", loss="yue"),
         Row("taylor", "B", "Taylor et al. 2008, smoothed ranks", loss="taylor", options=taylor),
         Row("ap-loss", "B", "Chen et al. 2019, AP-Loss", loss="ap_loss", options={"delta": 1.0}),

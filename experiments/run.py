@@ -37,6 +37,7 @@ from experiments.voc_subset import read_split
 from experiments.window_head import (
     NUM_CLASSES,
     Part,
+    PerClassHead,
     ResidualHead,
     Tuning,
     WindowHead,
@@ -118,7 +119,7 @@ def prepare(
         return new_head(features, seed, hidden=row.hidden), models.part, tests
     if row.start == "nll":
         return models.model(), models.part, tests
-    head = new_head(features + NUM_CLASSES + 1, seed, ResidualHead, row.hidden)
+    head = new_head(features + NUM_CLASSES + 1, seed, PerClassHead if row.per_class else ResidualHead, row.hidden)
     part = models.seen() if row.start == "seen" else models.fresh()
     corrected = models.mean if row.start == "mean" else models.scored
     return head, part, {name: corrected(name, test) for name, test in tests.items()}

@@ -104,6 +104,27 @@ class ResidualHead(WindowHead):
         return features[:, -(NUM_CLASSES + 1) :] + super().forward(features, kept)
 
 
+class PerClassHead(ResidualHead):
+    """A network of its own for every class: no class shares a weight with another.
+
+    Each adds to the log-probability of its class. Its scores are these outputs as they are: a softmax would tie the classes
+    together again.
+    """
+
+    def __init__(self, features: int, hidden: int = 64) -> None:
+        nn.Module.__init__(self)
+        self.hidden = nn.Linear(features, NUM_CLASSES * hidden)
+        self.output = nn.Linear(hidden, NUM_CLASSES)  # row c: the output of network c
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
+        base = log_softmax(features[:, -(NUM_CLASSES + 1) :].float(), dim=1)
+        hidden = relu(self.hidden(features.float())).unflatten(1, (NUM_CLASSES, -1))
+        added = (hidden * self.output.weight).sum(2) + self.output.bias
+        return torch.cat([base[:, :NUM_CLASSES] + added, base[:, NUM_CLASSES:]], dim=1)
+
+
 @dataclass(frozen=True)
 class Tuning:
     """Optimiser and learning rate: what the grid is over. "sgd" scales every gradient down to length 1 at most."""

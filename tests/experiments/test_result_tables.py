@@ -14,7 +14,17 @@ from experiments.render import gain_of, line_of, spread_of
 from experiments.rows import FOLDS, GRID, ROWS, Row
 from experiments.run import chosen_rows, chosen_tuning
 from experiments.voc_subset import WindowedImage
-from experiments.window_head import BACKGROUND, NUM_CLASSES, Part, ResidualHead, Tuning, WindowHead, make_part, new_head
+from experiments.window_head import (
+    BACKGROUND,
+    NUM_CLASSES,
+    Part,
+    PerClassHead,
+    ResidualHead,
+    Tuning,
+    WindowHead,
+    make_part,
+    new_head,
+)
 from stepgrad.errors import ConfigError
 
 FEATURES = 12
@@ -87,6 +97,20 @@ def test_a_correction_starts_as_the_model_it_corrects() -> None:
     assert part.base is not None
     assert torch.equal(head(part.inputs(2)), part.base[2])
     assert torch.equal(head(part.inputs(2, torch.tensor([3, 1]))), part.base[2][[3, 1]])
+
+
+def test_networks_for_each_class_start_as_the_model_and_share_nothing() -> None:
+    part = _with_base(_part())
+    head = new_head(FEATURES + NUM_CLASSES + 1, 0, PerClassHead, 4)
+    assert part.base is not None
+    inputs, start = part.inputs(0), part.base[0].log_softmax(1)
+    torch.testing.assert_close(head(inputs), start)
+    with torch.no_grad():
+        head.output.weight.normal_(generator=torch.Generator().manual_seed(0))
+    head.scores(inputs, "raw")[:, 3].sum().backward()
+    assert head.hidden.weight.grad is not None
+    touched = head.hidden.weight.grad.unflatten(0, (NUM_CLASSES, 4)).abs().sum((1, 2)).nonzero()
+    assert touched.tolist() == [[3]]
 
 
 def test_fresh_outputs_are_of_models_that_have_not_seen_the_image(
