@@ -28,10 +28,11 @@ class CrossEntropyModels:
     part: Part
     seed: int
     cache: Path
+    hidden: int = 512
 
     def model(self, fold: int | None = None) -> WindowHead:
         """The model of all images or, with a fold, of all images but those of the fold."""
-        head = new_head(self.part.features[0].shape[1], self.seed)
+        head = new_head(self.part.features[0].shape[1], self.seed, hidden=self.hidden)
         file = self._file("model", fold)
         if not file.is_file():
             given = self.part if fold is None else _without(self.part, _fold(len(self.part), fold))
@@ -69,6 +70,7 @@ class CrossEntropyModels:
 
     def _file(self, what: str, fold: int | None = None) -> Path:
         start = f"nll{len(self.part)}-{self.seed}-{NLL_STEPS}-{NLL_TUNING.optimiser}-{NLL_TUNING.rate:g}"
+        start += "" if self.hidden == 512 else f"-{self.hidden}"
         return self.cache / f"{start}-{what}{'' if fold is None else f'{fold}of{FOLDS}'}.safetensors"
 
 

@@ -29,7 +29,8 @@ class Row:
     loss: str = "map"  # "map", "nll", or a name of stepgrad.losses.baselines
     start: Start = "fresh"
     scores: ScoreForm = "logprob"
-    hidden: int = 512  # units of the head that is trained; "nll" goes on with the 512 of the cross-entropy model
+    hidden: int = 512  # units of the head that is trained, if that is a new one
+    base_hidden: int = 512  # units of the cross-entropy model it starts from
     per_class: bool = False  # a network of so many hidden units for every class
     options: dict[str, Any] = field(default_factory=dict)  # of the loss, over its defaults here
     l2: float = 0.0  # times the sum of squared scores, added to the loss
@@ -235,8 +236,28 @@ def _seen() -> list[Row]:
     ]
 
 
+def _stronger_start() -> list[Row]:
+    """Table W: from cross-entropy models that are four times as wide, at the rates of the others."""
+    nll: dict[str, Any] = {"loss": "nll", "start": "nll", "base_hidden": 2048}
+    return [
+        Row("w-start", "W", "NLL: 2048 units", steps=0, **nll),
+        Row("w-nll-more", "W", "NLL goes on for as many images", tuned_as="nll-more", **nll),
+        RADIUS.but("w-radius", "radius 3, exact NMS, balanced", table="W", base_hidden=2048),
+    ]
+
+
 ROWS = {
     row.name: row
-    for rows in (_references, _estimators, _from_scratch, _paper, _others, _ablations, _objectives, _seen)
+    for rows in (
+        _references,
+        _estimators,
+        _from_scratch,
+        _paper,
+        _others,
+        _ablations,
+        _objectives,
+        _seen,
+        _stronger_start,
+    )
     for row in rows()
 }

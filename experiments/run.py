@@ -129,7 +129,7 @@ def tune(row: Row, tuning: Tuning, train: Part, cache: Path, results: Path) -> N
     """One point of the grid, with seed 0, on all but the held-out training images."""
     file = results / "tune" / f"{row.name}-{tuning.optimiser}-{tuning.rate:g}.json"
     if not file.is_file():
-        models = CrossEntropyModels(train[:-HELD_OUT], 0, cache)
+        models = CrossEntropyModels(train[:-HELD_OUT], 0, cache, row.base_hidden)
         record(file, run(row, tuning, models, {"heldout": train[-HELD_OUT:]}, 0))
 
 
@@ -137,7 +137,7 @@ def final(row: Row, seed: int, train: Part, val: Part, cache: Path, results: Pat
     """One seed at the chosen rate, on all training images, then val."""
     file = results / "final" / f"{row.name}-{seed}.json"
     if not file.is_file():
-        models = CrossEntropyModels(train, seed, cache)
+        models = CrossEntropyModels(train, seed, cache, row.base_hidden)
         record(file, run(row, chosen_tuning(row, results), models, {"val": val}, seed))
 
 
