@@ -126,11 +126,13 @@ def _estimators() -> list[Row]:
         RADIUS,
         radius.but("radius-none", "radius 3, no gradient through NMS, balanced", options={"through_nms": "none"}),
         radius.but("radius-free", "radius 3, exact NMS, not balanced", options={"balance": "none"}),
+        radius.with_("radius-free-own", "the same, at its own best rate", options={"balance": "none"}),
         radius.but("radius-voc07", "radius 3, 11-point AP as the objective", options={"protocol": "voc07"}),
         mee,
         mee.but("mee-voc07", "MEE, 11-point AP as the objective", options={"protocol": "voc07"}),
         mee.but("mee-paper", "MEE, the paper's NMS, balanced", options={"through_nms": "paper"}),
         mee.but("mee-free", "MEE, exact NMS, not balanced", options={"balance": "none"}),
+        mee.with_("mee-free-own", "the same, at its own best rate", options={"balance": "none"}),
         mee.but("sde", "SDE, exact NMS, balanced", options={"estimator": "sde"}),
         radius.with_("mixed", "radius 3, exact NMS, balanced, + 1 NLL on the same images", nll_weight=1.0),
     ]
