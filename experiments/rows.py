@@ -73,14 +73,14 @@ NLL_TUNING = Tuning("adam", 3e-4)
 FOLDS = 4
 LONG: dict[str, Any] = {"images": 8, "steps": 2 * NLL_STEPS, "tuned_as": "start"}
 
-# A wider correction, for more steps: its images are 240 x 64, so cross-entropy of as many hidden units sees those as well.
+# A wider correction, for more steps.
 WIDE: dict[str, Any] = {"hidden": 2048, "steps": 240, "average": 0.98}
-WIDE_NLL: dict[str, Any] = {
-    "hidden": 512 + WIDE["hidden"],
-    "images": 8,
-    "steps": NLL_STEPS + WIDE["steps"] * 64 // 8,
-    "tuned_as": "start",
-}
+
+
+def _as_large(hidden: int, steps: int) -> dict[str, Any]:
+    """Cross-entropy from random weights with the units and the images of a model of 512 units and a correction."""
+    return {"hidden": 512 + hidden, "images": 8, "steps": NLL_STEPS + steps * 64 // 8, "tuned_as": "start"}
+
 
 # What every tuned row chooses from.
 GRID = {
@@ -111,6 +111,14 @@ def _references() -> list[Row]:
             loss="nll",
             start="scratch",
             **WIDE_NLL,
+        ),
+        Row(
+            "nll-1024",
+            "ABD",
+            "NLL from random weights, 1024 units, images as `radius`",
+            loss="nll",
+            start="scratch",
+            **_as_large(512, 60),
         ),
         Row("nll-wide-residual", "AB", "NLL in place of mAP, all else as `wide`", loss="nll", **WIDE),
         Row("nll-residual", "AB", "NLL in place of mAP, all else as `radius`", loss="nll"),
