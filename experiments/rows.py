@@ -71,16 +71,9 @@ class Row:
 NLL_STEPS = 8000
 NLL_TUNING = Tuning("adam", 3e-4)
 FOLDS = 4
-LONG: dict[str, Any] = {"images": 8, "steps": 2 * NLL_STEPS, "tuned_as": "start"}
 
 # A wider correction, for more steps.
 WIDE: dict[str, Any] = {"hidden": 2048, "steps": 240, "average": 0.98}
-
-
-def _as_large(hidden: int, steps: int) -> dict[str, Any]:
-    """Cross-entropy from random weights with the units and the images of a model of 512 units and a correction."""
-    return {"hidden": 512 + hidden, "images": 8, "steps": NLL_STEPS + steps * 64 // 8, "tuned_as": "start"}
-
 
 # What every tuned row chooses from.
 GRID = {
@@ -100,28 +93,19 @@ PAPER = {"estimator": "mee", "through_nms": "paper", "l4": 1e-6, "clip": 0.1, "b
 
 def _references() -> list[Row]:
     """Cross-entropy, in every way that could be as good a use of the same images and time."""
+    new: dict[str, Any] = {"loss": "nll", "start": "scratch", "images": 8, "tuned_as": "start"}
+    with_60, with_240 = (
+        NLL_STEPS + 60 * 64 // 8,
+        NLL_STEPS + 240 * 64 // 8,
+    )  # as many images as a start and its correction
     return [
         Row("start", "ABCDE", "NLL: the model that all rows below correct", loss="nll", start="nll", steps=0),
         Row("nll-more", "ABD", "NLL goes on for as many images", loss="nll", start="nll"),
-        Row("nll-long", "ABD", "NLL from random weights for twice the steps", loss="nll", start="scratch", **LONG),
-        Row(
-            "nll-wide",
-            "ABD",
-            "NLL from random weights, 2560 units, images as `wide`",
-            loss="nll",
-            start="scratch",
-            **WIDE_NLL,
-        ),
-        Row(
-            "nll-1024",
-            "ABD",
-            "NLL from random weights, 1024 units, images as `radius`",
-            loss="nll",
-            start="scratch",
-            **_as_large(512, 60),
-        ),
-        Row("nll-wide-residual", "AB", "NLL in place of mAP, all else as `wide`", loss="nll", **WIDE),
+        Row("nll-long", "ABD", "NLL for twice the steps", steps=2 * NLL_STEPS, **new),
+        Row("nll-1024", "ABD", "NLL, as many units and images as `radius`", hidden=1024, steps=with_60, **new),
+        Row("nll-wide", "ABD", "NLL, as many units and images as `wide`", hidden=2560, steps=with_240, **new),
         Row("nll-residual", "AB", "NLL in place of mAP, all else as `radius`", loss="nll"),
+        Row("nll-wide-residual", "AB", "NLL in place of mAP, all else as `wide`", loss="nll", **WIDE),
         Row("nll-five", "AB", "NLL: mean of the five models", loss="nll", start="mean", steps=0),
     ]
 
