@@ -237,6 +237,7 @@ def _stronger_start() -> list[Row]:
         Row("w-start", "W", "NLL: 2048 units", steps=0, **nll),
         Row("w-nll-more", "W", "NLL goes on for as many images", tuned_as="nll-more", **nll),
         RADIUS.but("w-radius", "radius 3, exact NMS, balanced", table="W", base_hidden=2048),
+        RADIUS.but("w-wide", "`wide`", table="W", base_hidden=2048, tuned_as="wide", **WIDE),
     ]
 
 
