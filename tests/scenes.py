@@ -12,29 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+from stepgrad.reference.mean_ap import Batch as ReferenceBatch
+
 Array = np.ndarray
 Target = dict[str, Array]
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What the library takes, as NumPy arrays: one entry per image."""
-
-    scores: list[Array]  # (N, K)
-    boxes: list[Array]  # (N, 4) or (N, K, 4)
-    targets: list[Target]
-
-    @property
-    def K(self) -> int:
-        return self.scores[0].shape[1]
-
-    def column(self, label: int) -> list[list[float]]:
-        """The scores of one class as plain numbers."""
-        return [s[:, label].tolist() for s in self.scores]
-
-    def windows(self) -> list[tuple[int, int, int]]:
-        """(image, window, class) of every score."""
-        return [(i, b, c) for i, s in enumerate(self.scores) for b in range(s.shape[0]) for c in range(s.shape[1])]
+class Batch(ReferenceBatch):
+    """The reference's batch, handed to the library too."""
 
     def tensors(self, dtype: torch.dtype = torch.float64, requires_grad: bool = False) -> tuple[Any, Any, Any]:
         """(scores, boxes, targets) as the library wants them; scores in `dtype`, boxes always float64."""

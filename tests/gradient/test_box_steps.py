@@ -11,8 +11,9 @@ import torch
 
 import stepgrad as sg
 from stepgrad.gradient.box_steps import BoxMethod, BoxSteps, box_pseudogradient, box_steps
-from tests.oracles.batch import Options, batch_ap
+from stepgrad.reference.mean_ap import batch_ap
 from tests.oracles.box_steps import Coordinate, Taken, box_gradient, nearest_steps, with_boxes
+from tests.oracles.options import Options
 from tests.scenes import Array, Batch, over_seeds, random_batch, small_batch
 
 OBJECT = [0.0, 0.0, 10.0, 10.0]

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import stepgrad as sg
-from tests.oracles import estimators
-from tests.oracles.batch import Options, scene_of
-from tests.oracles.step_function import NearestSteps, StepFunction, step_function
+from stepgrad.reference import estimators
+from stepgrad.reference.mean_ap import scene_of
+from stepgrad.reference.steps import NearestSteps, StepFunction, step_function
+from tests.oracles.options import Options
 from tests.scenes import over_seeds, small_batch
 
 INF = math.inf

@@ -9,11 +9,12 @@ import pytest
 
 import stepgrad as sg
 from stepgrad.metric.protocol import COCO, VOC07, VOC12, Protocol
+from stepgrad.reference.class_ap import class_ap
+from stepgrad.reference.mean_ap import scene_of
+from stepgrad.reference.steps import curve_of_score
 from tests.gradient.test_steps import as_floats, at
-from tests.oracles.batch import Options, scene_of
-from tests.oracles.class_scene import class_ap
 from tests.oracles.insertion import Insertion
-from tests.oracles.step_function import curve_of_score
+from tests.oracles.options import Options
 from tests.scenes import Batch, over_seeds, random_batch
 
 PROTOCOLS = ("voc12", "voc07", "coco")

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepgrad as sg
+from stepgrad.reference.matching import best_object
+from stepgrad.reference.mean_ap import scene_of
+from stepgrad.reference.steps import step_function
 from tests.gradient.test_pseudogradient import library_gradient
-from tests.oracles.batch import Options, scene_of
-from tests.oracles.matching import best_object
-from tests.oracles.step_function import step_function
+from tests.oracles.options import Options
 from tests.scenes import Array, Batch, random_batch
 
 Law = Callable[[Batch, Options, np.random.Generator], None]

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import stepgrad as sg
-from tests.oracles.batch import Options, balanced, batch_gradient, batch_map, scene_of
-from tests.oracles.class_scene import class_ap
+from stepgrad.reference.class_ap import class_ap
+from stepgrad.reference.map_loss import balanced, batch_gradient
+from stepgrad.reference.mean_ap import batch_map, scene_of
+from tests.oracles.options import Options
 from tests.scenes import Array, Batch, over_seeds, random_batch, small_batch
 
 

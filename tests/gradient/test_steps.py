@@ -11,8 +11,10 @@ import torch
 
 import stepgrad as sg
 from stepgrad.metric.protocol import COCO, VOC12, Protocol
-from tests.oracles.batch import Options, batch_ap, batch_gradient, batch_steps
-from tests.oracles.step_function import NearestSteps
+from stepgrad.reference.map_loss import batch_gradient, batch_steps
+from stepgrad.reference.mean_ap import batch_ap
+from stepgrad.reference.steps import NearestSteps
+from tests.oracles.options import Options
 from tests.scenes import Batch, over_seeds, random_batch, small_batch
 
 FIELDS = ("up_at", "up_value", "down_at", "down_value")

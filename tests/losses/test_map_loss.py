@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import stepgrad as sg
+from stepgrad.reference.map_loss import loss_gradient, loss_value
+from stepgrad.reference.matching import best_object
+from stepgrad.reference.mean_ap import batch_map, scene_of
 from tests.gradient.test_pseudogradient import assert_close
-from tests.oracles.batch import Options, batch_map, loss_gradient, loss_value, scene_of
-from tests.oracles.matching import best_object
+from tests.oracles.options import Options
 from tests.scenes import Array, Batch, over_seeds, random_batch
 
 EPS = 0.01

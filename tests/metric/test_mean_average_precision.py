@@ -10,7 +10,8 @@ import torch
 
 import stepgrad as sg
 from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC07, VOC12, Protocol
-from tests.oracles.batch import Options, batch_ap, batch_map, shown_ap
+from stepgrad.reference.mean_ap import batch_ap, batch_map, shown_ap
+from tests.oracles.options import Options
 from tests.scenes import Batch, over_seeds, random_batch, small_batch
 
 WINDOW = torch.tensor([[0.0, 0.0, 10.0, 10.0]], dtype=torch.float64)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import stepgrad as sg
-from tests.oracles.boxes import iou
-from tests.oracles.nms import by_score, nms
+from stepgrad.reference.boxes import iou
+from stepgrad.reference.nms import by_score, nms
 from tests.scenes import over_seeds, random_batch
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 
 import stepgrad as sg
 from stepgrad.metric.protocol import VOC12
+from stepgrad.reference.average_precision import interpolated
+from stepgrad.reference.class_ap import judged_detections, kept_windows, ranks_of_true_positives
+from stepgrad.reference.matching import TRUE
+from stepgrad.reference.mean_ap import scene_of
 from tests.metric.test_invariances import OPTIONS, ap, batches
-from tests.oracles.average_precision import interpolated
-from tests.oracles.batch import Options, scene_of
-from tests.oracles.class_scene import judged_detections, kept_windows, ranks_of_true_positives
-from tests.oracles.matching import TRUE
+from tests.oracles.options import Options
 from tests.scenes import Batch, over_seeds, random_batch
 
 often = settings(max_examples=200, deadline=None, derandomize=True, database=None)

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import stepgrad as sg
-from tests.oracles.batch import Options, batch_steps, shown_ap
+from stepgrad.reference.map_loss import batch_steps
+from stepgrad.reference.mean_ap import shown_ap
+from tests.oracles.options import Options
 from tests.scenes import Batch, over_seeds, random_batch
 
 

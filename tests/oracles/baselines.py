@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.oracles.boxes import iou
-from tests.oracles.matching import best_object
+from stepgrad.reference.boxes import iou
+from stepgrad.reference.matching import best_object
 
 Floats = np.ndarray
 POSITIVE, NEGATIVE, LEFT_OUT = "positive", "negative", "left out"

@@ -17,12 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from stepgrad.metric.protocol import get_protocol
-from tests.oracles import estimators
-from tests.oracles.average_precision import AP
-from tests.oracles.batch import Options, counted_classes, scene_of
-from tests.oracles.boxes import areas, intersections
-from tests.oracles.class_scene import ClassScene, class_ap, describe_class
-from tests.oracles.step_function import NearestSteps
+from stepgrad.reference import estimators
+from stepgrad.reference.average_precision import AP
+from stepgrad.reference.boxes import areas, intersections
+from stepgrad.reference.class_ap import ClassScene, class_ap, describe_class
+from stepgrad.reference.mean_ap import counted_classes, scene_of
+from stepgrad.reference.steps import NearestSteps
+from tests.oracles.options import Options
 from tests.scenes import Array, Batch
 
 FAR = 1000.0  # beyond every step of a small scene

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tests.oracles.boxes import iou
-from tests.oracles.nms import by_score, nms
+from stepgrad.reference.boxes import iou
+from stepgrad.reference.nms import by_score, nms
 
 
 def receptive_centres(trunk: nn.Sequential, side: int) -> list[float]:

@@ -10,11 +10,11 @@ import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-from tests.oracles.average_precision import AP, average_precision
-from tests.oracles.class_scene import ClassScene, Scores, judged_detections, kept_windows
-from tests.oracles.matching import IGNORED, TRUE, match
-from tests.oracles.nms import greedy
-from tests.oracles.step_function import Curve, NearestSteps
+from stepgrad.reference.average_precision import AP, average_precision
+from stepgrad.reference.class_ap import ClassScene, Scores, judged_detections, kept_windows
+from stepgrad.reference.matching import IGNORED, TRUE, match
+from stepgrad.reference.nms import greedy
+from stepgrad.reference.steps import Curve, NearestSteps
 
 Place = tuple[float, int, int]  # (-score, image, window): sorts detections into their global order
 

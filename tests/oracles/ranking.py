@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.oracles.step_function import sample_points
+from stepgrad.reference.steps import sample_points
 
 Metric = Callable[[np.ndarray], float]
 SAME = 1e-12  # two values of a metric closer than this are one value: sums of a few terms of order 1

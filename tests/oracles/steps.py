@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tests.oracles.step_function import sample_points
+from stepgrad.reference.steps import sample_points
 
 Vector = list[float]
 F = Callable[[Vector], Vector]  # R^n -> R^m

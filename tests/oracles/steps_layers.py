@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tests.oracles.nms import by_score, greedy
+from stepgrad.reference.nms import by_score, greedy
 from tests.oracles.steps import F, Vector
 
 

@@ -12,11 +12,13 @@ from pycocotools.coco import COCO as CocoDataset
 from pycocotools.cocoeval import COCOeval
 
 from stepgrad.metric.protocol import COCO, VOC07, VOC12, Protocol, get_protocol
-from tests.oracles.average_precision import average_precision
-from tests.oracles.batch import Options, batch_ap, batch_gradient, scene_of
+from stepgrad.reference.average_precision import average_precision
+from stepgrad.reference.map_loss import batch_gradient
+from stepgrad.reference.matching import FALSE, IGNORED, TRUE, Objects, match
+from stepgrad.reference.mean_ap import batch_ap, scene_of
+from stepgrad.reference.steps import step_function
 from tests.oracles.insertion import Insertion
-from tests.oracles.matching import FALSE, IGNORED, TRUE, Objects, match
-from tests.oracles.step_function import step_function
+from tests.oracles.options import Options
 from tests.scenes import Batch, random_batch, small_batch
 
 OBJECT = [0.0, 0.0, 10.0, 10.0]

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import stepgrad as sg
+from stepgrad.reference.nms import neighbour_sets
 from tests.oracles import steps_layers as plain
-from tests.oracles.nms import neighbour_sets
 from tests.oracles.steps import Estimate, F, Vector
 from tests.scenes import clustered_boxes
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import stepgrad as sg
-from tests.oracles.nms import neighbour_sets
+from stepgrad.reference.nms import neighbour_sets
 from tests.oracles.steps import with_coordinate
 from tests.oracles.steps_layers import keep_mask
 from tests.scenes import clustered_boxes, over_seeds

@@ -1,4 +1,4 @@
-"""Interpolated average precision of a ranked list, in exact fractions and in correctly rounded floats."""
+"""Interpolated average precision of a ranked list (Henderson & Ferrari 2016, Sec. 2.2), exact and correctly rounded."""
 
 from __future__ import annotations
 
@@ -44,11 +44,38 @@ def interpolated(ranks: Sequence[int]) -> list[Fraction]:
     >>> [str(p) for p in interpolated([2, 3, 9])]
     ['2/3', '2/3', '1/3']
     """
-    best, from_the_end = Fraction(0), []
+    best = Fraction(0)
+    from_the_end = []
     for k in range(len(ranks), 0, -1):
         best = max(best, Fraction(k, ranks[k - 1]))
         from_the_end.append(best)
     return from_the_end[::-1]
+
+
+@lru_cache(maxsize=1_000)
+def levels_served(P: int, protocol: Protocol) -> tuple[tuple[int, ...], int]:
+    """How many recall levels the k-th true positive serves, for k = 1..P, and the number of levels in all.
+
+    Integrating the whole area is the same sum with one level per object.
+
+    >>> from stepgrad.metric.protocol import VOC07, VOC12
+    >>> levels_served(2, VOC07)     # levels 0 to .5 need one true positive of two, .6 to 1 need both
+    ((6, 5), 11)
+    >>> levels_served(3, VOC12)
+    ((1, 1, 1), 3)
+    """
+    if protocol.recall_levels is None:
+        return (1,) * P, max(P, 1)
+    last = protocol.recall_levels - 1
+    served = [0] * P
+    for q in range(last + 1):
+        # The Python tools take level q as the product q * (1 / last) of floats, of which some are a little too high.
+        level = Fraction(q, last) if protocol.recall_grid == "exact" else (1.0 if q == last else q * (1.0 / last))
+        recalls = (Fraction(k, P) if protocol.recall_grid == "exact" else k / P for k in range(1, P + 1))
+        first = next((k for k, recall in enumerate(recalls) if recall >= level), None)
+        if first is not None:
+            served[first] += 1
+    return tuple(served), protocol.recall_levels
 
 
 @lru_cache(maxsize=20_000)
@@ -63,5 +90,5 @@ def average_precision(ranks: tuple[int, ...], P: int, protocol: Protocol) -> AP:
     >>> average_precision((), 0, VOC12).rounded
     0.0
     """
-    counts, norm = protocol.level_counts(P)
-    return AP(tuple(interpolated(ranks)), tuple(counts[1 : len(ranks) + 1].tolist()), norm)
+    served, norm = levels_served(P, protocol)
+    return AP(tuple(interpolated(ranks)), served[: len(ranks)], norm)

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tests.oracles.average_precision import AP, average_precision
-from tests.oracles.class_scene import ClassScene, Scores, judged_detections, kept_windows, ranks_of_true_positives
-from tests.oracles.estimators import difference, sde
-from tests.oracles.matching import TRUE, best_object
-from tests.oracles.nms import greedy
-from tests.oracles.step_function import NearestSteps, step_function
+from stepgrad.reference.average_precision import AP, average_precision
+from stepgrad.reference.class_ap import ClassScene, Scores, judged_detections, kept_windows, ranks_of_true_positives
+from stepgrad.reference.estimators import difference, sde
+from stepgrad.reference.matching import TRUE, best_object
+from stepgrad.reference.nms import greedy
+from stepgrad.reference.steps import NearestSteps, step_function
 
 PPDs = list[list[Fraction | None]]  # one list per image; None where the definition has nothing to say
 

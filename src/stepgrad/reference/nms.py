@@ -1,4 +1,4 @@
-"""Greedy non-maximum suppression, one window at a time."""
+"""Greedy non-maximum suppression, one window at a time (Henderson & Ferrari 2016, Sec. 2.1)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from tests.oracles.boxes import iou
+from stepgrad.reference.boxes import iou
 
 
 def neighbour_sets(boxes: object, threshold: float | None, pixel_offset: float = 0.0) -> list[frozenset[int]]:

@@ -1,4 +1,4 @@
-"""One class of a batch as plain numbers, and its AP by doing everything from the start."""
+"""The AP of one class of a batch, everything from the start: NMS, matching, ranking (Henderson & Ferrari 2016, Sec. 2.2)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepgrad.metric.protocol import Protocol
-from tests.oracles.average_precision import AP, average_precision
-from tests.oracles.boxes import Floats
-from tests.oracles.matching import IGNORED, TRUE, Objects, describe_objects, match
-from tests.oracles.nms import greedy, neighbour_sets
+from stepgrad.reference.average_precision import AP, average_precision
+from stepgrad.reference.boxes import Floats
+from stepgrad.reference.matching import IGNORED, TRUE, Objects, describe_objects, match
+from stepgrad.reference.nms import greedy, neighbour_sets
 
 Scores = list[list[float]]  # one list per image
 Kept = list[list[int]]
@@ -49,12 +49,15 @@ def describe_class(
     """The class `label` of a batch; `boxes` are (N, 4), or (N, K, 4) with one box per class."""
     images = []
     for windows, target in zip(boxes, targets, strict=True):
-        own = windows if windows.ndim == 2 else windows[:, label]
-        mine = np.flatnonzero(np.asarray(target["labels"]) == label)
+        class_windows = windows if windows.ndim == 2 else windows[:, label]
+        of_class = np.flatnonzero(np.asarray(target["labels"]) == label)
         none = np.zeros(len(target["labels"]), dtype=bool)
-        difficult, crowd = target.get("difficult", none)[mine], target.get("iscrowd", none)[mine]
-        objects = describe_objects(own, target["boxes"][mine], difficult.tolist(), crowd.tolist(), protocol)
-        images.append(ImageOfClass(neighbour_sets(own, nms_threshold), objects))
+        difficult = target.get("difficult", none)[of_class]
+        crowd = target.get("iscrowd", none)[of_class]
+        objects = describe_objects(
+            class_windows, target["boxes"][of_class], difficult.tolist(), crowd.tolist(), protocol
+        )
+        images.append(ImageOfClass(neighbour_sets(class_windows, nms_threshold), objects))
     return ClassScene(images, protocol, threshold)
 
 

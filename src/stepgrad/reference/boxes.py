@@ -1,4 +1,4 @@
-"""Overlap of boxes (x1, y1, x2, y2), straight from the definition."""
+"""Overlap of boxes (x1, y1, x2, y2), straight from the definition: intersection over union (IoU)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The pseudo partial derivatives of a step function, by their definitions: differences and envelopes."""
+"""Pseudo partial derivatives of a step function, by their definitions (Henderson & Ferrari 2016, Sec. 4.3).
+
+SDE and MEE are the paper's; the radius estimator is ours.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from tests.oracles.step_function import Curve, NearestSteps, StepFunction
+from stepgrad.reference.steps import Curve, NearestSteps, StepFunction
 
 
 def difference(rise: Fraction, distance: float, min_step: float) -> Fraction:
@@ -17,14 +20,17 @@ def difference(rise: Fraction, distance: float, min_step: float) -> Fraction:
 
 
 def sde(x: float, steps: NearestSteps, min_step: float = 0.0) -> Fraction:
-    """Mean of the two one-sided difference quotients over the smallest moves that change f."""
+    """Symmetric difference estimator: the mean of the two difference quotients over the smallest moves that change f.
+
+    1/2 [ (f+ - f) / (x+ - x)  +  (f - f-) / (x - x-) ]
+    """
     up = difference(steps.up_value.exact - steps.value.exact, steps.up_at - x, min_step)
     down = difference(steps.value.exact - steps.down_value.exact, x - steps.down_at, min_step)
     return (up + down) / 2
 
 
 def mee(f: StepFunction, min_step: float = 0.0) -> Fraction | None:
-    """Mean slope of the envelopes at x; outside the outermost steps the difference estimator.
+    """Mean envelope estimator: the mean slope of the envelopes at x; outside the outermost steps, SDE.
 
     None where x sits on a step with a value of its own, so that its constant region is a single point.
     """
@@ -47,5 +53,5 @@ def envelope_slope(f: StepFunction, pick: Callable[[Fraction, Fraction], Fractio
 
 
 def radius(curve: Curve, x: float, rho: float) -> Fraction:
-    """Central difference over a fixed distance."""
+    """Radius estimator: the central difference over a fixed distance, (f(x + rho) - f(x - rho)) / (2 rho)."""
     return (curve(x + rho).exact - curve(x - rho).exact) / (2 * Fraction(rho))

@@ -1,4 +1,7 @@
-"""The step function of one score by brute force: evaluate the whole metric between all breakpoints."""
+"""AP after NMS as a step function of one score (Henderson & Ferrari 2016, Sec. 4.4), by brute force.
+
+The metric can only change where the moving score passes another one, so it is evaluated once between all breakpoints.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.oracles.average_precision import AP
-from tests.oracles.class_scene import ClassScene, Scores, class_ap, kept_windows
+from stepgrad.reference.average_precision import AP
+from stepgrad.reference.class_ap import ClassScene, Scores, class_ap, kept_windows
 
 Curve = Callable[[float], AP]
 

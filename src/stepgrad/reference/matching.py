@@ -1,4 +1,4 @@
-"""Which detections are true positives: the rules of PASCAL VOC and of COCO, one detection at a time."""
+"""Which detections are true positives: the rules of PASCAL VOC and of COCO (Henderson & Ferrari 2016, Sec. 2.2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepgrad.metric.protocol import Protocol
-from tests.oracles.boxes import Floats, coverage, iou
+from stepgrad.reference.boxes import Floats, coverage, iou
 
 TRUE, FALSE, IGNORED = "true positive", "false positive", "ignored"
 
