@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from stepgrad.cli import commands, main
+from tests.patience import PATIENCE
 
 COMMANDS = ["demo", "train", "evaluate", "detect", "propose", "doctor"]
 
@@ -34,7 +35,7 @@ def test_help_waits_for_no_large_library(words: list[str]) -> None:
         f"import sys; from stepgrad.cli import main; main({words!r}); "
         "sys.exit(' '.join({'torch', 'numba', 'lightning_fabric', 'matplotlib'} & set(sys.modules)) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -28,6 +28,7 @@ from stepgrad.data.files import WriteError
 from stepgrad.data.proposals.cache import record_path
 from stepgrad.errors import DataError
 from tests.data.builders import write_image, write_voc
+from tests.patience import PATIENCE
 
 pytest.importorskip("cv2.ximgproc", reason="selective search needs the extra `detector`")
 
@@ -192,7 +193,7 @@ if __name__ == "__main__":
     script.write_text(code)
     command = [sys.executable, str(script), str(tmp_path / "cache")]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment)
     assert done.stdout.startswith("WriteError"), done.stderr
     assert "the disk is full" in done.stdout
     assert list((tmp_path / "cache").iterdir()) == []
@@ -203,7 +204,7 @@ def test_interrupt_leaves_a_cache_to_go_on_with(tmp_path: Path) -> None:
 import sys
 from stepgrad.cli.propose import propose
 if __name__ == "__main__":
-    sys.exit(propose("shapes:val,length=300", out=sys.argv[1], workers=2))
+    sys.exit(propose("shapes:val,length=5000", out=sys.argv[1], workers=2))
 """
     script, cache = tmp_path / "script.py", tmp_path / "cache"
     script.write_text(code)
@@ -211,16 +212,16 @@ if __name__ == "__main__":
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while len(list(cache.glob("[!.]*.npz"))) < 3 and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the parent and its workers all get it
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
-    assert "of 300 images: run the same command again to go on" in " ".join(output.split())
+    assert "of 5000 images: run the same command again to go on" in " ".join(output.split())
     assert "Traceback" not in errors
     done = len(list(cache.glob("*.npz")))
-    assert 3 <= done < 300
+    assert 3 <= done < 5000
     assert not list(cache.glob(".*"))
     part = ShapesDataset("val", length=3)
     assert generate_proposals(part, cache).found + generate_proposals(part, cache).found >= 3

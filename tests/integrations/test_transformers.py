@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import stepgrad as sg
 pytest.importorskip("transformers", reason='needs transformers: pip install "stepgrad[transformers]"')
 
 from stepgrad.integrations.transformers import FAMILIES, restore, train_for_map
+from tests.double_precision import double_precision
 from tests.integrations import hf_models
 
 LOW = 0.005  # match threshold at which even random boxes find objects
@@ -22,6 +24,13 @@ COEFFICIENT = {"lw_detr": 3.0, "rf_detr": 3.0}  # of the classification loss; 1 
 WITH_DENOISING = ("rt_detr", "rt_detr_v2", "d_fine")
 every_family = pytest.mark.parametrize("name", hf_models.MODELS)
 one_of_each_kind = pytest.mark.parametrize("name", ["detr", "conditional_detr", "rt_detr", "lw_detr"])
+
+
+@pytest.fixture(autouse=True)
+def _in_double_precision() -> Iterator[None]:
+    """Scores that a softmax and a log_softmax give rank the same, and losses add up in any order."""
+    with double_precision():
+        yield
 
 
 def make(name: str) -> nn.Module:
@@ -259,6 +268,6 @@ def test_preparing_again_takes_the_new_options() -> None:
     train_for_map(model, mode="mix", weight=2.0)
     output = run(model)
     assert float(output.loss.detach()) == pytest.approx(
-        float(run(make("detr")).loss.detach() + output.loss_dict["loss_map"].detach()), rel=1e-5
+        float(run(make("detr")).loss.detach() + output.loss_dict["loss_map"].detach()), rel=1e-12
     )
     assert model.map_loss_switch.weight == 2.0
