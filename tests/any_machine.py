@@ -1,7 +1,8 @@
 """The suite as other machines would run it: `python -m tests.any_machine [--setting NAME ...] [TEST ...]`.
 
 Torch, its libraries, NumPy and numba choose their instructions and their number of threads by the machine; each setting here
-makes them choose otherwise, or makes the machine busy. One line for each setting tells how many tests passed.
+makes them choose otherwise, or makes the machine busy; `other-orders` lets every batch size add up in an order of its own. One
+line for each setting tells how many tests passed.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "OPENBLAS_CORETYPE": "Nehalem",
         "NUMBA_CPU_NAME": "generic",
     },
+    "other-orders": {"PYTEST_ADDOPTS": "-p tests.other_orders"},
     "numpy-baseline": without_numpys_vectors(),
     "1-thread": threads(1),
     "2-threads": threads(2),

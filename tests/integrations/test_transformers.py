@@ -182,7 +182,7 @@ def test_classes_derived_from_a_family_are_of_the_family() -> None:
 
 def test_boxes_without_area_are_ordinary_false_alarms() -> None:
     model = train_for_map(make("yolos"))
-    model.bbox_predictor.layers[-1].bias.data[2:] = -200.0  # the sigmoid of this is 0
+    model.bbox_predictor.layers[-1].bias.data[2:] = -1000.0  # the sigmoid of this is 0
     output = run(model)
     output.loss_dict["loss_ce"].backward()
     assert float(output.pred_boxes[..., 2:].detach().max()) == 0.0

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 
 import numba
 import pytest
@@ -22,12 +23,12 @@ def test_a_long_compilation_is_explained_once(caplog: pytest.LogCaptureFixture) 
         return x + 1
 
     @overload(one_more)
-    def type_one_more(x: object) -> object:
+    def type_one_more(x: int) -> Callable[[int], int]:
         """Runs while what calls `one_more` is compiled, and takes until the word has come."""
         end = time.monotonic() + PATIENCE
         while not caplog.records and time.monotonic() < end:
             time.sleep(0.01)
-        return lambda x: x + 1
+        return one_more
 
     with caplog.at_level(logging.WARNING, "stepgrad"):
         for _ in range(2):
