@@ -21,6 +21,10 @@ class DataError(StepgradError, ValueError):
     """A file on disk is missing, damaged or says something impossible."""
 
 
+class DataWarning(UserWarning):
+    """Data that can be used but hardly means what it says; the message says what it may mean."""
+
+
 class MissingDependencyError(StepgradError, ImportError):
     """An optional package is needed; the message says which extra installs it."""
 

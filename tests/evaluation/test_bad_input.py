@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from stepgrad.errors import ConfigError, InputError, MissingDependencyError, NonFiniteError
+from stepgrad.errors import ConfigError, DataWarning, InputError, MissingDependencyError, NonFiniteError
 from stepgrad.evaluation import Evaluator
 from tests.evaluation.datasets import boxes_at, pred, target
 
@@ -28,9 +28,13 @@ BAD_PREDS = {
     "reversed box": (
         {"boxes": boxes_at(0, 30, width=-1)},
         InputError,
-        "positive width .* detection 0 is .*empty_boxes",
+        "no negative width and height but detection 0 is .*swap its corners",
     ),
-    "empty box": ({"boxes": boxes_at(0, 30, height=0)}, InputError, "positive width and height but detection 0"),
+    "endless area": (
+        {"boxes": boxes_at(0, 30, width=1e155, height=1e154)},
+        InputError,
+        r"areas double precision can hold but detection 0 is \[0.0, 0.0, 1e\+155, 1e\+154\]",
+    ),
     "label too large": (
         {"labels": torch.tensor([0, 2])},
         InputError,
@@ -49,6 +53,14 @@ BAD_PREDS = {
 BAD_TARGETS = {
     "NaN box": ({"boxes": boxes_at(NAN)}, NonFiniteError, r"finite target boxes but target boxes\[0\]"),
     "empty box": ({"boxes": boxes_at(0, width=0)}, InputError, "object 0 is .*mend or drop the annotation"),
+    "endless area": (
+        {"boxes": boxes_at(0, width=1e155, height=1e154)},
+        InputError,
+        r"areas double precision can hold but object 0 is \[0.0, 0.0, 1e\+155, 1e\+154\]; are these pixels",
+    ),
+    "vanishing area": ({"boxes": boxes_at(0, width=1e-200, height=1e-200)}, InputError, "can hold but object 0 is"),
+    "area that is no number": ({"area": torch.tensor([NAN])}, InputError, "areas of at least 0 but .* object 0 is nan"),
+    "negative area": ({"area": torch.tensor([-5.0])}, InputError, "areas of at least 0 but .* object 0 is -5.0; mend"),
     "label": ({"labels": torch.tensor([7])}, InputError, "object 0 has label 7; labels that count background"),
     "difficult": (
         {"difficult": torch.tensor([True, False])},
@@ -89,8 +101,44 @@ def test_inclusive_protocols_accept_boxes_of_one_pixel() -> None:
     evaluator = Evaluator(1, "voc07-devkit")
     evaluator.update([pred(one, [0.9])], [target(one)])
     assert evaluator.compute().map == 1.0
+    with pytest.raises(InputError, match="no negative width"):
+        evaluator.update([pred(boxes_at(5, width=-1.5), [0.9])], [target(one)])
     with pytest.raises(InputError, match="positive width"):
-        evaluator.update([pred(boxes_at(5, width=-1), [0.9])], [target(one)])
+        evaluator.update([pred(one, [0.9])], [target(boxes_at(5, width=-1))])
+
+
+def test_empty_detections_are_refused_on_request() -> None:
+    evaluator = Evaluator(2, empty_boxes="error")
+    with pytest.raises(InputError, match=r'positive width and height but detection 0 is .*empty_boxes="count"'):
+        evaluator.update([pred(boxes_at(0, 30, height=0), [0.9, 0.8])], [GOOD_TARGET])
+
+
+def test_image_that_comes_again_is_warned_of_once() -> None:
+    evaluator, labelled = Evaluator(2), spoiled(GOOD_TARGET, **LABELLED)
+    evaluator.update([GOOD_PRED, GOOD_PRED], [labelled, GOOD_TARGET])
+    evaluator.update([GOOD_PRED], [spoiled(GOOD_TARGET, image_id=1)])  # 1 is only where the one without id stands
+    with pytest.warns(DataWarning, match=r"image 000123 has been handed in before.*counts twice; call reset\(\)"):
+        evaluator.update([GOOD_PRED], [labelled])
+    evaluator.update([GOOD_PRED], [labelled])
+    evaluator.reset()
+    evaluator.update([GOOD_PRED], [labelled])
+    with pytest.warns(DataWarning, match="image 7 has been"):
+        evaluator.update([GOOD_PRED] * 2, [spoiled(GOOD_TARGET, image_id=torch.tensor([7]))] * 2)
+
+
+def test_boxes_beyond_the_areas_of_coco_are_warned_of() -> None:
+    """pycocotools leaves out objects and unmatched detections of more than 1e10 square pixels."""
+    wide = boxes_at(0, width=2e5, height=1e5)
+    evaluator = Evaluator(2, "coco")
+    evaluator.update([pred(wide, [0.9])], [spoiled(target(wide), **LABELLED)])
+    for call in (evaluator.compute, evaluator.coco_numbers):
+        with pytest.warns(DataWarning, match=r"1 objects and 1 detections have areas beyond 1e\+10 .*of image 000123"):
+            call()
+    everything = {"all": (0.0, 1e12), "large": (9216.0, 1e12)}
+    assert evaluator.coco_numbers(areas=everything)["AP"] == pytest.approx(1.0)
+    voc = Evaluator(2, "voc12")
+    voc.update([pred(wide, [0.9])], [target(wide)])
+    assert voc.compute().of_class(0).ap == 1.0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import isfile  # False for names too long for the disk, where pathlib raises
 from pathlib import Path
 
 import numpy as np
@@ -98,13 +99,13 @@ def candidate_folders(path: Path) -> list[Path]:
 def find_image_folder(path: Path, images: list[CocoImage], folder: str | Path | None = None) -> Path:
     """The first folder that holds the first image; then all of them must be there."""
     tried = [Path(folder)] if folder else candidate_folders(path)
-    here = next((place for place in tried if (place / images[0].file_name).is_file()), None)
+    here = next((place for place in tried if isfile(place / images[0].file_name)), None)
     if here is None:
         raise DataError(
             f"{path}: image {images[0].file_name!r} is in none of {', '.join(str(place) for place in tried)}; "
             "name the folder (images=...), or pass need_images=False if only the objects are needed"
         )
-    missing = [image.file_name for image in images if not (here / image.file_name).is_file()]
+    missing = [image.file_name for image in images if not isfile(here / image.file_name)]
     if missing:
         raise DataError(
             f"{here}: {len(missing)} of {len(images)} images are missing, first {missing[0]!r}; restore them, "

@@ -14,7 +14,7 @@ from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset, xyxy_from_xywh
 from stepgrad.data.voc import VOCDataset
 from stepgrad.evaluation.read_files import FileDetections
-from stepgrad.evaluation.records import Evidence, Objects
+from stepgrad.evaluation.records import Evidence, Objects, check_areas
 
 
 def natural_offset(dataset: DetectionDataset) -> float:
@@ -25,33 +25,44 @@ def natural_offset(dataset: DetectionDataset) -> float:
 def evidence_from(dataset: DetectionDataset, found: FileDetections, continuous: bool = False) -> Evidence:
     """Detections and objects in one convention: continuous, or the one of the annotation files."""
     inclusive = not continuous and natural_offset(dataset) == 1.0
-    return Evidence(found.boxes(inclusive), _objects(dataset, inclusive), list(dataset.ids), dataset.class_names)
+    detections, objects = found.boxes(inclusive), _objects(dataset, inclusive)
+    check_areas(detections, dataset.ids, "detection", float(inclusive))
+    check_areas(objects, dataset.ids, "object", float(inclusive))
+    return Evidence(detections, objects, list(dataset.ids), dataset.class_names)
 
 
 def _objects(dataset: DetectionDataset, inclusive: bool) -> Objects:
-    targets = [dataset.target(i) for i in range(len(dataset))]
+    with np.errstate(over="ignore"):  # in single precision, of which boxes and areas are not taken here
+        targets = [dataset.target(i) for i in range(len(dataset))]
     counts = [len(target["labels"]) for target in targets]
     column = lambda key, dtype: np.concatenate(  # noqa: E731
         [np.zeros(0, dtype=dtype), *(target[key].numpy().astype(dtype) for target in targets)]  # type: ignore[literal-required]
     )
+    xywh = _xywh(dataset) if isinstance(dataset, COCODataset) else None
     return Objects(
         images=np.repeat(np.arange(len(targets), dtype=np.int32), counts),
         labels=column("labels", np.int64),
-        boxes=np.concatenate([np.zeros((0, 4)), *(_boxes(dataset, i, inclusive) for i in range(len(targets)))]),
+        boxes=_boxes(dataset, inclusive) if xywh is None else xyxy_from_xywh(xywh),
         difficult=column("difficult", np.bool_),
         crowd=column("iscrowd", np.bool_),
         area=_areas(dataset) if isinstance(dataset, COCODataset) else column("area", np.float64),
+        sizes=None if xywh is None else xywh[:, 2:],  # type: ignore[arg-type]
     )
 
 
-def _boxes(dataset: DetectionDataset, index: int, inclusive: bool) -> NDArray[np.float64]:
+def _boxes(dataset: DetectionDataset, inclusive: bool) -> NDArray[np.float64]:
     """In double precision: targets are float32, which moves boxes with decimals a little."""
     if isinstance(dataset, VOCDataset):
-        return dataset.devkit_boxes(index) if inclusive else dataset.annotations[index].boxes
-    if isinstance(dataset, COCODataset):
-        annotations = dataset.images[index].annotations
-        return xyxy_from_xywh(np.array([a.xywh for a in annotations], dtype=np.float64).reshape(-1, 4))
-    return dataset.target(index)["boxes"].numpy().astype(np.float64)
+        rows = [a.devkit_boxes if inclusive else a.boxes for a in dataset.annotations]
+    else:
+        rows = [dataset.target(i)["boxes"].numpy().astype(np.float64) for i in range(len(dataset))]
+    return np.concatenate([np.zeros((0, 4)), *rows])
+
+
+def _xywh(dataset: COCODataset) -> NDArray[np.float64]:
+    """(G, 4) the numbers of the file."""
+    rows = [annotation.xywh for image in dataset.images for annotation in image.annotations]
+    return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
 
 def _areas(dataset: COCODataset) -> NDArray[np.float64]:

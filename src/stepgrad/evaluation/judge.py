@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric._jit import explain_wait, run_threads
-from stepgrad.metric.arrange import Arrangement, ClassView, Layout, class_average_precision, ranked_list
+from stepgrad.metric.arrange import Areas, Arrangement, ClassView, Layout, class_average_precision, ranked_list
 from stepgrad.metric.average_precision import Ranked
 from stepgrad.metric.batch import Batch
+from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.metric.overlaps import Slots, no_rows
 from stepgrad.metric.protocol import Protocol
@@ -122,7 +123,9 @@ def _class_view(
         crowd=objects.crowd[chosen],
     )
     slots = _plain_slots(counts)
-    arrangement = Arrangement(batch, protocol, None, 1, Layout(slots, no_rows(len(slots.window_of))))
+    sizes = found.sizes[ranked[rank]], objects.sizes[chosen]
+    areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
+    arrangement = Arrangement(batch, protocol, None, 1, Layout(slots, no_rows(len(slots.window_of))), areas)
     return arrangement, arrangement.view(0)
 
 

@@ -24,7 +24,7 @@ def examine_coco(path: Path, images: str | Path | None, need_images: bool, repor
 def _find_folder(path: Path, images: list[CocoImage], folder: str | Path | None, report: Report) -> Path | None:
     """The place that holds most of the images."""
     tried = [Path(folder)] if folder else candidate_folders(path)
-    held = [sum((place / image.file_name).is_file() for image in images if image.file_name) for place in tried]
+    held = [sum(os.path.isfile(place / image.file_name) for image in images if image.file_name) for place in tried]
     if max(held) == 0:
         places = ", ".join(os.path.relpath(place, path.parent) for place in tried)
         fix = "name their folder (--images), or examine the annotations alone (--need_images false)"
@@ -37,7 +37,7 @@ def _find_folder(path: Path, images: list[CocoImage], folder: str | Path | None,
 
 def _entry(image: CocoImage, path: Path, folder: Path | None, categories: dict[int, str], report: Report) -> Entry:
     picture = folder / image.file_name if folder else None
-    if picture and not picture.is_file():
+    if picture and not os.path.isfile(picture):  # False for names too long for the disk, where pathlib raises
         fix = "restore the image, or take it out of the file"
         report(Problem(str(picture), f"no such image ({path.name}, image {image.id})", fix, "error", "image-missing"))
         picture = None

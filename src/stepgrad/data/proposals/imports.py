@@ -31,6 +31,9 @@ def import_npz(path: str | Path) -> PackedProposals:
     if boxes.ndim != 2 or boxes.shape[1] != 4 or ids.ndim != 1 or offsets.ndim != 1:
         shapes = f"{ids.shape}, {offsets.shape}, {boxes.shape}"
         raise DataError(f"{path}: expected ids (n,), offsets (n + 1,), boxes (N, 4) but got {shapes}; make it again")
+    if boxes.dtype.kind not in "iuf" or offsets.dtype.kind not in "iuf":
+        kinds = f"{offsets.dtype} and {boxes.dtype}"
+        raise DataError(f"{path}: expected offsets and boxes of numbers but got {kinds}; make it again")
     check_windows(boxes, str(path))
     return PackedProposals(ids.tolist(), offsets, boxes, str(path))
 
