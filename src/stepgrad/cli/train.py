@@ -16,6 +16,7 @@ from stepgrad.cli.configs import config_options, config_text, presets, read_conf
 from stepgrad.cli.lists import sort_words
 from stepgrad.cli.options import Option, metavar, table, typed, wants_help, with_default
 from stepgrad.errors import ConfigError
+from stepgrad.names import as_text, file_name
 
 if TYPE_CHECKING:
     from stepgrad.train.config import TrainConfig
@@ -84,7 +85,7 @@ def _folder(out: str | None, sources: Sequence[str], config: TrainConfig) -> Pat
     if config.run.devices > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ConfigError("out: several processes must agree on the folder of the run; name it with --out.")
     name = Path(sources[-1]).stem if sources else Path(config.data.path.split(":")[0]).name
-    stem = re.sub(r"[^\w.-]+", "-", name) or "run"
+    stem = file_name(re.sub(r"[^\w.-]+", "-", as_text(name)) or "run")
     return next(folder for n in count(1) if not (folder := Path("runs") / f"{stem}-{n}").exists())
 
 

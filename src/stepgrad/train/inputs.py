@@ -20,6 +20,7 @@ from stepgrad.data.proposals.generate import default_folder
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.data.voc import VOCDataset, folder_name
 from stepgrad.errors import ConfigError, DataError
+from stepgrad.names import to_utf8
 from stepgrad.train.config import DataConfig
 from stepgrad.train.progress import Progress, QuietProgress
 
@@ -90,7 +91,7 @@ def choose_windows(windows: Tensor, most: int | None, key: str, best_first: bool
         return windows
     if best_first:
         return windows[:most]
-    generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+    generator = torch.Generator().manual_seed(zlib.crc32(to_utf8(key)))
     return windows[torch.randperm(len(windows), generator=generator)[:most].sort().values]
 
 
