@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-
+from stepgrad.cli.terminal import Terminal
 from stepgrad.errors import ConfigError
+from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
     from stepgrad.cli.judged import Judged
@@ -77,7 +77,7 @@ def evaluate(
     made = _given(
         detections, run, data, split, class_names, degenerate, empty_boxes, checkpoint, windows, save_detections
     )
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Terminal(markup=False, soft_wrap=True)
     boxes = boxes or ("converted" if run is not None and compare is None else "file")
     protocols = _protocols(protocol or (None if compare else made.protocol), compare, boxes, made.dataset)
     from stepgrad.evaluation.coco_numbers import coco_numbers
@@ -90,7 +90,7 @@ def evaluate(
     if numbers is not None:
         console.print(f"\n{numbers}")
     for note in _notes(made.dataset, made.found, evidence, protocols, boxes, coco):
-        console.print(f"note: {note}", style="dim")
+        console.print(f"note: {visible(note)}", style="dim")
     _write(outcome, numbers, plot, report)
     return 0
 
@@ -135,7 +135,7 @@ def _given(
             raise ConfigError(f"{name}: goes with --run.")
     if detections is None or data is None:
         raise ConfigError("Expected --run, or both --detections (what to judge) and --data (what there was to find).")
-    with Console(stderr=True).status("reading annotations and detections"):
+    with Terminal(stderr=True).status("reading annotations and detections"):
         return read(detections, data, split, class_names, degenerate, empty_boxes)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from stepgrad.cli.progress import RichProgress
+from stepgrad.cli.terminal import Terminal
 from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.data.base import ImageId
 from stepgrad.data.coco import COCODataset
@@ -76,7 +76,7 @@ def run_on(
             f"{'split' if split is not None else 'windows'}: goes with --data; a run is judged on its own validation data."
         )
     run = open_run(Path(folder).expanduser(), checkpoint)
-    with RichProgress(Console(stderr=True, highlight=False)) as progress:
+    with RichProgress(Terminal(stderr=True)) as progress:
         images = _open(run, data, split, windows, progress)
         _check_classes(run, images.dataset)
         progress.say(f"run {run.folder}, step {run.step}: {len(images)} images of {images.dataset.name}")
