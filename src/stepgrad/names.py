@@ -147,6 +147,16 @@ def _from_utf8(data: bytes) -> str:
         return data.decode("utf-8", "surrogateescape")
 
 
+def leads_on(name: str) -> bool:
+    """Whether a name may lead out of the folder it is looked for in: an absolute path, or one with `..`.
+
+    >>> leads_on("a/b.jpg"), leads_on("../b.jpg"), leads_on("/b.jpg")
+    (False, True, True)
+    """
+    path = Path(name)
+    return bool(path.drive or path.root or ".." in path.parts)
+
+
 def is_below(path: Path, folder: Path) -> bool:
     """Whether a path, read literally, stays in a folder. A link in the folder is the doing of whoever made the folder.
 

@@ -29,6 +29,7 @@ def doctor(
     pixels: bool = True,
     limit: int = 20,
     report: str | None = None,
+    images_outside: bool = False,
 ) -> int:
     """List every problem of a dataset with its path and a fix, and count what the dataset holds.
 
@@ -42,6 +43,7 @@ def doctor(
         pixels: Whether to decode every image; false reads only headers, which misses truncated files.
         limit: Show at most this many problems of a kind; 0 shows all.
         report: Write everything found to this JSON file as well.
+        images_outside: COCO files: let file names lead out of the data's folder.
 
     Returns:
         1 if anything would break or spoil training, else 0.
@@ -57,6 +59,7 @@ def doctor(
             need_images=need_images,
             proposals=proposals,
             pixels=pixels,
+            images_outside=images_outside,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     console.print(_table(diagnosis.summary))

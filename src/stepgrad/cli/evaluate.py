@@ -38,6 +38,7 @@ def evaluate(
     checkpoint: str = "best",
     windows: str | None = None,
     save_detections: str | None = None,
+    images_outside: bool = False,
 ) -> int:
     """Judge detections by a protocol, or compare what several protocols say about them.
 
@@ -70,12 +71,23 @@ def evaluate(
             for once and kept.
         save_detections: Write the detections of the run as well: COCO's results to FILE.json, or VOC's text files to a
             folder.
+        images_outside: With --run and --data: let file names in COCO files lead out of the data's folder.
 
     Returns:
         0.
     """
     made = _given(
-        detections, run, data, split, class_names, degenerate, empty_boxes, checkpoint, windows, save_detections
+        detections,
+        run,
+        data,
+        split,
+        class_names,
+        degenerate,
+        empty_boxes,
+        checkpoint,
+        windows,
+        save_detections,
+        images_outside,
     )
     console = Terminal(markup=False, soft_wrap=True)
     boxes = boxes or ("converted" if run is not None and compare is None else "file")
@@ -119,6 +131,7 @@ def _given(
     checkpoint: str,
     windows: str | None,
     save_detections: str | None,
+    images_outside: bool,
 ) -> Judged:
     """What is to be judged: read from files, or made by a run."""
     from stepgrad.cli.judged import read, run_on
@@ -128,7 +141,7 @@ def _given(
             raise ConfigError("Expected --detections (what to judge) or --run (what makes detections), not both.")
         if class_names is not None:
             raise ConfigError("class_names: a run has its own; leave the option out.")
-        return run_on(run, data, split, checkpoint, windows, save_detections)
+        return run_on(run, data, split, checkpoint, windows, save_detections, images_outside)
     only_run = {"windows": windows, "save_detections": save_detections}
     for name, value in only_run.items():
         if value is not None:

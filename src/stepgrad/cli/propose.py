@@ -37,6 +37,7 @@ def propose(
     overwrite: bool = False,
     source: str | None = None,
     images: str | None = None,
+    images_outside: bool = False,
 ) -> int:
     """Search every image of a dataset for windows, keep them on disk, and print how many objects they cover.
 
@@ -53,12 +54,13 @@ def propose(
         overwrite: Make all windows again.
         source: Take the windows from this .npz or .mat file instead of searching, or `built-in` for those of shapes.
         images: COCO files: the folder of the images, if it is not in a usual place.
+        images_outside: COCO files: let file names lead out of the data's folder.
 
     Returns:
         0; 1 if some images could not be searched; 130 after Ctrl-C.
     """
     console = Terminal()
-    dataset = load_dataset(data, split, images=images)
+    dataset = load_dataset(data, split, images=images, images_outside=images_outside)
     folder = Path(out) if out else default_folder(dataset, Path(source).stem if source else mode)
     console.print(f"{len(dataset)} images of {shown(dataset.name)}, windows in {shown(folder)}", soft_wrap=True)
     try:

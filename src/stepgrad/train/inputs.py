@@ -126,7 +126,8 @@ def open_split(config: DataConfig, part: str, progress: Progress | None = None) 
         raise ConfigError(
             f"data.{part}: expected one split here but got {split!r}; only training takes several at once."
         )
-    return open_data(path, split, windows, limit, config.max_windows, config.class_names, progress)
+    outside = config.images_outside
+    return open_data(path, split, windows, limit, config.max_windows, config.class_names, progress, outside)
 
 
 def open_data(
@@ -137,6 +138,7 @@ def open_data(
     max_windows: int | None = None,
     class_names: Sequence[str] | None = None,
     progress: Progress | None = None,
+    images_outside: bool = False,
 ) -> Data:
     """A dataset with its windows, which are searched for if none are named.
 
@@ -146,12 +148,13 @@ def open_data(
         windows: as for `load_proposals`.
         limit: use only the first so many images.
         max_windows: and at most so many windows of each.
+        images_outside: as for `load_dataset`.
 
     >>> open_data("shapes", "val[10:30]").count
     20
     """
     name, first, end = parse_split(split)
-    dataset = load_dataset(path, name, class_names=class_names)
+    dataset = load_dataset(path, name, class_names=class_names, images_outside=images_outside)
     end = len(dataset) if end is None else min(end, len(dataset))
     if first >= end:
         raise DataError(f"{dataset.name}: has {len(dataset)} images, none of them in {split!r}.")
