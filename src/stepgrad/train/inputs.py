@@ -20,7 +20,7 @@ from stepgrad.data.proposals.generate import default_folder
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.data.voc import VOCDataset, folder_name
 from stepgrad.errors import ConfigError, DataError
-from stepgrad.names import to_utf8
+from stepgrad.names import on_disk, to_utf8
 from stepgrad.train.config import DataConfig
 from stepgrad.train.progress import Progress, QuietProgress
 
@@ -194,7 +194,7 @@ def _windows_of(dataset: DetectionDataset, source: str | None, progress: Progres
 def _own_folder(source: str, dataset: DetectionDataset) -> str:
     """Where `source` has a folder with the name of a VOC folder, its windows are there: `proposals/VOC2007`."""
     if isinstance(dataset, VOCDataset):
-        own = Path(source).expanduser() / folder_name(dataset.root)
+        own = Path(on_disk(source)).expanduser() / folder_name(dataset.root)
         return str(own) if own.is_dir() else source
     return source
 
