@@ -140,13 +140,32 @@ def test_empty_folder_is_refused(tmp_path: Path) -> None:
         load_proposals(tmp_path)
 
 
-@pytest.mark.parametrize("image_id", ["2008_000007", "a/b", "..", ".hidden", "50%", "ü x", 7])
+@pytest.mark.parametrize(
+    "image_id", ["2008_000007", "a/b", "..", ".hidden", "50%", "ü x", 7, "", "CON", "a\nb\0", "\ud800"]
+)
 def test_every_id_gets_a_file_of_its_own_in_the_folder(tmp_path: Path, image_id: str | int) -> None:
     path = record_path(tmp_path, image_id)
     assert path.parent == tmp_path
     assert not path.name.startswith(".")
     path.write_bytes(b"")
     assert list(CachedProposals(tmp_path)) == [str(image_id)]
+
+
+def test_long_ids_have_files_of_their_own(tmp_path: Path) -> None:
+    ids = ["x" * 400 + end for end in "ab"]
+    for image_id in ids:
+        record_path(tmp_path, image_id).write_bytes(b"")
+    cached = CachedProposals(tmp_path)
+    assert len({cached.path(image_id) for image_id in ids}) == 2
+    assert all(key in cached for key in cached)
+    assert "x" * 400 not in cached
+
+
+def test_files_whose_names_quote_more_than_necessary_are_found(dataset: VOCDataset, tmp_path: Path) -> None:
+    generate_proposals(dataset, tmp_path / "cache")
+    record_path(tmp_path / "cache", "a").rename(tmp_path / "cache" / "%61.npz")
+    assert generate_proposals(dataset, tmp_path / "cache").found == 2
+    assert len(load_proposals(tmp_path / "cache", dataset)) == 2
 
 
 def test_unreadable_image_is_reported_and_the_rest_goes_on(dataset: VOCDataset, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-
+from stepgrad.cli.terminal import Terminal
 from stepgrad.errors import ConfigError
+from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
     from stepgrad.cli.judged import Judged
@@ -38,6 +38,7 @@ def evaluate(
     checkpoint: str = "best",
     windows: str | None = None,
     save_detections: str | None = None,
+    images_outside: bool = False,
 ) -> int:
     """Judge detections by a protocol, or compare what several protocols say about them.
 
@@ -70,14 +71,25 @@ def evaluate(
             for once and kept.
         save_detections: Write the detections of the run as well: COCO's results to FILE.json, or VOC's text files to a
             folder.
+        images_outside: With --run and --data: let file names in COCO files lead out of the data's folder.
 
     Returns:
         0.
     """
     made = _given(
-        detections, run, data, split, class_names, degenerate, empty_boxes, checkpoint, windows, save_detections
+        detections,
+        run,
+        data,
+        split,
+        class_names,
+        degenerate,
+        empty_boxes,
+        checkpoint,
+        windows,
+        save_detections,
+        images_outside,
     )
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Terminal(markup=False, soft_wrap=True)
     boxes = boxes or ("converted" if run is not None and compare is None else "file")
     protocols = _protocols(protocol or (None if compare else made.protocol), compare, boxes, made.dataset)
     from stepgrad.evaluation.coco_numbers import coco_numbers
@@ -90,7 +102,7 @@ def evaluate(
     if numbers is not None:
         console.print(f"\n{numbers}")
     for note in _notes(made.dataset, made.found, evidence, protocols, boxes, coco):
-        console.print(f"note: {note}", style="dim")
+        console.print(f"note: {visible(note)}", style="dim")
     _write(outcome, numbers, plot, report)
     return 0
 
@@ -119,6 +131,7 @@ def _given(
     checkpoint: str,
     windows: str | None,
     save_detections: str | None,
+    images_outside: bool,
 ) -> Judged:
     """What is to be judged: read from files, or made by a run."""
     from stepgrad.cli.judged import read, run_on
@@ -128,14 +141,14 @@ def _given(
             raise ConfigError("Expected --detections (what to judge) or --run (what makes detections), not both.")
         if class_names is not None:
             raise ConfigError("class_names: a run has its own; leave the option out.")
-        return run_on(run, data, split, checkpoint, windows, save_detections)
+        return run_on(run, data, split, checkpoint, windows, save_detections, images_outside)
     only_run = {"windows": windows, "save_detections": save_detections}
     for name, value in only_run.items():
         if value is not None:
             raise ConfigError(f"{name}: goes with --run.")
     if detections is None or data is None:
         raise ConfigError("Expected --run, or both --detections (what to judge) and --data (what there was to find).")
-    with Console(stderr=True).status("reading annotations and detections"):
+    with Terminal(stderr=True).status("reading annotations and detections"):
         return read(detections, data, split, class_names, degenerate, empty_boxes)
 
 

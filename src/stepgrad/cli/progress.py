@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
 from rich.text import Text
+
+from stepgrad.cli.terminal import Terminal, shown
 
 PAUSE = 10.0
 """Least seconds between plain lines of training steps."""
@@ -35,7 +36,7 @@ class RichProgress:
     """Shows the news of a run; `with RichProgress() as progress: train(config, out, progress=progress)`."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or Terminal()
         self._bars = _Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -108,7 +109,7 @@ class RichProgress:
             self._bars.remove_task(task)
 
     def _print(self, text: str) -> None:
-        self.console.print(escape(text), soft_wrap=True)
+        self.console.print(shown(text), soft_wrap=True)
 
 
 def describe_step(line: Mapping[str, Any], validated: list[float]) -> str:

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from stepgrad.cli.terminal import Terminal, shown
 from stepgrad.data import (
     CachedProposals,
     Recall,
@@ -37,6 +37,7 @@ def propose(
     overwrite: bool = False,
     source: str | None = None,
     images: str | None = None,
+    images_outside: bool = False,
 ) -> int:
     """Search every image of a dataset for windows, keep them on disk, and print how many objects they cover.
 
@@ -53,14 +54,15 @@ def propose(
         overwrite: Make all windows again.
         source: Take the windows from this .npz or .mat file instead of searching, or `built-in` for those of shapes.
         images: COCO files: the folder of the images, if it is not in a usual place.
+        images_outside: COCO files: let file names lead out of the data's folder.
 
     Returns:
         0; 1 if some images could not be searched; 130 after Ctrl-C.
     """
-    console = Console(highlight=False)
-    dataset = load_dataset(data, split, images=images)
+    console = Terminal()
+    dataset = load_dataset(data, split, images=images, images_outside=images_outside)
     folder = Path(out) if out else default_folder(dataset, Path(source).stem if source else mode)
-    console.print(f"{len(dataset)} images of {dataset.name}, windows in {escape(str(folder))}", soft_wrap=True)
+    console.print(f"{len(dataset)} images of {shown(dataset.name)}, windows in {shown(folder)}", soft_wrap=True)
     try:
         with _progress() as bar:
             task = bar.add_task("searching" if source is None else "importing", total=len(dataset))
@@ -83,18 +85,18 @@ def propose(
 
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=Terminal(stderr=True), transient=True)
 
 
 def _print_interrupted(console: Console, folder: Path, total: int) -> None:
     done = len(list(folder.glob("[!.]*.npz")))
-    text = f"stopped; {escape(str(folder))} has {done} of {total} images: run the same command again to go on"
+    text = f"stopped; {shown(folder)} has {done} of {total} images: run the same command again to go on"
     console.print(f"[yellow]{text}[/]", soft_wrap=True)
 
 
 def _print_outcome(console: Console, outcome: Outcome) -> None:
     for message in outcome.failed:
-        console.print(f"[bold red]error[/] {escape(message)}", soft_wrap=True)
+        console.print(f"[bold red]error[/] {shown(message)}", soft_wrap=True)
     console.print(f"{outcome.made} made, {outcome.found} there already, {len(outcome.failed)} failed")
     if outcome.failed:
         console.print("[bold red]some images have no windows; mend them and run the same command again[/]")
@@ -109,7 +111,7 @@ def _table(measured: Recall) -> Table:
     for threshold in measured.thresholds:
         table.add_column(f"recall at IoU {threshold:g}", justify="right")
     for label, name in enumerate(measured.class_names):
-        table.add_row(escape(name), *_shares(int(measured.objects[label]), measured.covered[:, label].tolist()))
+        table.add_row(shown(name), *_shares(int(measured.objects[label]), measured.covered[:, label].tolist()))
     table.add_section()
     total = _shares(int(measured.objects.sum()), measured.covered.sum(axis=1).tolist())
     table.add_row("all", *total, style="bold")

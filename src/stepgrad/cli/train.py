@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from stepgrad.cli.configs import config_options, config_text, presets, read_config
 from stepgrad.cli.lists import sort_words
 from stepgrad.cli.options import Option, metavar, table, typed, wants_help, with_default
+from stepgrad.cli.terminal import Terminal, shown
 from stepgrad.errors import ConfigError
+from stepgrad.names import as_text, file_name
 
 if TYPE_CHECKING:
     from stepgrad.train.config import TrainConfig
@@ -84,7 +85,7 @@ def _folder(out: str | None, sources: Sequence[str], config: TrainConfig) -> Pat
     if config.run.devices > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ConfigError("out: several processes must agree on the folder of the run; name it with --out.")
     name = Path(sources[-1]).stem if sources else Path(config.data.path.split(":")[0]).name
-    stem = re.sub(r"[^\w.-]+", "-", name) or "run"
+    stem = file_name(re.sub(r"[^\w.-]+", "-", as_text(name)) or "run")
     return next(folder for n in count(1) if not (folder := Path("runs") / f"{stem}-{n}").exists())
 
 
@@ -105,8 +106,8 @@ def _resume(values: dict[str, Any]) -> int:
 def _watch(work: Any, opening: str) -> int:
     """Do the work with a bar, and say what came of it."""
     first = os.environ.get("LOCAL_RANK", "0") == "0"
-    console = Console(highlight=False, quiet=not first)  # of several processes, one speaks
-    console.print(escape(opening), soft_wrap=True)
+    console = Terminal(quiet=not first)  # of several processes, one speaks
+    console.print(shown(opening), soft_wrap=True)
     from stepgrad.cli.progress import RichProgress  # these take seconds to import
     from stepgrad.train import engine
 
@@ -114,7 +115,7 @@ def _watch(work: Any, opening: str) -> int:
         with RichProgress(console) as progress:
             result = work(engine, progress)
     except engine.RunInterrupted as stop:
-        console.print(escape(str(stop)), style="yellow", soft_wrap=True)
+        console.print(shown(stop), style="yellow", soft_wrap=True)
         return INTERRUPTED
     _print_result(console, result)
     return 0
@@ -125,9 +126,9 @@ def _print_result(console: Console, result: RunResult) -> None:
         maps = ", ".join(f"{name} {100 * value:.1f}" for name, value in result.maps.items())
         console.print(f"[bold green]mAP {maps}[/] at step {result.best_step}, the best of {result.step} steps")
     if result.report is not None:
-        console.print(f"report    {escape(str(result.report))}", soft_wrap=True)
-    console.print(f"evaluate  stepgrad evaluate --run {escape(str(result.folder))}", soft_wrap=True)
-    console.print(f"detect    stepgrad detect --run {escape(str(result.folder))} photo.jpg", soft_wrap=True)
+        console.print(f"report    {shown(result.report)}", soft_wrap=True)
+    console.print(f"evaluate  stepgrad evaluate --run {shown(result.folder)}", soft_wrap=True)
+    console.print(f"detect    stepgrad detect --run {shown(result.folder)} photo.jpg", soft_wrap=True)
 
 
 def help_page() -> str:

@@ -19,6 +19,7 @@ from stepgrad.data.voc_xml import continuous_from_devkit, devkit_from_continuous
 from stepgrad.errors import DataError, suggest
 from stepgrad.evaluation.records import LARGEST_AREA, Detections
 from stepgrad.evaluation.swapped_format import warn_of_corners
+from stepgrad.names import file_name, name_in, name_of
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,9 @@ def _text_files(path: Path) -> list[Path]:
 
 
 def _class_of(file: Path, class_names: Sequence[str]) -> str | None:
-    fitting = [name for name in class_names if file.stem == name or file.stem.endswith(f"_{name}")]
+    unquoted = name_in(file.stem)
+    fitting = [name for name in class_names if _ends_in(unquoted, name) or _ends_in(file.stem, file_name(name))]
+    fitting = fitting or [name for name in class_names if _ends_in(file.stem, name)]  # others quote nothing
     if fitting:
         return max(fitting, key=len)  # `motor_bike` before `bike`
     if "_det_" in file.name:
@@ -220,6 +223,10 @@ def _class_of(file: Path, class_names: Sequence[str]) -> str | None:
             f"{suggest(word, list(class_names))}"
         )
     return None
+
+
+def _ends_in(stem: str, name: str) -> bool:
+    return stem == name or stem.endswith(f"_{name}")
 
 
 def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
@@ -255,7 +262,8 @@ def _voc_lines(path: Path, reader: _Reader) -> Iterator[tuple[int, list[float]]]
             raise DataError(f"{where}: expected `image score xmin ymin xmax ymax` but got {line.strip()!r}")
         score, x1, y1, x2, y2 = values
         reader.numbers(score, (x1, y1, x2 - x1 + 1.0, y2 - y1 + 1.0), where)
-        yield reader.image(parts[0], where), values
+        image_id = name_of(parts[0])  # our own files quote ids with white space; others quote nothing
+        yield reader.image(image_id if image_id in reader.positions else parts[0], where), values
 
 
 def _arrays(images: list[int], labels: list[int], scores: Any, boxes: NDArray[np.float64]) -> Detections:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stepgrad.detector import FastRCNN, Sampling, WeightsReport
 from stepgrad.losses.score_memory import ScoreMemory
+from stepgrad.names import on_disk
 from stepgrad.train.checkpoint import load_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
 from stepgrad.train.remembering import RememberingMAPLoss
@@ -51,7 +52,7 @@ def own_weights(source: str | None) -> dict[str, Tensor] | None:
     """The weights of a run (the best), or in one of its files; None if `source` is none of these."""
     if source is None:
         return None
-    path = Path(source).expanduser()
+    path = Path(on_disk(str(source))).expanduser()
     if path.is_dir():
         return load_weights(RunFolder(path).best_file)[0]
     if not path.is_file() or path.suffix != ".safetensors":

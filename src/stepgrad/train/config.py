@@ -47,6 +47,8 @@ class DataConfig:
     """VOC folders: the classes in the order of the labels; None: VOC's twenty."""
     flip: bool = True
     """Train on mirror images as well."""
+    images_outside: bool = False
+    """COCO files: let file names lead out of the data's folder."""
 
 
 @dataclass(frozen=True)

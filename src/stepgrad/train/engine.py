@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepgrad.errors import DataError, NonFiniteError, StepgradError
+from stepgrad.names import on_disk
 from stepgrad.train.build import build_model, enter_phase
 from stepgrad.train.checkpoint import Checkpoint, save_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
@@ -112,7 +113,8 @@ class _Engine:
         self.stepper = Stepper(fabric, self.model, config.run.seed, half, config.run.timeout)
         self.restored = checkpoint.optimizer if checkpoint else {}
         self.saved = (self.state.step, self.state.validated)
-        cache = Path(config.run.feature_cache or folder.path / "features")
+        named = config.run.feature_cache
+        cache = Path(on_disk(named)) if named else folder.path / "features"
         self.source = source_for(self.model, cache, f"{self.fabric.device.type} {config.run.precision}")
         self.order = Order(len(self.data), config.data.flip, config.run.seed)
 

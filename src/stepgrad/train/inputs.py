@@ -20,6 +20,7 @@ from stepgrad.data.proposals.generate import default_folder
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.data.voc import VOCDataset, folder_name
 from stepgrad.errors import ConfigError, DataError
+from stepgrad.names import on_disk, to_utf8
 from stepgrad.train.config import DataConfig
 from stepgrad.train.progress import Progress, QuietProgress
 
@@ -90,7 +91,7 @@ def choose_windows(windows: Tensor, most: int | None, key: str, best_first: bool
         return windows
     if best_first:
         return windows[:most]
-    generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+    generator = torch.Generator().manual_seed(zlib.crc32(to_utf8(key)))
     return windows[torch.randperm(len(windows), generator=generator)[:most].sort().values]
 
 
@@ -125,7 +126,8 @@ def open_split(config: DataConfig, part: str, progress: Progress | None = None) 
         raise ConfigError(
             f"data.{part}: expected one split here but got {split!r}; only training takes several at once."
         )
-    return open_data(path, split, windows, limit, config.max_windows, config.class_names, progress)
+    outside = config.images_outside
+    return open_data(path, split, windows, limit, config.max_windows, config.class_names, progress, outside)
 
 
 def open_data(
@@ -136,6 +138,7 @@ def open_data(
     max_windows: int | None = None,
     class_names: Sequence[str] | None = None,
     progress: Progress | None = None,
+    images_outside: bool = False,
 ) -> Data:
     """A dataset with its windows, which are searched for if none are named.
 
@@ -145,12 +148,13 @@ def open_data(
         windows: as for `load_proposals`.
         limit: use only the first so many images.
         max_windows: and at most so many windows of each.
+        images_outside: as for `load_dataset`.
 
     >>> open_data("shapes", "val[10:30]").count
     20
     """
     name, first, end = parse_split(split)
-    dataset = load_dataset(path, name, class_names=class_names)
+    dataset = load_dataset(path, name, class_names=class_names, images_outside=images_outside)
     end = len(dataset) if end is None else min(end, len(dataset))
     if first >= end:
         raise DataError(f"{dataset.name}: has {len(dataset)} images, none of them in {split!r}.")
@@ -190,7 +194,7 @@ def _windows_of(dataset: DetectionDataset, source: str | None, progress: Progres
 def _own_folder(source: str, dataset: DetectionDataset) -> str:
     """Where `source` has a folder with the name of a VOC folder, its windows are there: `proposals/VOC2007`."""
     if isinstance(dataset, VOCDataset):
-        own = Path(source).expanduser() / folder_name(dataset.root)
+        own = Path(on_disk(source)).expanduser() / folder_name(dataset.root)
         return str(own) if own.is_dir() else source
     return source
 

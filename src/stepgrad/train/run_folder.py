@@ -69,12 +69,12 @@ class RunFolder:
     def config(self) -> TrainConfig:
         """The config of the run, as resolved when it began."""
         try:
-            content = yaml.safe_load(self.config_file.read_text())
+            content = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise DataError(
                 f"{self.path}: is no run folder (it has no config.yaml); pass the --out of a training run"
             ) from None
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise DataError(f"{self.config_file}: is damaged ({error}); restore it from a copy") from error
         if not isinstance(content, Mapping):
             raise DataError(f"{self.config_file}: expected keys and values but got {type(content).__name__}")

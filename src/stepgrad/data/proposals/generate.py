@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.files import WriteError
-from stepgrad.data.proposals.cache import Record, check_record, record_path, write_record
+from stepgrad.data.proposals.cache import Record, check_record, record_files, record_path, write_record
 from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search, use_one_thread
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.data.voc import VOCDataset
 from stepgrad.errors import DataError
+from stepgrad.names import as_text, file_name, key_of
 
 Progress = Callable[[], None]
 """Called once for each image that is done."""
@@ -62,7 +63,7 @@ class Job:
 def default_folder(dataset: DetectionDataset, suffix: str) -> Path:
     """`proposals/VOC2012-fast`; the splits of a VOC folder share it, since no two images share an id."""
     name = dataset.root.resolve().name if isinstance(dataset, VOCDataset) else dataset.name
-    return Path("proposals") / re.sub(r"[^\w.-]+", "-", f"{name}-{suffix}")
+    return Path("proposals") / file_name(re.sub(r"[^\w.-]+", "-", as_text(f"{name}-{suffix}")))
 
 
 def generate_proposals(
@@ -99,10 +100,10 @@ def generate_proposals(
 
 def _not_cached(job: Job) -> list[int]:
     """The images without a file; those with one must fit."""
-    todo = []
+    todo, there = [], record_files(job.folder)
     for index, image_id in enumerate(job.dataset.ids):
-        path = record_path(job.folder, image_id)
-        if path.exists():
+        path = there.get(key_of(str(image_id)))
+        if path is not None:
             check_record(path, job.dataset, index, job.settings.to_json())
         else:
             todo.append(index)
@@ -187,10 +188,10 @@ def import_proposals(
     proposals.check(dataset)
     job = Job(dataset, Path(folder), SearchSettings())
     settings = json.dumps({"method": "imported", "source": Path(proposals.source).name})
-    outcome = Outcome()
+    outcome, there = Outcome(), record_files(job.folder)
     for index, image_id in enumerate(dataset.ids):
-        path = record_path(job.folder, image_id)
-        if path.exists() and not overwrite:
+        path = there.get(key_of(str(image_id)))
+        if path is not None and not overwrite:
             check_record(path, dataset, index, settings)
             outcome.found += 1
         else:

@@ -15,6 +15,7 @@ from torch import Tensor
 from stepgrad.data.base import DetectionDataset, ImageId
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.errors import DataError
+from stepgrad.names import on_disk
 
 
 class Proposals(Mapping[ImageId, Tensor], ABC):
@@ -132,7 +133,7 @@ def _open(source: str | Path, dataset: DetectionDataset | None) -> Proposals:
         if not isinstance(dataset, ShapesDataset):
             raise DataError("Only `shapes` has built-in windows; make some for this dataset with `stepgrad propose`")
         return ShapesProposals(dataset)
-    path = Path(source).expanduser()
+    path = Path(on_disk(str(source))).expanduser()
     if path.is_dir():
         return CachedProposals(path)
     if path.suffix == ".npz":
