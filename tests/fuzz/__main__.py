@@ -35,13 +35,19 @@ def main() -> int:
 def _many(name: str, options: argparse.Namespace) -> int:
     count = run_many(READERS[name], range(options.first, options.first + options.cases), options.seconds)
     print(count, flush=True)
-    shown: set[str] = set()
+    shown: set[tuple[str, ...]] = set()
     for number, report in count.escapes.items():
-        last = report.strip().splitlines()[-1][:200]
-        if last[:60] not in shown:
-            print(f"  {again(name, number)}: {last}", flush=True)
-        shown.add(last[:60])
+        place = _place(report)
+        if place not in shown:
+            print(f"  {again(name, number)}: {report.strip().splitlines()[-1][:200]}", flush=True)
+        shown.add(place)
     return len(count.escapes)
+
+
+def _place(report: str) -> tuple[str, ...]:
+    """Where it went wrong, and the kind of error: escapes alike in both are one fault."""
+    lines = report.strip().splitlines()
+    return (lines[-1].partition(":")[0], *[line for line in lines if line.startswith("  File ")][-1:])
 
 
 def _one(name: str, number: int, keep: Path | None) -> int:

@@ -23,9 +23,36 @@ _JSON_RAW = (_DEEP, '{"a":' * 100_000 + "1" + "}" * 100_000, "9" * 5000, "1e999"
 _BOMB = "[&a [x,x,x,x,x,x,x,x,x,x], &b [*a,*a,*a,*a,*a,*a,*a,*a], &c [*b,*b,*b,*b,*b,*b,*b], &d [*c,*c,*c,*c,*c,*c], [*d,*d,*d]]"
 _YAML_RAW = ("[" * 20_000, "9" * 5000, "2001-99-99", "&x [*x]", _BOMB)
 _YAML_TEXT = (
-    *("!!python/object/apply:os.mkdir [executed]", "!!int x", "!!float x", "!!binary '@'", "!!timestamp x", "!!set {a, b}"),
-    *("*nothing", "{<<: [1, 2]}", "{[a]: 1}", "{? {a: 1} : 2}", "1:99:99", "0b", "&a {a: *a}", "2001-01-01", "!!null x"),
-    *("!!omap [a: 1]", "!!pairs [a]", "!!bool 7", "\t", "%TAG ! x", "--- 1\n--- 2", "!x 1", "{a: 1, a: 2}", "'\\ud800'"),
+    *(
+        "!!python/object/apply:os.mkdir [executed]",
+        "!!int x",
+        "!!float x",
+        "!!binary '@'",
+        "!!timestamp x",
+        "!!set {a, b}",
+    ),
+    *(
+        "*nothing",
+        "{<<: [1, 2]}",
+        "{[a]: 1}",
+        "{? {a: 1} : 2}",
+        "1:99:99",
+        "0b",
+        "&a {a: *a}",
+        "2001-01-01",
+        "!!null x",
+    ),
+    *(
+        "!!omap [a: 1]",
+        "!!pairs [a]",
+        "!!bool 7",
+        "\t",
+        "%TAG ! x",
+        "--- 1\n--- 2",
+        "!x 1",
+        "{a: 1, a: 2}",
+        "'\\ud800'",
+    ),
 )
 
 
@@ -71,7 +98,9 @@ def _json_lines(data: bytes, random: Random) -> bytes:
     at = random.randrange(len(lines))
     kind = random.randrange(5)
     if kind == 0:
-        lines.insert(at, random.choice([b"", b"null", b"[]", b"1", b'"x"', b"{}", b"\xff", b'{"kind": "val"}', b'{"step": 1}']))
+        lines.insert(
+            at, random.choice([b"", b"null", b"[]", b"1", b'"x"', b"{}", b"\xff", b'{"kind": "val"}', b'{"step": 1}'])
+        )
     elif kind == 1:
         lines.insert(at, lines[random.randrange(len(lines))])
     else:

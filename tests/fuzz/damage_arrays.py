@@ -44,7 +44,17 @@ def damage_array(array: Any, random: Random) -> Any:
     if kind == 0:
         return _cast(array, random.choice(_TYPES))
     if kind == 1:
-        return random.choice([array.reshape(-1), array[None], array[:0], array.T, np.zeros(()), np.zeros((0, 4)), np.zeros((3, 0))])
+        return random.choice(
+            [
+                array.reshape(-1),
+                array[None],
+                np.atleast_1d(array)[:0],
+                array.T,
+                np.zeros(()),
+                np.zeros((0, 4)),
+                np.zeros((3, 0)),
+            ]
+        )
     if kind == 2:
         return np.zeros(array.shape, dtype=[("a", "f8"), ("b", "U3")])
     if kind in (3, 4) and array.size and array.dtype.kind in "iuf":
@@ -116,7 +126,7 @@ def _zip(members: dict[str, bytes], random: Random) -> bytes:
 
 def pickled() -> bytes:
     """What `numpy.load` or `torch.load` would run if it unpickled."""
-    return pickle.dumps([Payload()])
+    return pickle.dumps([Payload()], protocol=2)  # the newest that torch reads
 
 
 def damage_mat(data: bytes, random: Random) -> bytes:
@@ -138,7 +148,16 @@ def damage_mat(data: bytes, random: Random) -> bytes:
         arrays[random.choice(["x", "boxes", "images"])] = arrays.pop(name)
     elif kind == 2 and value.dtype == object and value.size:
         value.reshape(-1)[random.randrange(value.size)] = random.choice(
-            [np.zeros((2, 5)), np.zeros(0), "x", np.array(["a", "bc"]), {"a": 1}, 1.5, np.array([[1j, 2, 3, 4]]), np.zeros((0, 0))]
+            [
+                np.zeros((2, 5)),
+                np.zeros(0),
+                "x",
+                np.array(["a", "bc"]),
+                {"a": 1},
+                1.5,
+                np.array([[1j, 2, 3, 4]]),
+                np.zeros((0, 0)),
+            ]
         )
     elif kind == 3 and value.dtype == object and value.size:
         at = random.randrange(value.size)

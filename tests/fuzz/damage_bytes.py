@@ -9,7 +9,10 @@ from tests.fuzz.nasty import NAMES
 Files = dict[str, bytes | None]
 """Content by path in the case's folder; None is a folder in the place of a file."""
 
-_INSERTS = (b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\x80", b"\n", b"\x1b[2J", b"{", b"[", b"<", b'"', b"\xed\xa0\x80", b"-", b"9" * 30)
+_INSERTS = (
+    *(b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\x80", b"\n", b"\x1b[2J", b"{", b"[", b"<"),
+    *(b'"', b"\xed\xa0\x80", b"-", b"9" * 30),
+)
 
 
 def damage_bytes(data: bytes, random: Random) -> bytes:
@@ -53,6 +56,10 @@ def damage_folder(files: Files, name: str, random: Random) -> Files:
         return {**files, name: files[random.choice(sorted(files))]}
     folder, slash, own = name.rpartition("/")
     suffix = own[own.rfind(".") :]
-    fits = [n for n in NAMES if n and len(n) < 200 and not set("/\0\\") & set(n) and n not in (".", "..") and n.isprintable()]
+    fits = [
+        n
+        for n in NAMES
+        if n and len(n) < 200 and not set("/\0\\") & set(n) and n not in (".", "..") and n.isprintable()
+    ]
     renamed = f"{folder}{slash}{random.choice(fits)}{suffix}"
     return {**{path: data for path, data in files.items() if path != name}, renamed: files[name]}

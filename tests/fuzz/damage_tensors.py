@@ -73,7 +73,9 @@ def damage_pt(data: bytes, random: Random) -> bytes:
         return damage_bytes(data, random)
     name = random.choice(sorted(state, key=str))
     if kind == 2:
-        state[name] = random.choice([None, 1, "x", [1], {"a": torch.zeros(2)}, state[name], {name: state[name]}, *_tensors()])
+        state[name] = random.choice(
+            [None, 1, "x", [1], {"a": torch.zeros(2)}, state[name], {name: state[name]}, *_tensors()]
+        )
     else:
         new = random.choice(["", "trunk.0.weight", "state_dict", "model", 7, ("a", 1), None])
         state[new] = state.pop(name)
@@ -85,7 +87,11 @@ def damage_pt(data: bytes, random: Random) -> bytes:
 def _tensors() -> list[torch.Tensor]:
     return [
         *(torch.zeros(()), torch.zeros(0), torch.zeros(2, 3), torch.zeros(2, dtype=torch.complex64)),
-        *(torch.zeros(32, 3, 3, 3, device="meta"), torch.zeros(32, 3, 3, 3).to_sparse(), torch.zeros(32, 3, 3, 3).int()),
+        *(
+            torch.zeros(32, 3, 3, 3, device="meta"),
+            torch.zeros(32, 3, 3, 3).to_sparse(),
+            torch.zeros(32, 3, 3, 3).int(),
+        ),
         *(torch.full((32, 3, 3, 3), float("nan")), torch.zeros(32, 3, 3, 3, dtype=torch.complex64)),
         torch.zeros(1).expand(32, 3, 3, 3),
     ]

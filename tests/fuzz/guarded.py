@@ -65,6 +65,7 @@ def _judge(call: Callable[[Path], object], folder: Path, limited: bool) -> Outco
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("error")
+            warnings.simplefilter("ignore", UserWarning)  # is an answer
             with _limits() if limited else nullcontext():
                 call(folder)
     except StepgradError as error:

@@ -175,17 +175,16 @@ def _features(folder: Path) -> None:
 
 def _pictures(folder: Path) -> None:
     from stepgrad.cli.detect import find_pictures, read_upright
-    from stepgrad.data.images import image_to_tensor
-    from stepgrad.errors import DataError
+    from stepgrad.data.images import decode, image_to_tensor
+    from stepgrad.data.problems import Problem, raise_errors
 
-    failed = None
-    for path in find_pictures([str(folder)]):
-        try:
+    seen = {path: decode(path) for path in find_pictures([str(folder)])}
+    for path, picture in seen.items():
+        if not isinstance(picture, Problem):
             image_to_tensor(read_upright(path))
-        except DataError as error:
-            failed = error
-    if failed:
-        raise failed
+    for picture in seen.values():
+        if isinstance(picture, Problem):
+            raise_errors(picture)
 
 
 def _record(folder: Path) -> None:

@@ -35,7 +35,9 @@ def picture(format: str = "PNG", mode: str = "RGB") -> bytes:
 
 
 def _annotation(box: tuple[int, ...], name: str, difficult: int) -> bytes:
-    corners = "".join(f"<{key}>{value}</{key}>" for key, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
+    corners = "".join(
+        f"<{key}>{value}</{key}>" for key, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+    )
     thing = f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox>{corners}</bndbox></object>"
     size = f"<size><width>{SIDE}</width><height>{SIDE}</height><depth>3</depth></size>"
     return f"<annotation><filename>a.png</filename>{size}{thing}{thing}</annotation>".encode()
@@ -57,7 +59,9 @@ def voc() -> Files:
 def _coco_tree() -> dict[str, Any]:
     return {
         "info": {"year": 2026},
-        "images": [{"id": i, "file_name": f"{name}.png", "width": SIDE, "height": SIDE} for i, name in enumerate(IDS, 1)],
+        "images": [
+            {"id": i, "file_name": f"{name}.png", "width": SIDE, "height": SIDE} for i, name in enumerate(IDS, 1)
+        ],
         "categories": [{"id": i, "name": name, "supercategory": "animal"} for i, name in enumerate(NAMES, 3)],
         "annotations": [
             {"id": i, "image_id": i, "category_id": 2 + i, "bbox": [1, 2, 10.5, 12], "area": 126.0, "iscrowd": i - 1}
@@ -120,7 +124,9 @@ def _cached_windows() -> tuple[tuple[str, bytes], ...]:
         record = Record(windows, '{"method": "selective search"}', file_fingerprint(picture_file), "VOC train")
         for image_id in IDS:
             write_record(record_path(Path(place) / "windows", image_id), record)
-        return tuple((f"windows/{path.name}", path.read_bytes()) for path in sorted((Path(place) / "windows").iterdir()))
+        return tuple(
+            (f"windows/{path.name}", path.read_bytes()) for path in sorted((Path(place) / "windows").iterdir())
+        )
 
 
 def cached_windows() -> Files:
@@ -151,8 +157,8 @@ def config() -> Files:
 def log() -> Files:
     """The log of a run that was resumed once."""
     lines: list[dict[str, Any]] = [{"kind": "start", "step": 0, "versions": {"torch": "2"}}]
-    for step in (1, 2, 3):
-        lines.append({"kind": "train", "step": step, "phase": "nll", "loss": 1.5, "losses": {"nll": 1.0, "l4": 0.5}, "map": 0.1})
+    train = {"kind": "train", "phase": "nll", "loss": 1.5, "losses": {"nll": 1.0, "l4": 0.5}, "map": 0.1}
+    lines += [{**train, "step": step} for step in (1, 2, 3)]
     lines.append({"kind": "start", "step": 2})
     lines.append({"kind": "val", "step": 3, "map": {"voc12": 0.25}, "ap": {"voc12": {"cat": 0.5}}, "seconds": 1.0})
     lines.append({"kind": "end", "step": 3, "seconds": 1.0, "best_step": 3, "best_map": 0.25})
@@ -167,13 +173,22 @@ def _run() -> tuple[tuple[str, bytes], ...]:
     from stepgrad.train.config import from_dict
     from stepgrad.train.run_folder import RunFolder
 
-    settings = from_dict({"model": {"backbone": "tiny", "weights": None, "hidden": 2}, "nll": {"steps": 2}})
+    given = {"model": {"backbone": "tiny", "weights": None, "hidden": 2}, "nll": {"steps": 2}, "also_report": ["coco"]}
+    settings = from_dict(given)
     tensors = build_model(settings, len(NAMES), weights=None).state_dict()
     facts = {"class_names": list(NAMES), "step": 2, "thresholds": {"cat": 0.5}}
-    state = {"seconds": 1.0, "validated": 2, "best_step": 2, "best_map": 0.5, "log_length": 0, "class_names": list(NAMES)}
+    state = {
+        "seconds": 1.0,
+        "validated": 2,
+        "best_step": 2,
+        "best_map": 0.5,
+        "log_length": 0,
+        "class_names": list(NAMES),
+    }
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(Path(place) / "run")
-        folder.create(settings)
+        folder.path.mkdir()
+        folder.config_file.write_bytes(yaml.safe_dump(given).encode())  # a whole one takes long to read
         save_weights(folder.best_file, tensors, {"stepgrad": json.dumps(facts)})
         momentum = {f"{name}/momentum_buffer": tensor for name, tensor in tensors.items()}
         for step in (1, 2):
@@ -235,7 +250,11 @@ def pictures() -> Files:
     """The same picture in the usual formats."""
     formats = {"jpg": "JPEG", "png": "PNG", "gif": "GIF", "bmp": "BMP", "tif": "TIFF", "webp": "WEBP"}
     files: Files = {f"a.{suffix}": picture(format) for suffix, format in formats.items()}
-    return files | {"grey.png": picture("PNG", "L"), "palette.png": picture("PNG", "P"), "cmyk.jpg": picture("JPEG", "CMYK")}
+    return files | {
+        "grey.png": picture("PNG", "L"),
+        "palette.png": picture("PNG", "P"),
+        "cmyk.jpg": picture("JPEG", "CMYK"),
+    }
 
 
 def record() -> Files:
