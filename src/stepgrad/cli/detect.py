@@ -148,7 +148,11 @@ def read_upright(path: Path) -> Image.Image:
 
     if not path.exists():
         raise DataError(f"{path}: no such picture.")
-    return ImageOps.exif_transpose(read_image(path))
+    picture = read_image(path)
+    try:
+        return ImageOps.exif_transpose(picture)
+    except Exception:  # a damaged EXIF block says nothing, and the pixels are fine
+        return picture
 
 
 @dataclass(frozen=True)
@@ -250,7 +254,7 @@ class Output:
             return set()
         try:
             return {entry["drawing"] for entry in json.loads(path.read_text())["images"] if entry["drawing"]}
-        except (ValueError, KeyError, TypeError, OSError):
+        except (ValueError, KeyError, TypeError, OSError, RecursionError):
             raise DataError(
                 f"{path}: was not written by `stepgrad detect`; choose another folder with --out."
             ) from None
