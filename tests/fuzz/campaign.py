@@ -12,13 +12,17 @@ from random import Random
 
 from tests.fuzz.damage import damage
 from tests.fuzz.damage_bytes import Files
+from tests.fuzz.doors import DOORS, Door
 from tests.fuzz.guarded import Outcome, run_case
-from tests.fuzz.readers import Reader
+from tests.fuzz.readers import READERS, Reader
+
+SUBJECTS: dict[str, Reader | Door] = {**READERS, **DOORS}
+"""Everything that is tried."""
 
 
 @dataclass
 class Count:
-    """What came of the cases of one reader."""
+    """What came of the cases of one reader or door."""
 
     reader: str
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -40,20 +44,30 @@ def files_of(reader: Reader, number: int) -> Files:
     return damage(reader.seed(), Random(f"{reader.name} {number}"))
 
 
-def run_number(reader: Reader, number: int, guard: Path) -> Outcome:
+def run_number(subject: Reader | Door, number: int, guard: Path) -> Outcome:
     """One case."""
-    return run_case(guard, files_of(reader, number), reader.call)
+    if isinstance(subject, Door):
+        arguments = subject.damaged(number)
+        return run_case(guard, {}, lambda _: subject.enter(arguments))
+    return run_case(guard, files_of(subject, number), subject.call)
 
 
-def run_many(reader: Reader, numbers: Iterable[int], seconds: float = float("inf")) -> Count:
-    """Cases one after the other, until the time is up; the undamaged files must get an answer first."""
-    count, start = Count(reader.name), time.monotonic()
+def _run_undamaged(subject: Reader | Door, guard: Path) -> Outcome:
+    """Without limits: the first call of all compiles kernels."""
+    if isinstance(subject, Door):
+        return run_case(guard, {}, lambda _: subject.enter(subject.arguments()), limited=False)
+    return run_case(guard, subject.seed(), subject.call, limited=False)
+
+
+def run_many(subject: Reader | Door, numbers: Iterable[int], seconds: float = float("inf")) -> Count:
+    """Cases one after the other, until the time is up; undamaged input must get an answer first."""
+    count, start = Count(subject.name), time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         guard = Path(place).resolve() / "guard"
-        whole = run_case(guard, reader.seed(), reader.call, limited=False)
-        assert whole.kind == "answer", f"{reader.name}: the undamaged files: {whole.report}"
+        whole = _run_undamaged(subject, guard)
+        assert whole.kind == "answer", f"{subject.name}: undamaged: {whole.report}"
         for number in numbers:
-            outcome = run_number(reader, number, guard)
+            outcome = run_number(subject, number, guard)
             count.outcomes[outcome.kind] += 1
             if outcome.kind == "escape":
                 count.escapes[number] = outcome.report

@@ -68,9 +68,16 @@ def damage(files: Files, random: Random) -> Files:
         elif random.random() < 0.2:
             files = {**files, name: damage_bytes(data, random)}
         else:
-            by_format = _BY_SUFFIX.get(name[name.rfind(".") :], damage_bytes)
-            files = {**files, name: by_format(data, random)}
+            files = {**files, name: _damage_by_format(name, data, random)}
     return files
+
+
+def _damage_by_format(name: str, data: bytes, random: Random) -> bytes:
+    """By the rules of the format; data that earlier damage put beyond them gets some more, without rules."""
+    try:
+        return _BY_SUFFIX.get(name[name.rfind(".") :], damage_bytes)(data, random)
+    except Exception:
+        return damage_bytes(data, random)
 
 
 def _choose(files: Files, random: Random) -> str:

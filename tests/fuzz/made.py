@@ -32,6 +32,12 @@ def _best(facts: Any) -> Files:
     return {"run/best.safetensors": tensors({"stepgrad": facts if isinstance(facts, str) else json.dumps(facts)})}
 
 
+def _box(far: float) -> Files:
+    corners = f"<xmin>1</xmin><ymin>1</ymin><xmax>{far}</xmax><ymax>9</ymax>"
+    thing = f"<object><name>cat</name><bndbox>{corners}</bndbox></object>"
+    return {"VOC/Annotations/a.xml": f"<annotation>{thing}</annotation>".encode()}
+
+
 def _log(*lines: dict[str, Any]) -> Files:
     return {"log.jsonl": b"".join(json.dumps(line).encode() + b"\n" for line in lines)}
 
@@ -39,6 +45,7 @@ def _log(*lines: dict[str, Any]) -> Files:
 _FACTS = {"class_names": ["cat"], "step": 2}
 
 CASES: dict[tuple[str, str], Files] = {
+    **{(reader, "box-at-1e300"): _box(1e300) for reader in ("voc", "voc-drop", "voc-doctor")},
     ("log", "no-step"): _log({"kind": "train"}, {"kind": "train", "step": 1}),
     ("log", "step-a-string"): _log({"kind": "train", "step": "1"}, {"kind": "train", "step": 1}),
     ("log", "losses-a-number"): _log({"kind": "train", "step": 1, "losses": 0.5}),
