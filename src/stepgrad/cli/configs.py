@@ -14,6 +14,7 @@ from stepgrad.cli.options import Option, fields_help
 from stepgrad.errors import ConfigError, suggest
 from stepgrad.names import on_disk
 from stepgrad.train.config import TrainConfig, from_dict, to_dict
+from stepgrad.train.yaml_text import load_yaml
 
 _PRESETS = files("stepgrad") / "presets"
 
@@ -72,7 +73,7 @@ def _read(source: str) -> dict[str, Any]:
     else:
         text = _read_file(source)
     try:
-        content = yaml.safe_load(text)
+        content = load_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: is not yaml: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict | None):

@@ -152,7 +152,11 @@ def read_upright(path: Path) -> Image.Image:
 
     if not path.exists():
         raise DataError(f"{path}: no such picture.")
-    return ImageOps.exif_transpose(read_image(path))
+    picture = read_image(path)
+    try:
+        return ImageOps.exif_transpose(picture)
+    except Exception:  # a damaged EXIF block says nothing, and the pixels are fine
+        return picture
 
 
 @dataclass(frozen=True)

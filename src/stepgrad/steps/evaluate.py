@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError, InputError, NonFiniteError
+from stepgrad.plain_tensors import refuse_unreadable
 
 Floats = NDArray[np.float64]
 _NUMBERS_AT_ONCE = 1 << 22  # a vectorised call never gets more input than this: 32 MB
@@ -115,6 +116,7 @@ def _plain(given: Any) -> NDArray[Any]:
 
 def _checked_point(x: Any) -> tuple[Floats, tuple[int, ...]]:
     """x flat in float64, and its shape."""
+    refuse_unreadable(x)
     if isinstance(x, torch.Tensor):
         if not x.is_floating_point():
             raise InputError(f"Expected x to hold floating-point numbers but got {x.dtype}; call x.float() first.")

@@ -59,8 +59,11 @@ def own_weights(source: str | None) -> dict[str, Tensor] | None:
         return None
     if path.parent.name == "checkpoints":
         return load_checkpoint(path).weights
-    with safe_open(path, "pt") as file:
-        is_own = "stepgrad" in (file.metadata() or {})
+    try:
+        with safe_open(path, "pt") as file:
+            is_own = "stepgrad" in (file.metadata() or {})
+    except Exception:  # not safetensors at all: who reads it next says so
+        return None
     return load_weights(path)[0] if is_own else None
 
 

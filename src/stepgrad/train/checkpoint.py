@@ -102,11 +102,21 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise DataError(f"{error}; {_offer(path)}") from error
     if not {"step", "state"} <= set(metadata):
         raise DataError(f"{path}: holds weights only; expected a checkpoint, as they lie in the folder checkpoints/")
+    try:
+        return _checkpoint(tensors, metadata)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(f"{path}: is no checkpoint of stepgrad ({error!r}); {_offer(path)}") from error
+
+
+def _checkpoint(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Checkpoint:
     parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")
         parts[part][rest] = tensor
-    return Checkpoint(int(metadata["step"]), state=json.loads(metadata["state"]), **parts)
+    state = json.loads(metadata["state"])
+    if not isinstance(state, dict):
+        raise TypeError(f"a state of {type(state).__name__}")
+    return Checkpoint(int(metadata["step"]), state=state, **parts)
 
 
 def _to_json(state: dict[str, Any]) -> str:

@@ -41,8 +41,11 @@ class FeatureCache:
             return None  # names of files are shortened hashes
         from stepgrad.detector import Features  # brings torchvision, which a cache that is only named can do without
 
-        x, y = json.loads(facts["scale"])
-        return Features(tensors["map"], (x, y))
+        try:
+            x, y = json.loads(facts["scale"])
+            return Features(tensors["map"], (float(x), float(y)))
+        except (KeyError, ValueError, TypeError, RecursionError):
+            return None  # written by something else
 
     def put(self, key: str, features: Features) -> None:
         """Keep features under a key, instead of those that were there."""

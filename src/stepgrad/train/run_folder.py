@@ -17,6 +17,7 @@ from stepgrad.errors import ConfigError, DataError
 from stepgrad.train.checkpoint import Checkpoint, checkpoint_step, list_checkpoints, load_checkpoint
 from stepgrad.train.config import TrainConfig, from_dict, to_dict
 from stepgrad.train.weights_file import load_weights
+from stepgrad.train.yaml_text import load_yaml
 
 if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN
@@ -69,7 +70,7 @@ class RunFolder:
     def config(self) -> TrainConfig:
         """The config of the run, as resolved when it began."""
         try:
-            content = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
+            content = load_yaml(self.config_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise DataError(
                 f"{self.path}: is no run folder (it has no config.yaml); pass the --out of a training run"
@@ -175,10 +176,11 @@ def open_run(folder: str | Path, checkpoint: str | int = "best") -> Run:
     else:
         tensors, facts = _of_step(run, checkpoint)
     names = tuple(facts["class_names"])
+    thresholds = facts.get("thresholds") or {}
     model = build_model(config, len(names), weights=None)
     load_into(model, tensors, str(folder))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Run(run.path, config, model.eval(), names, int(facts["step"]), facts.get("thresholds") or {})
+    return Run(run.path, config, model.eval(), names, facts["step"], thresholds)
 
 
 def _best(run: RunFolder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -188,7 +190,7 @@ def _best(run: RunFolder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         tensors, metadata = load_weights(run.best_file)
     except DataError as error:
         raise DataError(f"{error}, or pass --checkpoint last") from error
-    return tensors, json.loads(metadata["stepgrad"])
+    return tensors, _facts(run.best_file, metadata.get("stepgrad", ""))
 
 
 def _of_step(run: RunFolder, which: str | int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -197,7 +199,22 @@ def _of_step(run: RunFolder, which: str | int) -> tuple[dict[str, torch.Tensor],
     found = run.checkpoint(None if which == "last" else int(which))
     if found is None:
         raise DataError(f"{run.path}: has no checkpoint yet; train on with `stepgrad train --resume {run.path}`")
-    return found.weights, {**found.state, "step": found.step}
+    return found.weights, _facts(run.checkpoints, json.dumps({**found.state, "step": found.step}))
+
+
+def _facts(source: Path, text: str) -> dict[str, Any]:
+    """What a file says of its run: class_names and step, and thresholds where it was validated."""
+    try:
+        facts = json.loads(text)
+        names, thresholds = facts["class_names"], facts.get("thresholds") or {}
+        sound = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+        sound = sound and type(facts["step"]) is int
+        sound = sound and all(isinstance(number, (int, float)) for number in thresholds.values())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        sound = False
+    if not sound:
+        raise DataError(f"{source}: does not say which classes and step it is of; was it written by `stepgrad train`?")
+    return dict(facts)
 
 
 def load_into(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], source: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,8 @@ from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset, ImageId
 from stepgrad.data.files import write_whole
+from stepgrad.data.proposals.imports import check_windows
+from stepgrad.data.proposals.npz import NUMBERS, TEXTS, read_arrays
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.errors import DataError
 from stepgrad.names import file_name, key_of, name_in
@@ -63,13 +64,15 @@ def write_record(path: Path, record: Record) -> None:
 def read_record(path: Path) -> Record:
     """Read a record, or say what is wrong with it."""
     try:
-        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:  # NumPy leaves bad files open
-            texts = (str(file[key][()]) for key in ("settings", "fingerprint", "dataset"))
-            return Record(file["boxes"].reshape(-1, 4), *texts)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise DataError(f"{path}: is damaged or no proposal cache file ({error}); delete it and go on") from error
+        arrays = read_arrays(path, {"boxes": NUMBERS, "settings": TEXTS, "fingerprint": TEXTS, "dataset": TEXTS})
+        windows, texts = arrays.pop("boxes"), [str(text[()]) for text in arrays.values()]
+        if windows.size % 4:
+            raise DataError(f"{path}: expected windows (N, 4) but got {windows.shape}")
+        check_windows(windows.reshape(-1, 4), str(path))
+    except DataError as error:
+        what = str(error).removeprefix(f"{path}: ")
+        raise DataError(f"{path}: is damaged or no proposal cache file ({what}); delete it and go on") from error
+    return Record(windows.reshape(-1, 4), *texts)
 
 
 class CachedProposals(Proposals):
