@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from stepgrad.train.run_folder import Log, RunFolder
+from stepgrad.data.files import WriteError, explain
+from stepgrad.train.log_file import Log
+from stepgrad.train.run_folder import RunFolder
 from stepgrad.train.state import State
 
 PACKAGES = ("stepgrad", "torch", "torchvision", "numpy", "numba", "lightning-fabric")
@@ -39,7 +41,11 @@ class RunLog:
 
         self.lines = Log(folder.log_file, length)
         purge = step + 1 if step else None  # events of steps that will be taken again are hidden
-        self.events = SummaryWriter(str(folder.events), purge_step=purge)
+        try:
+            self.events = SummaryWriter(str(folder.events), purge_step=purge)
+        except OSError as error:
+            self.lines.close()
+            raise WriteError(explain(folder.events, error)) from error
 
     def write(self, line: Mapping[str, Any]) -> None:
         self.lines.write(line)

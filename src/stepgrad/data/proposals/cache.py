@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,11 @@ class CachedProposals(Proposals):
     def __len__(self) -> int:
         return len(self._keys)
 
-    def check(self, dataset: DetectionDataset, verify: bool = True) -> None:
-        super().check(dataset, verify)
+    def check(self, dataset: DetectionDataset, verify: bool = True, indices: Sequence[int] | None = None) -> None:
+        super().check(dataset, verify, indices)
         if verify:
-            for index, image_id in enumerate(dataset.ids):
-                check_record(record_path(self.folder, image_id), dataset, index)
+            for index in range(len(dataset)) if indices is None else indices:
+                check_record(record_path(self.folder, dataset.ids[index]), dataset, index)
 
 
 def misfit(record: Record, fingerprint: str, dataset: str, settings: str | None = None) -> str | None:
