@@ -281,7 +281,7 @@ def test_windows_of_different_settings_are_not_mixed_by_two_searches_at_once(tmp
             (tmp_path / "other" / f"{dataset.ids[0]}.npz").rename(record_path(cache, dataset.ids[0]))
             first.close()
 
-        with pytest.raises(DataError, match='was made with .*"min_side": 20.*not with'):
+        with pytest.raises(DataError, match=r'was made with .*"min_side": 20.*not with'):
             generate_proposals(dataset, cache, say=let_the_first_finish)
     assert list(CachedProposals(cache)) == [str(dataset.ids[0])]
 
@@ -294,7 +294,7 @@ def test_cached_windows_are_found_while_another_process_searches(tmp_path: Path)
 
 
 def test_two_commands_at_once_make_the_cache_of_one(tmp_path: Path) -> None:
-    words = ["-m", "stepgrad.cli", "propose", "--data", "shapes:val,length=12", "--workers", "1", "--out"]
+    words = ["-m", "stepgrad.cli", "propose", "shapes:val,length=12", "--workers", "1", "--out"]
     commands = [[sys.executable, *words, str(tmp_path / "cache")] for _ in range(2)]
     both = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for command in commands
@@ -310,7 +310,7 @@ def test_two_commands_at_once_make_the_cache_of_one(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 def test_the_workers_of_a_killed_search_end_and_the_next_search_works_at_once(tmp_path: Path) -> None:
-    words = ["-m", "stepgrad.cli", "propose", "--data", "shapes:val,length=300", "--workers", "2", "--out"]
+    words = ["-m", "stepgrad.cli", "propose", "shapes:val,length=300", "--workers", "2", "--out"]
     process = subprocess.Popen([sys.executable, *words, str(tmp_path / "cache")], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 240
     while len(list(tmp_path.glob("cache/[!.]*.npz"))) < 2 and time.monotonic() < deadline and process.poll() is None:

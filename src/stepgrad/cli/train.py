@@ -118,15 +118,15 @@ def _watch(work: Any, opening: str) -> int:
     except engine.RunInterrupted as stop:
         console.print(escape(str(stop)), style="yellow", soft_wrap=True)
         return INTERRUPTED
-    _print_result(console, result)
-    console.print(f"time      {describe_times(time.monotonic() - began, result.seconds)}", soft_wrap=True)
+    _print_result(console, result, time.monotonic() - began)
     return 0
 
 
-def _print_result(console: Console, result: RunResult) -> None:
+def _print_result(console: Console, result: RunResult, seconds: float) -> None:
     if result.maps:
         maps = ", ".join(f"{name} {100 * value:.1f}" for name, value in result.maps.items())
         console.print(f"[bold green]mAP {maps}[/] at step {result.best_step}, the best of {result.step} steps")
+    console.print(f"time      {describe_times(seconds, result.seconds)}", soft_wrap=True)
     if result.report is not None:
         console.print(f"report    {escape(str(result.report))}", soft_wrap=True)
     console.print(f"evaluate  stepgrad evaluate --run {escape(str(result.folder))}", soft_wrap=True)
