@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal, shown
 from stepgrad.data import (
     CachedProposals,
+    DetectionDataset,
     Recall,
     SearchSettings,
     generate_proposals,
@@ -20,7 +21,7 @@ from stepgrad.data import (
     load_proposals,
     recall,
 )
-from stepgrad.data.proposals.generate import Outcome, default_folder
+from stepgrad.data.proposals.generate import Outcome, default_folder, missing_windows
 from stepgrad.data.proposals.search import Mode
 
 INTERRUPTED = 130
@@ -64,15 +65,12 @@ def propose(
     folder = Path(out) if out else default_folder(dataset, Path(source).stem if source else mode)
     console.print(f"{len(dataset)} images of {shown(dataset.name)}, windows in {shown(folder)}", soft_wrap=True)
     try:
-        with _progress() as bar:
-            task = bar.add_task("searching" if source is None else "importing", total=len(dataset))
-            tick = lambda: bar.advance(task)  # noqa: E731
+        with RichProgress(Terminal(stderr=True)) as progress:
             if source is not None:
-                windows = load_proposals(source, dataset)
-                outcome = import_proposals(windows, dataset, folder, overwrite, tick)
+                outcome = _import(dataset, folder, source, overwrite, progress)
             else:
-                workers = workers or os.cpu_count() or 1
-                outcome = generate_proposals(dataset, folder, SearchSettings(mode, min_side), workers, overwrite, tick)
+                settings = SearchSettings(mode, min_side)
+                outcome = _search(dataset, folder, settings, workers or os.cpu_count() or 1, overwrite, progress)
     except KeyboardInterrupt:
         _print_interrupted(console, folder, len(dataset))
         return INTERRUPTED
@@ -83,9 +81,30 @@ def propose(
     return 0
 
 
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Terminal(stderr=True), transient=True)
+def _import(dataset: DetectionDataset, folder: Path, source: str, overwrite: bool, progress: RichProgress) -> Outcome:
+    windows = load_proposals(source, dataset)
+    with progress.stage("importing", len(dataset)) as tick:
+        return import_proposals(windows, dataset, folder, overwrite, tick, say=progress.say)
+
+
+def _search(
+    dataset: DetectionDataset,
+    folder: Path,
+    settings: SearchSettings,
+    workers: int,
+    overwrite: bool,
+    progress: RichProgress,
+) -> Outcome:
+    """Search the images that need it; only these count for the time left."""
+    todo = list(range(len(dataset))) if overwrite else missing_windows(dataset, folder, settings)
+    if not todo:
+        return Outcome(found=len(dataset))
+    with progress.stage("searching", len(todo)) as tick:
+        outcome = generate_proposals(
+            dataset, folder, settings, workers, overwrite, tick, indices=todo, say=progress.say
+        )
+    outcome.found += len(dataset) - len(todo)
+    return outcome
 
 
 def _print_interrupted(console: Console, folder: Path, total: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,7 +33,9 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     Unless `durable`, nothing waits for the disk: after a power cut the file may be there with wrong bytes in it, so the
     reader must be able to tell.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = path.with_name(
+        f".{path.name}.{secrets.token_hex(8)}.tmp"
+    )  # pids repeat over machines, and threads share one
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "wb") as handle:
@@ -42,7 +45,7 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
                 os.fsync(handle.fileno())
         os.replace(beside, path)
     except OSError as error:
-        raise WriteError(_explain(path, error)) from error
+        raise WriteError(explain(path, error)) from error
     finally:
         _remove(beside)
     if durable:
@@ -82,7 +85,8 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _explain(path: Path, error: OSError) -> str:
+def explain(path: Path, error: OSError) -> str:
+    """Why a path could not be written to, and the way out."""
     reason = error.strerror or type(error).__name__
     if error.errno in _NO_ROOM:
         return f"{path}: the disk is full ({reason}); nothing was overwritten; make room and run it again"

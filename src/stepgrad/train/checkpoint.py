@@ -7,6 +7,7 @@ and that is within the `keep` newest is there, whole.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Collection
@@ -70,8 +71,15 @@ def checkpoint_step(path: str | Path) -> int:
 
 def list_checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a folder by ascending step; they are whole unless the disk damaged them."""
-    paths = [path for path in Path(folder).glob("step-*.safetensors") if _NAME.fullmatch(path.name)]
-    return sorted(paths, key=checkpoint_step)
+    try:
+        names = os.listdir(folder)  # a glob finds nothing in a folder that cannot be read, and the run would start anew
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be read ({error.strerror}); make it a folder that you can read, or start a new run"
+        ) from error
+    return sorted((Path(folder) / name for name in names if _NAME.fullmatch(name)), key=checkpoint_step)
 
 
 def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int, pinned: Collection[int] = ()) -> Path:

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from stepgrad.data.files import WriteError, explain
 from stepgrad.names import visible
-from stepgrad.train.run_folder import Log, RunFolder
+from stepgrad.train.log_file import Log
+from stepgrad.train.run_folder import RunFolder
 from stepgrad.train.state import State
 
 PACKAGES = ("stepgrad", "torch", "torchvision", "numpy", "numba", "lightning-fabric")
@@ -40,7 +42,11 @@ class RunLog:
     def __init__(self, folder: RunFolder, length: int, step: int) -> None:
         self.lines = Log(folder.log_file, length)
         purge = step + 1 if step else None  # events of steps that will be taken again are hidden
-        self.events = _open_events(folder.events, purge)
+        try:
+            self.events = _open_events(folder.events, purge)
+        except OSError as error:
+            self.lines.close()
+            raise WriteError(explain(folder.events, error)) from error
 
     def write(self, line: Mapping[str, Any]) -> None:
         self.lines.write(line)

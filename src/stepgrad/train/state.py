@@ -21,6 +21,8 @@ class RunResult:
     maps: dict[str, float]
     """mAP of the best checkpoint, by protocol."""
     report: Path | None
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time went since the run was started or resumed, by part of the work."""
 
 
 def _fits(value: Any, default: Any) -> bool:

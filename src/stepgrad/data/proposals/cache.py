@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,11 +104,11 @@ class CachedProposals(Proposals):
     def __len__(self) -> int:
         return len(self._files)
 
-    def check(self, dataset: DetectionDataset, verify: bool = True) -> None:
-        super().check(dataset, verify)
+    def check(self, dataset: DetectionDataset, verify: bool = True, indices: Sequence[int] | None = None) -> None:
+        super().check(dataset, verify, indices)
         if verify:
-            for index, image_id in enumerate(dataset.ids):
-                check_record(self.path(image_id), dataset, index)
+            for index in range(len(dataset)) if indices is None else indices:
+                check_record(self.path(dataset.ids[index]), dataset, index)
 
 
 def misfit(record: Record, fingerprint: str, dataset: str, settings: str | None = None) -> str | None:
