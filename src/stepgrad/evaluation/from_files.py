@@ -1,8 +1,8 @@
-"""Evidence from a dataset and a file of detections, in the pixel convention of the one or of the other.
+"""Evidence from a dataset and a file of detections, in the pixel convention of the dataset.
 
 VOC's files number pixels from 1 and include both corners: a box from 1 to 10 is ten pixels wide, and protocols with
-`pixel_offset` 1 count it so. COCO's boxes are continuous. Evaluating "as in the files" takes the objects' numbers as they
-stand and, where detections come in the other convention, converts those.
+`pixel_offset` 1 count it so. COCO's boxes are continuous. Evidence is in the convention of the annotation files, whose
+numbers are never touched; detections that come in the other one are converted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,25 @@ def natural_offset(dataset: DetectionDataset) -> float:
     return 1.0 if isinstance(dataset, VOCDataset) else 0.0
 
 
-def evidence_from(dataset: DetectionDataset, found: FileDetections, continuous: bool = False) -> Evidence:
-    """Detections and objects in one convention: continuous, or the one of the annotation files."""
-    inclusive = not continuous and natural_offset(dataset) == 1.0
-    return Evidence(found.boxes(inclusive), _objects(dataset, inclusive), list(dataset.ids), dataset.class_names)
+def evidence_from(dataset: DetectionDataset, found: FileDetections, as_they_stand: bool = False) -> Evidence:
+    """Detections and objects in the convention of the annotation files.
+
+    Args:
+        dataset: the objects.
+        found: the detections.
+        as_they_stand: every protocol counts these very numbers; otherwise each gets them in its own convention.
+    """
+    offset = natural_offset(dataset)
+    return Evidence(
+        found.boxes(inclusive=offset == 1.0),
+        _objects(dataset),
+        list(dataset.ids),
+        dataset.class_names,
+        pixel_offset=None if as_they_stand else offset,
+    )
 
 
-def _objects(dataset: DetectionDataset, inclusive: bool) -> Objects:
+def _objects(dataset: DetectionDataset) -> Objects:
     targets = [dataset.target(i) for i in range(len(dataset))]
     counts = [len(target["labels"]) for target in targets]
     column = lambda key, dtype: np.concatenate(  # noqa: E731
@@ -37,17 +49,17 @@ def _objects(dataset: DetectionDataset, inclusive: bool) -> Objects:
     return Objects(
         images=np.repeat(np.arange(len(targets), dtype=np.int32), counts),
         labels=column("labels", np.int64),
-        boxes=np.concatenate([np.zeros((0, 4)), *(_boxes(dataset, i, inclusive) for i in range(len(targets)))]),
+        boxes=np.concatenate([np.zeros((0, 4)), *(_boxes(dataset, i) for i in range(len(targets)))]),
         difficult=column("difficult", np.bool_),
         crowd=column("iscrowd", np.bool_),
         area=_areas(dataset) if isinstance(dataset, COCODataset) else column("area", np.float64),
     )
 
 
-def _boxes(dataset: DetectionDataset, index: int, inclusive: bool) -> NDArray[np.float64]:
+def _boxes(dataset: DetectionDataset, index: int) -> NDArray[np.float64]:
     """In double precision: targets are float32, which moves boxes with decimals a little."""
     if isinstance(dataset, VOCDataset):
-        return dataset.devkit_boxes(index) if inclusive else dataset.annotations[index].boxes
+        return dataset.devkit_boxes(index)
     if isinstance(dataset, COCODataset):
         annotations = dataset.images[index].annotations
         return xyxy_from_xywh(np.array([a.xywh for a in annotations], dtype=np.float64).reshape(-1, 4))
