@@ -100,11 +100,14 @@ def test_numbers_are_counted_in_the_convention_of_the_annotations(tmp_path: Path
     write_coco_results(tmp_path / "found.json", preds, voc.ids)
     from_text, from_json = (read_detections(tmp_path / name, voc) for name in ("out", "found.json"))
     for found in (from_text, from_json):
-        as_in_files, continuous = evidence_from(voc, found), evidence_from(voc, found, continuous=True)
-        assert as_in_files.detections.boxes.tolist() == [[11, 6, 30, 25]]
-        assert as_in_files.objects.boxes[0].tolist() == [11, 6, 30, 25]
-        assert continuous.detections.boxes.tolist() == [[10, 5, 30, 25]]
-        assert continuous.objects.boxes[0].tolist() == [10, 5, 30, 25]
+        as_they_stand, evidence = evidence_from(voc, found, as_they_stand=True), evidence_from(voc, found)
+        for seen in (evidence, evidence.seen_with(1.0), as_they_stand.seen_with(0.0), as_they_stand.seen_with(1.0)):
+            assert seen.detections.boxes.tolist() == [[11, 6, 30, 25]]
+            assert seen.objects.boxes[0].tolist() == [11, 6, 30, 25]
+        continuous = evidence.seen_with(0.0)  # 20 wide and high
+        assert continuous.detections.boxes.tolist() == [[11, 6, 31, 26]]
+        assert continuous.objects.boxes[0].tolist() == [11, 6, 31, 26]
+        assert continuous.seen_with(1.0).detections.boxes.tolist() == [[11, 6, 30, 25]]
 
 
 def test_coco_objects_keep_double_precision(tmp_path: Path) -> None:

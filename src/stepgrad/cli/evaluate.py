@@ -28,7 +28,7 @@ def evaluate(
     split: str | None = None,
     protocol: str | None = None,
     compare: list[str] | None = None,
-    boxes: Literal["file", "converted"] | None = None,
+    boxes: Literal["converted", "file"] = "converted",
     empty_boxes: Literal["error", "count"] = "error",
     degenerate: Literal["error", "drop"] = "error",
     class_names: list[str] | None = None,
@@ -58,8 +58,8 @@ def evaluate(
             voc07-devkit for VOC folders, coco for COCO files, voc12 otherwise.
         compare: Several protocols: one table of them all and, for any two, the first detection of each class that
             they judge differently, with the rule responsible.
-        boxes: `file`: every protocol counts the numbers of the annotation files as they stand. `converted`: each gets
-            the boxes in its own pixel convention. By default `converted` for a run, as in training, and `file` otherwise.
+        boxes: `converted`: each protocol gets the boxes in its own pixel convention, as in training. `file`: every
+            protocol counts the numbers of the annotation files as they stand, which shows what a pixel is worth.
         empty_boxes: `count` counts detections without area as false positives instead of refusing them.
         degenerate: `drop` leaves out objects without area instead of refusing them.
         class_names: VOC folders: the classes, in the order of the labels.
@@ -90,15 +90,16 @@ def evaluate(
         images_outside,
     )
     console = Terminal(markup=False, soft_wrap=True)
-    boxes = boxes or ("converted" if run is not None and compare is None else "file")
-    protocols = _protocols(protocol or (None if compare else made.protocol), compare, boxes, made.dataset)
+    protocols = _protocols(protocol or (None if compare else made.protocol), compare, made.dataset)
     from stepgrad.evaluation.coco_numbers import coco_numbers
     from stepgrad.evaluation.compare import compare as compare_protocols
+    from stepgrad.evaluation.judge import Counting
+    from stepgrad.evaluation.result import evaluate_under
 
-    evidence = made.evidence(continuous=boxes == "converted")
-    outcome = compare_protocols(evidence, protocols) if compare else _result(evidence, protocols[0], boxes)
+    evidence = made.evidence(as_they_stand=boxes == "file")
+    outcome = compare_protocols(evidence, protocols) if compare else evaluate_under(evidence, Counting.of(protocols[0]))
     console.print(str(outcome))
-    numbers = coco_numbers(made.evidence(continuous=True)) if coco else None
+    numbers = coco_numbers(made.evidence()) if coco else None
     if numbers is not None:
         console.print(f"\n{numbers}")
     for note in _notes(made.dataset, made.found, evidence, protocols, boxes, coco):
@@ -152,15 +153,11 @@ def _given(
         return read(detections, data, split, class_names, degenerate, empty_boxes)
 
 
-def _protocols(
-    protocol: str | None, compare: list[str] | None, boxes: str, dataset: DetectionDataset
-) -> list[Protocol]:
+def _protocols(protocol: str | None, compare: list[str] | None, dataset: DetectionDataset) -> list[Protocol]:
     from stepgrad.metric.protocol import get_protocol
 
     if compare is None:
         return [get_protocol(protocol or _default_protocol(dataset))]
-    if boxes == "converted":
-        raise ConfigError("--compare counts the same numbers under every protocol; leave out --boxes converted.")
     names = list(dict.fromkeys([*([protocol] if protocol else []), *compare]))
     if len(names) < 2:
         raise ConfigError(f"Expected two or more protocols to compare but got {names}.")
@@ -174,14 +171,6 @@ def _default_protocol(dataset: DetectionDataset) -> str:
     if isinstance(dataset, VOCDataset):
         return "voc07-devkit"
     return "coco" if isinstance(dataset, COCODataset) else "voc12"
-
-
-def _result(evidence: Evidence, protocol: Protocol, boxes: str) -> EvaluationResult:
-    from stepgrad.evaluation.judge import Counting
-    from stepgrad.evaluation.result import evaluate_under
-
-    seen = evidence.shrunk(protocol.pixel_offset) if boxes == "converted" else evidence
-    return evaluate_under(seen, Counting.of(protocol))
 
 
 def _notes(
@@ -205,7 +194,7 @@ def _notes(
         does = "without" if inclusive else "with"
         notes.append(
             f"the annotations are {kind}; {' and '.join(other)} counted these numbers {does} a pixel added; "
-            "--boxes converted gives a protocol boxes in its own convention"
+            "with --boxes converted, the default, each protocol gets boxes in its own convention"
         )
     if coco and evidence.objects.difficult.any():
         notes.append("the twelve numbers count difficult objects like any other: COCO does not know them")

@@ -32,9 +32,9 @@ class Judged:
     protocol: str | None = None
     """The protocol of the run that made them."""
 
-    def evidence(self, continuous: bool) -> Evidence:
-        """Detections and objects in one pixel convention."""
-        return evidence_from(self.dataset, self.found, continuous)
+    def evidence(self, as_they_stand: bool = False) -> Evidence:
+        """Detections and objects; protocols count the numbers as they stand, or each in its own pixel convention."""
+        return evidence_from(self.dataset, self.found, as_they_stand)
 
 
 def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionDataset:

@@ -63,12 +63,13 @@ def coco_numbers(
     """The twelve numbers of the detections.
 
     Args:
-        evidence: detections and objects, continuous boxes.
+        evidence: detections and objects; boxes of a known convention are turned into continuous ones first.
         max_detections: per image and class; average precision uses the last.
         areas: bounds of "small", "medium" and "large" in square pixels, if not COCO's.
     """
     if len(max_detections) != 3 or sorted(set(max_detections)) != list(max_detections) or max_detections[0] < 1:
         raise ConfigError(f"Expected three increasing max_detections such as (1, 10, 100) but got {max_detections!r}.")
+    evidence = evidence.seen_with(0.0)
     ranges = {**AREAS, **(areas or {})}
     if list(ranges) != list(AREAS):
         raise ConfigError(f"Expected areas among {list(AREAS)} but got {list(areas or {})}.")

@@ -112,15 +112,11 @@ class Evaluator:
     def compute(self) -> EvaluationResult:
         """The result under the first protocol; those under the others are `result["coco"]` and so on."""
         evidence = self.evidence()
-        results = [evaluate_under(self._seen_by(p, evidence), Counting.of(p)) for p in self.protocols]
+        results = [evaluate_under(evidence, Counting.of(p)) for p in self.protocols]
         return replace(results[0], others={p.name: r for p, r in zip(self.protocols[1:], results[1:], strict=True)})
 
     def compare(self) -> Comparison:
         """All protocols side by side and, for any two, the first detection they judge differently, and why."""
-        if self.boxes == "continuous":
-            raise ConfigError(
-                'Comparing needs boxes="given": the same numbers under every protocol, so that a pixel offset shows.'
-            )
         return compare(self.evidence(), self.protocols)
 
     def coco_numbers(
@@ -138,6 +134,7 @@ class Evaluator:
             _join(self._objects, objects_of([], 0, [])),
             list(self._image_ids),
             self.class_names,
+            pixel_offset=0.0 if self.boxes == "continuous" else None,
         )
 
     def _warn_of_repeats(self, given: list[ImageId]) -> None:
@@ -155,9 +152,6 @@ class Evaluator:
                 DataWarning,
                 stacklevel=3,
             )
-
-    def _seen_by(self, protocol: Protocol, evidence: Evidence) -> Evidence:
-        return evidence.shrunk(protocol.pixel_offset) if self.boxes == "continuous" else evidence
 
     def __repr__(self) -> str:
         names = [p.name for p in self.protocols]

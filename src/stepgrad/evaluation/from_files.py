@@ -1,8 +1,8 @@
-"""Evidence from a dataset and a file of detections, in the pixel convention of the one or of the other.
+"""Evidence from a dataset and a file of detections, in the pixel convention of the dataset.
 
 VOC's files number pixels from 1 and include both corners: a box from 1 to 10 is ten pixels wide, and protocols with
-`pixel_offset` 1 count it so. COCO's boxes are continuous. Evaluating "as in the files" takes the objects' numbers as they
-stand and, where detections come in the other convention, converts those.
+`pixel_offset` 1 count it so. COCO's boxes are continuous. Evidence is in the convention of the annotation files, whose
+numbers are never touched; detections that come in the other one are converted.
 """
 
 from __future__ import annotations
@@ -22,16 +22,29 @@ def natural_offset(dataset: DetectionDataset) -> float:
     return 1.0 if isinstance(dataset, VOCDataset) else 0.0
 
 
-def evidence_from(dataset: DetectionDataset, found: FileDetections, continuous: bool = False) -> Evidence:
-    """Detections and objects in one convention: continuous, or the one of the annotation files."""
-    inclusive = not continuous and natural_offset(dataset) == 1.0
-    detections, objects = found.boxes(inclusive), _objects(dataset, inclusive)
-    check_areas(detections, dataset.ids, "detection", float(inclusive))
-    check_areas(objects, dataset.ids, "object", float(inclusive))
-    return Evidence(detections, objects, list(dataset.ids), dataset.class_names)
+def evidence_from(dataset: DetectionDataset, found: FileDetections, as_they_stand: bool = False) -> Evidence:
+    """Detections and objects in the convention of the annotation files.
+
+    Args:
+        dataset: the objects.
+        found: the detections.
+        as_they_stand: every protocol counts these very numbers; otherwise each gets them in its own convention.
+    """
+    offset = natural_offset(dataset)
+    detections = found.boxes(inclusive=offset == 1.0)
+    objects = _objects(dataset)
+    check_areas(detections, dataset.ids, "detection", offset)
+    check_areas(objects, dataset.ids, "object", offset)
+    return Evidence(
+        detections,
+        objects,
+        list(dataset.ids),
+        dataset.class_names,
+        pixel_offset=None if as_they_stand else offset,
+    )
 
 
-def _objects(dataset: DetectionDataset, inclusive: bool) -> Objects:
+def _objects(dataset: DetectionDataset) -> Objects:
     with np.errstate(over="ignore"):  # in single precision, of which boxes and areas are not taken here
         targets = [dataset.target(i) for i in range(len(dataset))]
     counts = [len(target["labels"]) for target in targets]
@@ -42,7 +55,7 @@ def _objects(dataset: DetectionDataset, inclusive: bool) -> Objects:
     return Objects(
         images=np.repeat(np.arange(len(targets), dtype=np.int32), counts),
         labels=column("labels", np.int64),
-        boxes=_boxes(dataset, inclusive) if xywh is None else xyxy_from_xywh(xywh),
+        boxes=_boxes(dataset) if xywh is None else xyxy_from_xywh(xywh),
         difficult=column("difficult", np.bool_),
         crowd=column("iscrowd", np.bool_),
         area=_areas(dataset) if isinstance(dataset, COCODataset) else column("area", np.float64),
@@ -50,10 +63,10 @@ def _objects(dataset: DetectionDataset, inclusive: bool) -> Objects:
     )
 
 
-def _boxes(dataset: DetectionDataset, inclusive: bool) -> NDArray[np.float64]:
+def _boxes(dataset: DetectionDataset) -> NDArray[np.float64]:
     """In double precision: targets are float32, which moves boxes with decimals a little."""
     if isinstance(dataset, VOCDataset):
-        rows = [a.devkit_boxes if inclusive else a.boxes for a in dataset.annotations]
+        rows = [dataset.devkit_boxes(i) for i in range(len(dataset))]
     else:
         rows = [dataset.target(i)["boxes"].numpy().astype(np.float64) for i in range(len(dataset))]
     return np.concatenate([np.zeros((0, 4)), *rows])

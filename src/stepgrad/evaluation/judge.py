@@ -70,7 +70,8 @@ def ranked_by_class(evidence: Evidence, ties: Ties) -> list[NDArray[np.int64]]:
 
 
 def judge(evidence: Evidence, counting: Counting, labels: Sequence[int] | None = None) -> list[ClassJudgement]:
-    """Judge the classes (all, or those named)."""
+    """Judge the classes (all, or those named); boxes of a known convention are turned into the protocol's first."""
+    evidence = evidence.seen_with(counting.protocol.pixel_offset)
     ranked = ranked_by_class(evidence, counting.ties)
     chosen = range(evidence.num_classes) if labels is None else labels
     with explain_wait():

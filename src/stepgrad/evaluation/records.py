@@ -91,6 +91,9 @@ class Evidence:
     objects: Objects
     image_ids: Sequence[ImageId]
     class_names: tuple[str, ...]
+    pixel_offset: float | None = None
+    """What has to be added to widths and heights to make them right: 0 for continuous boxes, 1 for inclusive pixels.
+    None: every protocol counts the numbers as they stand, whatever they mean."""
 
     @property
     def num_images(self) -> int:
@@ -100,6 +103,13 @@ class Evidence:
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    def seen_with(self, pixel_offset: float) -> Evidence:
+        """The boxes as a protocol that adds `pixel_offset` wants them; those that are so already stay to the last bit.
+
+        Inclusive pixels that start at 1 still do: all boxes lie a pixel to the right and down, which no overlap notices.
+        """
+        return self if self.pixel_offset is None else self.shrunk(pixel_offset - self.pixel_offset)
+
     def shrunk(self, pixels: float) -> Evidence:
         """The same with right and lower edges moved in: what turns continuous boxes into inclusive ones."""
         if pixels == 0.0:
@@ -107,6 +117,7 @@ class Evidence:
         corner = np.array([0.0, 0.0, pixels, pixels])
         return replace(
             self,
+            pixel_offset=None if self.pixel_offset is None else self.pixel_offset + pixels,
             detections=self.detections.with_boxes(self.detections.boxes - corner),
             objects=self.objects.with_boxes(self.objects.boxes - corner),
         )

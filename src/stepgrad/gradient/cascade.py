@@ -109,11 +109,10 @@ def _free(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: NDArray
         if not stopped:
             continue
         count_up(cascade.lost, word, stopped)
-        freed = stopped
+        freed = stopped  # those that have lost as many stoppers as they had, modulo what the planes can count:
         for i in range(PLANES):
             freed &= ~(cascade.lost[word, i] ^ kept.planes[word, i])
-        unsure = stopped & kept.many[word]
-        freed |= unsure
+        unsure = stopped & kept.many[word]  # of more stoppers than that, some may be left
         while freed:
             bit = lowest_bit(freed)
             freed &= freed - np.uint64(1)

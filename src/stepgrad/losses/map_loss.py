@@ -235,7 +235,8 @@ def check_l4(l4: float, scores: NDArray[np.floating], dtype: torch.dtype) -> Non
         return
     top = float(np.abs(scores).max())
     largest_loss, largest_gradient = torch.finfo(loss_precision(dtype)).max, torch.finfo(dtype).max
-    if l4 * scores.size * top**4 > largest_loss or 4.0 * l4 * top**3 > largest_gradient:
+    cube = top * top * top  # infinite where `top**3` would be an OverflowError
+    if l4 * scores.size * cube * top > largest_loss or 4.0 * l4 * cube > largest_gradient:
         raise NonFiniteError(
             f"Expected scores small enough for the L4 term but the largest of {scores.size} is {top:g}, so that "
             f"l4 * s^4 with l4={l4:g} overflows; switch it off with l4=None, or look for a diverged model."

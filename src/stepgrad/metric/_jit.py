@@ -23,6 +23,8 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, models, register_model
 from numba.np.arrayobj import make_array
 
+from stepgrad.metric import _uncompiled
+
 logger = logging.getLogger("stepgrad")
 _WITH_KERNELS = ("metric", "gradient", "ranking")  # the packages kernels stand in
 A = TypeVar("A")
@@ -119,6 +121,13 @@ def keep_alive(typingctx: Any, owned: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(owned), codegen
+
+
+if numba.config.DISABLE_JIT:  # kernels run as Python then, which cannot call intrinsics
+    kernel = inlined = _uncompiled.as_python
+    lowest_bit = _uncompiled.lowest_bit
+    by_reference = _uncompiled.by_reference
+    keep_alive = _uncompiled.keep_alive
 
 
 @infer_getattr
