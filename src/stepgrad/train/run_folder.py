@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,7 +122,8 @@ class Log:
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # of a line that is still to be written; `write` has told
+            self._file.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
