@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from abc import ABC, abstractmethod
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,86 +17,9 @@ from stepgrad.train.checkpoint import checkpoint_step, list_checkpoints
 from stepgrad.train.config import to_dict
 from stepgrad.train.run_folder import read_log
 from stepgrad.train.weights_file import load_weights
-from tests.kills.server import End, Server
+from tests.kills.command import Command, Problems, cut_in_half, half_written, sha256
+from tests.kills.server import Server
 from tests.train.test_engine import fingerprint, small_config, without_times
-
-Problems = Counter[str]
-"""How often, by kind."""
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def half_written(folder: Path) -> list[Path]:
-    """What writers have not yet put in place, or never will."""
-    try:
-        return [path for path in folder.rglob(".*") if path.suffix == ".tmp" or path.name.startswith(".writing")]
-    except FileNotFoundError:  # moved while looking
-        return []
-
-
-class Command(ABC):
-    """One command, started and killed again and again in a folder of its own."""
-
-    name: str
-
-    def __init__(self, server: Server, root: Path) -> None:
-        self.server, self.root = server, root / self.name
-        self.root.mkdir(parents=True)
-        self.rounds = 0
-        self.prepare()
-        self.run_unbroken()
-        self.begin()
-
-    @property
-    def folder(self) -> Path:
-        """Of this round."""
-        return self.root / f"round{self.rounds}"
-
-    def run_unbroken(self) -> None:
-        """Make what is to come out, and learn how long it takes; twice, as kernels may be compiled in the first run."""
-        for _ in range(2):
-            shutil.rmtree(self.root / "unbroken", ignore_errors=True)
-            end = self.run_whole(self.words(self.root / "unbroken"))
-        self.seconds, self.writes = end.seconds, end.writes
-
-    def run_whole(self, words: list[str]) -> End:
-        end = self.server.run(words)
-        assert end.code == 0, end.said
-        return end
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Make what the command needs."""
-
-    def begin(self) -> None:
-        """A new round."""
-        self.rounds += 1
-
-    @abstractmethod
-    def words(self, folder: Path) -> list[str]:
-        """The command, to begin or to go on in a folder."""
-
-    @abstractmethod
-    def phase(self) -> str:
-        """What a killed process was at, by what it left on disk."""
-
-    @abstractmethod
-    def check(self) -> Problems:
-        """After a kill: what was there is there, and whole."""
-
-    @abstractmethod
-    def check_end(self) -> Problems:
-        """After the command came to its end: the results are those of the unbroken one."""
-
-    @abstractmethod
-    def tear(self) -> Path | None:
-        """Cut a file in half, as a bad disk may; None if there is none to cut."""
-
-    @abstractmethod
-    def mend(self, torn: Path) -> list[str]:
-        """Follow the advice of the error message; returns the command to go on with."""
 
 
 class Train(Command):
@@ -253,7 +175,10 @@ class Evaluate(Command):
     def prepare(self) -> None:
         for kind in (0, 1):
             self.run_whole(self._words(self.root / f"old{kind}", kind, checkpoint="8"))
-            self.run_whole(self._words(self.root / f"new{kind}", kind))
+            self.last = self.run_whole(self._words(self.root / f"new{kind}", kind))
+
+    def run_unbroken(self) -> None:
+        self.seconds, self.writes = self.last.seconds, self.last.writes
 
     def begin(self) -> None:
         super().begin()
@@ -311,8 +236,3 @@ def best(folder: Path) -> tuple[str, Any]:
     for name in sorted(tensors):
         digest.update(name.encode() + tensors[name].numpy().tobytes())
     return digest.hexdigest(), json.loads(metadata["stepgrad"])
-
-
-def cut_in_half(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
