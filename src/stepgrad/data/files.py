@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import glob
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from stepgrad.data.beside import file_beside
 from stepgrad.errors import DataError
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -33,21 +33,17 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     Unless `durable`, nothing waits for the disk: after a power cut the file may be there with wrong bytes in it, so the
     reader must be able to tell.
     """
-    beside = path.with_name(
-        f".{path.name}.{secrets.token_hex(8)}.tmp"
-    )  # pids repeat over machines, and threads share one
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as handle:
+        with file_beside(path) as (handle, beside):
             yield handle
             handle.flush()
             if durable:
                 os.fsync(handle.fileno())
-        os.replace(beside, path)
+            handle.close()  # Windows moves no open files
+            os.replace(beside, path)
     except OSError as error:
         raise WriteError(explain(path, error)) from error
-    finally:
-        _remove(beside)
     if durable:
         _sync_folder(path.parent)
 

@@ -121,7 +121,8 @@ def _download(backbone: str, name: str) -> State:
             f"weights: expected a file or one of {known} for {backbone} but got {name!r}.{suggest(name, known)}"
         )
     try:
-        state: State = chosen.get_state_dict(progress=False, check_hash=True)
+        # an earlier download is not checked again, so it must not be able to hold code either
+        state: State = chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except Exception as error:  # no network, a proxy, a full disk, a damaged download
         raise DataError(f"{chosen.url}: cannot be downloaded ({error}); fetch it elsewhere, then {_WAY_OUT}") from error
     return state

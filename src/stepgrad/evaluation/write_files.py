@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from stepgrad.data.base import ImageId
-from stepgrad.data.files import WriteError, write_whole
+from stepgrad.data.beside import folder_beside
+from stepgrad.data.files import WriteError, explain, write_whole
 from stepgrad.data.voc_xml import devkit_from_continuous
 from stepgrad.evaluation.records import Entry, detections_of
 from stepgrad.names import file_name, file_names, word
@@ -77,20 +77,14 @@ def write_voc_results(
 
 def _write_together(folder: Path, contents: dict[str, bytes]) -> list[Path]:
     """All files or none: they are made whole in a folder beside, then put in place."""
-    beside = folder / f".writing-{os.getpid()}"
     try:
-        for name, content in contents.items():
-            write_whole(beside / name, content)
-        for name in contents:
-            os.replace(beside / name, folder / name)
+        with folder_beside(folder) as beside:
+            for name, content in contents.items():
+                write_whole(beside / name, content)
+            for name in contents:
+                os.replace(beside / name, folder / name)
     except WriteError as error:
         raise WriteError(str(error).replace(str(beside), str(folder))) from error
     except OSError as error:
-        raise WriteError(f"{folder / name}: cannot be replaced ({error.strerror}); choose another folder") from error
-    finally:
-        for name in contents:
-            with suppress(OSError):
-                (beside / name).unlink()
-        with suppress(OSError):
-            beside.rmdir()
+        raise WriteError(explain(folder, error)) from error
     return [folder / name for name in contents]

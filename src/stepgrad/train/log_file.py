@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ class Log:
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # of a line that is still to be written; `write` has told
+            self._file.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -80,7 +82,7 @@ def _line(text: bytes) -> dict[str, Any] | None:
     """A line of a log; None if it is damaged. Every line has its kind and its step."""
     try:
         line = json.loads(text)
-    except ValueError:  # not JSON, or not UTF-8
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, or brackets without end
         return None
     return line if isinstance(line, dict) and "kind" in line and isinstance(line.get("step"), int) else None
 
