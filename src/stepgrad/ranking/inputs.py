@@ -11,6 +11,7 @@ from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.ranking.lists import Lists, rank_lists
+from stepgrad.torch_transforms import refuse_transforms
 
 
 class Documents(NamedTuple):
@@ -70,6 +71,7 @@ def _check_shapes(scores: Tensor, relevance: Tensor, query: Tensor | None, mask:
     for name, given in (("scores", scores), ("relevance", relevance), ("query", query), ("mask", mask)):
         if given is not None and not isinstance(given, Tensor):
             raise InputError(f"Expected {name} to be a tensor but got {type(given).__name__}.")
+    refuse_transforms(scores, relevance, query, mask)
     if scores.ndim not in (1, 2) or not scores.dtype.is_floating_point:
         raise InputError(
             "Expected floating-point scores of shape (documents,) or (queries, documents) but got "

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError, InputError, NonFiniteError
+from stepgrad.torch_transforms import refuse_transforms
 
 Floats = NDArray[np.float64]
 _NUMBERS_AT_ONCE = 1 << 22  # a vectorised call never gets more input than this: 32 MB
@@ -27,6 +28,7 @@ class Function:
             raise InputError(f"Expected f to be a function but got {type(f).__name__}.")
         if budget is not None and budget < 1:
             raise ConfigError(f"Expected budget to be at least 1 (for f(x) itself) but got {budget!r}.")
+        refuse_transforms(x)
         self.f, self.vectorized, self.budget = f, vectorized, budget
         self.like = x.detach() if isinstance(x, torch.Tensor) else None
         self.x, self.shape = _checked_point(x)
