@@ -17,4 +17,5 @@ def overlaps_with(box: NDArray[np.float64], others: NDArray[np.float64], pixel_o
     inter: NDArray[np.float64] = width * height
     area = (box[2] - box[0] + pixel_offset) * (box[3] - box[1] + pixel_offset)
     own = (others[:, 2] - others[:, 0] + pixel_offset) * (others[:, 3] - others[:, 1] + pixel_offset)
-    return inter / (area + own - inter)
+    union = area + own - inter
+    return np.divide(inter, union, out=np.zeros_like(inter), where=union > 0.0)  # two boxes without area share nothing
