@@ -89,12 +89,12 @@ def flip_window(arguments: Arguments) -> None:
     arguments[1][1][4] = torch.tensor([5.0, 5.0, 4.0, 9.0])
 
 
-def flatten_window(arguments: Arguments) -> None:
-    arguments[1][1][4] = torch.tensor([5.0, 5.0, 9.0, 5.0])
-
-
 def flip_object(arguments: Arguments) -> None:
     arguments[2][1]["boxes"][2] = torch.tensor([5.0, 5.0, 9.0, 4.0])
+
+
+def flatten_object(arguments: Arguments) -> None:
+    arguments[2][1]["boxes"][2] = torch.tensor([5.0, 5.0, 9.0, 5.0])
 
 
 def label_too_large(arguments: Arguments) -> None:
@@ -108,7 +108,7 @@ def label_negative(arguments: Arguments) -> None:
 @calls
 @pytest.mark.parametrize(
     ("spoil", "index"),
-    [(flip_window, "4"), (flatten_window, "4"), (flip_object, "2"), (label_too_large, "2"), (label_negative, "2")],
+    [(flip_window, "4"), (flip_object, "2"), (flatten_object, "2"), (label_too_large, "2"), (label_negative, "2")],
     ids=lambda v: getattr(v, "__name__", v),
 )
 def test_impossible_boxes_and_labels_are_refused_with_image_and_index(
@@ -200,7 +200,23 @@ def test_a_good_batch_is_accepted_by_every_call() -> None:
         {"eps": -1.0},
         {"l4": -1.0},
         {"estimator": "radius", "radius": 0.0},
+        {"estimator": "radius", "radius": "3"},
+        {"estimator": "radius", "radius": True},
+        {"nms_threshold": "0.3"},
+        {"match_threshold": "0.5"},
+        {"min_step": "0.1"},
+        {"l4": True},
+        {"eps": "0.01"},
+        {"clip": False},
+        {"protocol": 3},
+        {"protocol": ["coco"]},
         {"num_classes": 0},
+        {"num_classes": True},
+        {"num_classes": np.True_},
+        {"num_classes": torch.tensor(True)},
+        {"num_classes": 2.0},
+        {"num_classes": "3"},
+        {"num_classes": None},
     ],
     ids=str,
 )
@@ -210,6 +226,71 @@ def test_impossible_options_are_refused_by_name(option: dict[str, Any]) -> None:
         sg.MAPLoss(**({"num_classes": 2} | option))
     assert str(value) in str(caught.value)
     assert name in str(caught.value).lower()
+
+
+@pytest.mark.parametrize("three", [3, np.int64(3), np.array(3), torch.tensor(3)], ids=lambda v: type(v).__name__)
+def test_a_whole_number_of_any_integer_type_is_a_number_of_classes(three: Any) -> None:
+    loss_fn = sg.MAPLoss(three)
+    assert loss_fn.num_classes == 3
+    assert type(loss_fn.num_classes) is int
+
+
+@pytest.mark.parametrize("half", [0.5, np.float32(0.5), np.array(0.5), torch.tensor(0.5), [0.5], np.array([0.5])])
+def test_a_number_of_any_type_is_a_match_threshold(half: Any) -> None:
+    assert sg.MAPLoss(1, match_threshold=half).protocol.match_thresholds == (0.5,)
+
+
+@pytest.mark.parametrize("name", ["COCO", "Voc12", "VOC07-devkit"])
+def test_a_protocols_name_may_be_in_capitals(name: str) -> None:
+    assert sg.get_protocol(name) is sg.PROTOCOLS[name.lower()]
+    assert sg.MAPLoss(1, protocol=name).protocol.name == name.lower()
+
+
+@pytest.mark.parametrize("loss", [sg.MAPLoss(2), sg.DistributedMAPLoss(2)], ids=lambda loss: type(loss).__name__)
+def test_detections_as_torchmetrics_takes_them_are_refused_with_the_way_out(loss: Any) -> None:
+    _, boxes, targets = good()
+    detections = [{"boxes": b, "scores": torch.rand(len(b)), "labels": torch.zeros(len(b)).long()} for b in boxes]
+    for arguments in ((detections, targets), (detections, boxes, targets)):
+        with pytest.raises(InputError, match=r"before NMS.*Evaluator"):
+            loss(*arguments)
+
+
+def test_a_call_without_targets_is_refused() -> None:
+    scores, boxes, _ = good()
+    with pytest.raises(InputError, match="targets to be a list"):
+        sg.MAPLoss(2)(scores, boxes)
+
+
+def as_bounding_boxes(boxes: torch.Tensor, form: str = "XYXY", canvas: tuple[int, int] = (40, 40)) -> Any:
+    from torchvision.tv_tensors import BoundingBoxes
+
+    return BoundingBoxes(boxes, format=form, canvas_size=canvas)
+
+
+@calls
+@pytest.mark.parametrize("form", ["XYWH", "CXCYWH"])
+def test_boxes_that_say_they_are_no_corners_are_refused(form: str, call: Callable[[Arguments], Any]) -> None:
+    scores, boxes, targets = good()
+    with pytest.raises(InputError, match=f"image 1: expected boxes.*{form}.*convert_bounding_box_format"):
+        call((scores, [boxes[0], as_bounding_boxes(boxes[1], form)], targets))
+    targets[1]["boxes"] = as_bounding_boxes(targets[1]["boxes"], form)
+    with pytest.raises(InputError, match=f"image 1: expected target boxes.*{form}"):
+        call((scores, boxes, targets))
+
+
+@calls
+def test_bounding_boxes_of_corners_are_plain_boxes(call: Callable[[Arguments], Any]) -> None:
+    scores, boxes, targets = good()
+    wrapped = [{**t, "boxes": as_bounding_boxes(t["boxes"])} for t in targets]
+    call((scores, [as_bounding_boxes(b) for b in boxes], wrapped))
+
+
+@calls
+def test_boxes_and_targets_of_two_frames_are_refused(call: Callable[[Arguments], Any]) -> None:
+    scores, boxes, targets = good()
+    targets[1]["boxes"] = as_bounding_boxes(targets[1]["boxes"], canvas=(480, 640))
+    with pytest.raises(InputError, match=r"image 1.*\(40, 40\) and \(480, 640\)"):
+        call((scores, [boxes[0], as_bounding_boxes(boxes[1])], targets))
 
 
 ESTIMATORS = pytest.mark.parametrize("estimator", ["mee", "sde", "radius"])
