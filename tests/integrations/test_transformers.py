@@ -233,6 +233,8 @@ def test_labels_without_sizes_do_for_continuous_protocols() -> None:
     [
         ("class_labels", torch.tensor([0, 1, hf_models.CLASSES]), r"in \[0, 3\).*background"),
         ("class_labels", torch.tensor([-1, 0, 1]), r"in \[0, 3\)"),
+        ("class_labels", torch.tensor([0.0, 1.0, 2.0]), "image 1: expected class_labels.*int64.*float32"),
+        ("class_labels", torch.tensor([True, False, True]), "image 1: expected class_labels.*int64.*bool"),
         ("class_labels", None, "'class_labels' but got"),
         ("boxes", None, "'boxes' and"),
         ("boxes", torch.full((3, 4), 100.0), "parts of the image.*100"),
@@ -258,6 +260,10 @@ def test_bad_models_and_options_are_named() -> None:
         train_for_map(model, mode="replaced")
     with pytest.raises(sg.errors.ConfigError, match="weight"):
         train_for_map(model, weight=float("nan"))
+    with pytest.raises(sg.errors.ConfigError, match=r"'raduis'\. Did you mean 'radius'"):
+        train_for_map(model, raduis=3)
+    with pytest.raises(sg.errors.ConfigError, match="both"):
+        train_for_map(model, loss_fn=sg.MAPLoss(hf_models.CLASSES, nms_threshold=None), radius=1.0)
     with pytest.raises(sg.errors.ConfigError, match="the model inside"):
         train_for_map(nn.DataParallel(model))
     assert not hasattr(model, "map_loss_switch")

@@ -85,7 +85,7 @@ def test_negative_relevance_is_an_error_except_for_spearman(case: Case) -> None:
 @pytest.mark.parametrize("k", [0, -1, 2.5, True, "3"])
 @pytest.mark.parametrize("loss", [sg.NDCGLoss, sg.PrecisionAtKLoss, sg.RecallAtKLoss])
 def test_k_is_a_positive_integer(loss: type, k: object) -> None:
-    with pytest.raises(ConfigError, match="k to be an integer >= 1"):
+    with pytest.raises(ConfigError, match="to be a whole number >= 1"):
         loss(k=k)
 
 

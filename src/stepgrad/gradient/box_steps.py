@@ -39,6 +39,8 @@ class BoxMethod:
         radius: of the radius estimator; below 1, so that no box turns inside out.
         min_step: lower bound on the distance to a step where there is one on one side only.
         reach: steps farther away do not count; math.inf: all do. Without meaning for the radius estimator.
+
+    A side of length zero has nothing within any share of it: no step, no gradient.
     """
 
     estimator: str = "mee"
@@ -141,6 +143,7 @@ def _class_gradient(arrangement: Arrangement, c: int, method: BoxMethod) -> NDAr
         return None
     boxes = arrangement.class_boxes(c)
     side = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
+    side[side == 0.0] = 1.0  # lengths are shares of the side: without one nothing is in reach, and any length gives 0
     total = np.zeros(boxes.shape)
     rules = arrangement.rules()
     for rule in rules:

@@ -1,4 +1,4 @@
-"""What NMS would keep if one window were missing, or were kept on top: only the windows that change (ALGORITHM Sec. 4).
+"""What NMS would keep if one window were missing, or were kept on top: only the windows that change (docs/method.md, Sec. 5).
 
 Taking a kept window away frees the windows that it alone suppressed; a freed window, if nothing higher stops it, is kept and
 suppresses lower kept neighbours, which frees others. Candidates are decided in decreasing score, so that everything

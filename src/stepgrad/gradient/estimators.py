@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stepgrad.errors import ConfigError
+from stepgrad.errors import ConfigError, positive_number, real_number
 from stepgrad.metric._jit import inlined, kernel
 
 Array = TypeVar("Array", NDArray[np.float64], torch.Tensor)
@@ -103,14 +103,13 @@ def radius_difference(raised: Array, lowered: Array, radius: float) -> Array:
 
 def check_min_step(min_step: float) -> None:
     """Raise ConfigError unless min_step is a finite number >= 0."""
-    if not (np.isfinite(min_step) and min_step >= 0.0):
+    if not 0.0 <= real_number("min_step", min_step) < np.inf:
         raise ConfigError(f"Expected min_step to be a finite number >= 0 but got {min_step!r}.")
 
 
 def check_radius(radius: float) -> None:
     """Raise ConfigError unless radius is a finite number > 0."""
-    if not (np.isfinite(radius) and radius > 0.0):
-        raise ConfigError(f"Expected radius to be a finite number > 0 but got {radius!r}.")
+    positive_number("radius", radius)
 
 
 def _apply(each: Callable[..., NDArray[np.float64]], arguments: tuple[Any, ...], min_step: float) -> Any:

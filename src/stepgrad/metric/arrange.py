@@ -51,7 +51,7 @@ class ClassView:
 
     @property
     def kept_count(self) -> int:
-        return int(np.bitwise_count(self.kept.kept).sum())
+        return int(np.unpackbits(self.kept.kept.view(np.uint8)).sum())
 
 
 @dataclass(frozen=True)

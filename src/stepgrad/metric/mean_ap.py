@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, InputError
+from stepgrad.errors import ConfigError, InputError, real_number
 from stepgrad.metric._jit import explain_wait, run_threads
 from stepgrad.metric.arrange import Arrangement, ClassView, arrange, class_average_precision, layout_of
 from stepgrad.metric.batch import Target, make_batch
@@ -37,16 +38,26 @@ def resolve_protocol(
     """A protocol with the caller's threshold(s) and treatment of absent classes in place of its own."""
     resolved = get_protocol(protocol)
     if match_threshold is not None:
-        given = (match_threshold,) if isinstance(match_threshold, (int, float)) else tuple(match_threshold)
-        resolved = replace(resolved, match_thresholds=tuple(float(t) for t in given))
+        resolved = replace(resolved, match_thresholds=_thresholds(match_threshold))
     if absent_classes is not None:
         resolved = replace(resolved, absent_classes=absent_classes)  # type: ignore[arg-type]  # checked on creation
     return resolved
 
 
+def _thresholds(given: float | Sequence[float]) -> tuple[float, ...]:
+    """One number or several as a tuple of floats."""
+    several: tuple[object, ...] = (given,)
+    if not isinstance(given, (int, float, str)):
+        with suppress(TypeError):  # a number in an array or a tensor has no entries
+            several = tuple(given)
+    return tuple(real_number("match_threshold", t, "None, a number or several") for t in several)
+
+
 def check_nms_threshold(nms_threshold: float | None) -> None:
     """Raise ConfigError unless the threshold is None (no NMS) or in [0, 1]."""
-    if nms_threshold is not None and not 0.0 <= nms_threshold <= 1.0:
+    if nms_threshold is None:
+        return
+    if not 0.0 <= real_number("nms_threshold", nms_threshold, "None or a number in [0, 1]") <= 1.0:
         raise ConfigError(f"Expected nms_threshold to be None or in [0, 1] but got {nms_threshold!r}.")
 
 

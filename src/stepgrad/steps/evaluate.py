@@ -28,6 +28,7 @@ class Function:
             raise InputError(f"Expected f to be a function but got {type(f).__name__}.")
         if budget is not None and budget < 1:
             raise ConfigError(f"Expected budget to be at least 1 (for f(x) itself) but got {budget!r}.")
+        refuse_unreadable(x)
         self.f, self.vectorized, self.budget = f, vectorized, budget
         self.like = x.detach() if isinstance(x, torch.Tensor) else None
         self.x, self.shape = _checked_point(x)
