@@ -14,7 +14,7 @@ from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset, xyxy_from_xywh
 from stepgrad.data.voc import VOCDataset
 from stepgrad.evaluation.read_files import FileDetections
-from stepgrad.evaluation.records import Evidence, Objects, check_areas
+from stepgrad.evaluation.records import Evidence, Objects
 
 
 def natural_offset(dataset: DetectionDataset) -> float:
@@ -26,14 +26,11 @@ def evidence_from(dataset: DetectionDataset, found: FileDetections, continuous: 
     """Detections and objects in one convention: continuous, or the one of the annotation files."""
     inclusive = not continuous and natural_offset(dataset) == 1.0
     detections, objects = found.boxes(inclusive), _objects(dataset, inclusive)
-    check_areas(detections, dataset.ids, "detection", float(inclusive))
-    check_areas(objects, dataset.ids, "object", float(inclusive))
     return Evidence(detections, objects, list(dataset.ids), dataset.class_names)
 
 
 def _objects(dataset: DetectionDataset, inclusive: bool) -> Objects:
-    with np.errstate(over="ignore"):  # in single precision, of which boxes and areas are not taken here
-        targets = [dataset.target(i) for i in range(len(dataset))]
+    targets = [dataset.target(i) for i in range(len(dataset))]
     counts = [len(target["labels"]) for target in targets]
     column = lambda key, dtype: np.concatenate(  # noqa: E731
         [np.zeros(0, dtype=dtype), *(target[key].numpy().astype(dtype) for target in targets)]  # type: ignore[literal-required]
