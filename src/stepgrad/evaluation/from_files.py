@@ -14,7 +14,7 @@ from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset, xyxy_from_xywh
 from stepgrad.data.voc import VOCDataset
 from stepgrad.evaluation.read_files import FileDetections
-from stepgrad.evaluation.records import Evidence, Objects, check_areas
+from stepgrad.evaluation.records import Evidence, Objects
 
 
 def natural_offset(dataset: DetectionDataset) -> float:
@@ -31,13 +31,9 @@ def evidence_from(dataset: DetectionDataset, found: FileDetections, as_they_stan
         as_they_stand: every protocol counts these very numbers; otherwise each gets them in its own convention.
     """
     offset = natural_offset(dataset)
-    detections = found.boxes(inclusive=offset == 1.0)
-    objects = _objects(dataset)
-    check_areas(detections, dataset.ids, "detection", offset)
-    check_areas(objects, dataset.ids, "object", offset)
     return Evidence(
-        detections,
-        objects,
+        found.boxes(inclusive=offset == 1.0),
+        _objects(dataset),
         list(dataset.ids),
         dataset.class_names,
         pixel_offset=None if as_they_stand else offset,
@@ -45,8 +41,7 @@ def evidence_from(dataset: DetectionDataset, found: FileDetections, as_they_stan
 
 
 def _objects(dataset: DetectionDataset) -> Objects:
-    with np.errstate(over="ignore"):  # in single precision, of which boxes and areas are not taken here
-        targets = [dataset.target(i) for i in range(len(dataset))]
+    targets = [dataset.target(i) for i in range(len(dataset))]
     counts = [len(target["labels"]) for target in targets]
     column = lambda key, dtype: np.concatenate(  # noqa: E731
         [np.zeros(0, dtype=dtype), *(target[key].numpy().astype(dtype) for target in targets)]  # type: ignore[literal-required]

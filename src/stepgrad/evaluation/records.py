@@ -142,7 +142,7 @@ class Door:
             way_out = 'drop it, or count such detections as false positives with empty_boxes="count"'
             self._check_boxes(found, names, "detection", "positive", way_out)
         else:
-            way_out = "swap its corners or drop it; were sizes given in the place of corners?"
+            way_out = "swap its corners or drop it (were sizes given in the place of corners?)"
             self._check_boxes(found, names, "detection", "no negative", way_out)
 
     def check_objects(self, found: Objects, names: Sequence[ImageId]) -> None:
@@ -182,10 +182,10 @@ class Door:
                 f"image {names[image]}: expected boxes as (x1, y1, x2, y2) of {least} width and height "
                 f"but {what} {index} is {found.boxes[wrong][0].tolist()}; {way_out}."
             )
-        check_areas(found, names, what, self.pixel_offset)
+        _check_areas(found, names, what, self.pixel_offset)
 
 
-def check_areas(found: Detections | Objects, names: Sequence[ImageId], what: str, pixel_offset: float = 0.0) -> None:
+def _check_areas(found: Detections | Objects, names: Sequence[ImageId], what: str, pixel_offset: float = 0.0) -> None:
     """Raise if a box is so large that its area, or that of two, is beyond double precision, or an object's is lost in it."""
     with np.errstate(over="ignore", invalid="ignore"):
         areas = np.abs(areas_of(found.sizes, pixel_offset))
