@@ -55,6 +55,8 @@ CASES: dict[tuple[str, str], Files] = {
     ("config", "deep"): {"config.yaml": b"loss: " + b"[" * 20_000},
     ("config", "billions-by-aliases"): {"config.yaml": b"loss: " + _BOMB},
     ("config", "number-of-5000-digits"): {"config.yaml": b"nll: {steps: " + b"9" * 5000 + b"}"},
+    ("config", "list-null"): {"config.yaml": b"also_report: null"},
+    ("config", "number-null"): {"config.yaml": b"nll: {steps: null}"},
     ("run-best", "config-of-billions-by-aliases"): {"run/config.yaml": b"loss: " + _BOMB},
     ("run-best", "config-month-99"): {"run/config.yaml": b"loss: 2001-99-99"},
     ("run-best", "a-checkpoint-in-its-place"): {"run/best.safetensors": tensors({"step": "2", "state": "{}"})},

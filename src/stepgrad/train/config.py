@@ -299,6 +299,8 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=hint, default=None)
     try:
+        if value is None and type(None) not in get_args(hint):
+            raise TypeError("the parser takes null for a value that was not given")
         return parser.parse_object({"value": value}).value
     except Exception as error:
         choices = [str(choice) for choice in get_args(hint)] if get_origin(hint) is Literal else []
