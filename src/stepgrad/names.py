@@ -41,15 +41,16 @@ def file_name(name: str, quoted: int = 0) -> str:
     """
     if not name:
         return _EMPTY
+    name = as_text(name)
     start = max(quoted, name[0] == "." or name.partition(".")[0].rstrip().lower() in _DEVICES)
     end = len(name.rstrip(". "))  # Windows drops dots and spaces at the end
     text = "".join(c if start <= i < end and _is_safe(c) else _percent(c) for i, c in enumerate(name))
     if len(text.encode()) <= LONGEST:
-        return text
+        return on_disk(text)
     digest = hashlib.sha256(to_utf8(name)).hexdigest()[:32]
     room = LONGEST - len(_CUT) - len(digest) - 4  # so that the cut name, quoted in its turn, is not cut again
     kept = text.encode()[:room].decode("utf-8", "ignore")
-    return f"{kept}{_CUT}{digest}"
+    return on_disk(f"{kept}{_CUT}{digest}")
 
 
 def file_names(names: Sequence[str]) -> list[str]:
@@ -128,8 +129,12 @@ def as_text(name: str) -> str:
 
 
 def on_disk(text: str) -> str:
-    """A name that was read from a file (UTF-8), as the file system of this locale wants it: undoes `as_text`."""
-    return os.fsdecode(to_utf8(text))
+    """Text as the file system of this locale takes it, in UTF-8 where the locale lacks a letter: undoes `as_text`."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:  # the C locale, for one, takes ASCII alone
+        return os.fsdecode(to_utf8(text))
+    return text
 
 
 def to_utf8(text: str) -> bytes:
@@ -176,13 +181,7 @@ def _is_hidden(c: str) -> bool:
 
 
 def _is_safe(c: str) -> bool:
-    if c in _UNSAFE or _is_hidden(c):
-        return False
-    try:
-        os.fsencode(c)
-    except UnicodeEncodeError:  # the C locale, for one, takes ASCII alone
-        return False
-    return True
+    return c not in _UNSAFE and not _is_hidden(c)
 
 
 def _folded(text: str) -> str:
