@@ -29,7 +29,7 @@ def evaluate(
     protocol: str | None = None,
     compare: list[str] | None = None,
     boxes: Literal["converted", "file"] = "converted",
-    empty_boxes: Literal["error", "count"] = "error",
+    empty_boxes: Literal["error", "count"] = "count",
     degenerate: Literal["error", "drop"] = "error",
     class_names: list[str] | None = None,
     coco: bool = False,
@@ -60,7 +60,7 @@ def evaluate(
             they judge differently, with the rule responsible.
         boxes: `converted`: each protocol gets the boxes in its own pixel convention, as in training. `file`: every
             protocol counts the numbers of the annotation files as they stand, which shows what a pixel is worth.
-        empty_boxes: `count` counts detections without area as false positives instead of refusing them.
+        empty_boxes: Detections without area: `count` takes them for false positives, `error` refuses them.
         degenerate: `drop` leaves out objects without area instead of refusing them.
         class_names: VOC folders: the classes, in the order of the labels.
         coco: Print COCO's twelve numbers as well.
