@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -54,6 +55,8 @@ def conv2d(
     return _conv2d(x[images][:, channels], weight[:, channels], bias, *how)[back]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     holder: Any = functional
     holder.linear, holder.conv2d = linear, conv2d
+    # what the compiler says of a model that it has to leave half-way, as it does here
+    config.addinivalue_line("filterwarnings", "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")

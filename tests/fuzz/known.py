@@ -78,6 +78,7 @@ CASES: dict[tuple[str, str], Files] = {
     ("coco-numbers", "area-nan"): _coco("annotations", area=float("nan")),
     ("coco-numbers", "area-above-1e10"): _coco("annotations", area=1e11),
     ("coco-numbers", "box-at-1e154"): _both([1e154, 1e154, 1e154, 1e154]),
+    ("windows-cache", "file-name-that-is-not-quoted"): {"windows/&lt;.npz": seeds.cached_windows()["windows/a.npz"]},
     ("windows-npz", "boxes-of-strings"): _boxes_of_strings(),
     ("log", "torn-line"): {"log.jsonl": b'{"kind": "train", "st\n{"kind": "end", "step": 1}\n'},
     ("log", "not-utf8"): {"log.jsonl": b"\xff\xfe\n"},
