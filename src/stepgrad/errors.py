@@ -30,16 +30,12 @@ class DataError(StepgradError, ValueError):
     """A file on disk is missing, damaged or says something impossible."""
 
 
-class DataWarning(UserWarning):
-    """Data that can be used but hardly means what it says; the message says what it may mean."""
-
-
 class MissingDependencyError(StepgradError, ImportError):
     """An optional package is needed; the message says which extra installs it."""
 
 
 class LikelyMistakeWarning(UserWarning):
-    """The input can be what was meant, but most likely is not. A loss says it once.
+    """The input or the data can be what was meant, but most likely is not. A loss or an evaluator says it once.
 
     To silence: `warnings.filterwarnings("ignore", category=stepgrad.errors.LikelyMistakeWarning)`.
     """

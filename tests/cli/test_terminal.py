@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from stepgrad.cli import main
 from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.errors import LikelyMistakeWarning
 from tests.data.builders import coco_content, write_coco
 
 EVIL = "[red]d\x1b[31m\x9b2Jo\ng:dog:\u202e"
@@ -74,3 +76,17 @@ def test_a_picture_of_an_evil_name_is_shown_as_it_is(tmp_path: Path, capsys: pyt
     captured = capsys.readouterr()
     assert SEEN in captured.err
     assert harmless(captured.out + captured.err)
+
+
+def test_a_warning_is_a_line_without_a_place_in_the_source(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warn(_: list[str]) -> int:
+        warnings.warn(f"{EVIL}: is most likely a mistake", LikelyMistakeWarning, stacklevel=2)
+        return 0
+
+    monkeypatch.setattr("stepgrad.cli._run", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["doctor"]) == 0
+    assert capsys.readouterr().err == f"warning: {SEEN}: is most likely a mistake\n"

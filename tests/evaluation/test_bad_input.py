@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from stepgrad.errors import ConfigError, DataWarning, InputError, MissingDependencyError, NonFiniteError
+from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, MissingDependencyError, NonFiniteError
 from stepgrad.evaluation import Evaluator
 from tests.evaluation.datasets import boxes_at, pred, target
 
@@ -117,12 +117,14 @@ def test_image_that_comes_again_is_warned_of_once() -> None:
     evaluator, labelled = Evaluator(2), spoiled(GOOD_TARGET, **LABELLED)
     evaluator.update([GOOD_PRED, GOOD_PRED], [labelled, GOOD_TARGET])
     evaluator.update([GOOD_PRED], [spoiled(GOOD_TARGET, image_id=1)])  # 1 is only where the one without id stands
-    with pytest.warns(DataWarning, match=r"image 000123 has been handed in before.*counts twice; call reset\(\)"):
+    with pytest.warns(
+        LikelyMistakeWarning, match=r"image 000123 has been handed in before.*counts twice; call reset\(\)"
+    ):
         evaluator.update([GOOD_PRED], [labelled])
     evaluator.update([GOOD_PRED], [labelled])
     evaluator.reset()
     evaluator.update([GOOD_PRED], [labelled])
-    with pytest.warns(DataWarning, match="image 7 has been"):
+    with pytest.warns(LikelyMistakeWarning, match="image 7 has been"):
         evaluator.update([GOOD_PRED] * 2, [spoiled(GOOD_TARGET, image_id=torch.tensor([7]))] * 2)
 
 
@@ -132,7 +134,9 @@ def test_boxes_beyond_the_areas_of_coco_are_warned_of() -> None:
     evaluator = Evaluator(2, "coco")
     evaluator.update([pred(wide, [0.9])], [spoiled(target(wide), **LABELLED)])
     for call in (evaluator.compute, evaluator.coco_numbers):
-        with pytest.warns(DataWarning, match=r"1 objects and 1 detections have areas beyond 1e\+10 .*of image 000123"):
+        with pytest.warns(
+            LikelyMistakeWarning, match=r"1 objects and 1 detections have areas beyond 1e\+10 .*of image 000123"
+        ):
             call()
     everything = {"all": (0.0, 1e12), "large": (9216.0, 1e12)}
     assert evaluator.coco_numbers(areas=everything)["AP"] == pytest.approx(1.0)

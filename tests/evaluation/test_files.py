@@ -15,7 +15,7 @@ import torch
 
 from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.data.files import WriteError
-from stepgrad.errors import DataError, DataWarning
+from stepgrad.errors import DataError, LikelyMistakeWarning
 from stepgrad.evaluation import Detections
 from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.read_files import read_detections
@@ -238,7 +238,7 @@ def test_corners_in_the_place_of_sizes_are_warned_of(tmp_path: Path, coco: Detec
     preds = [pred(torch.tensor(part), [0.5] * 50) for part in boxes]
     path.write_text(corners_as_bbox(preds, coco.ids))
     with pytest.warns(
-        DataWarning, match=rf"{path}: \d+ of 100 boxes leave .*60 x 40 pixels.*look like \[x1, y1, x2, y2\]"
+        LikelyMistakeWarning, match=rf"{path}: \d+ of 100 boxes leave .*60 x 40 pixels.*look like \[x1, y1, x2, y2\]"
     ):
         read_detections(path, coco)
 

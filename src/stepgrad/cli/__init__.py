@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -31,8 +32,14 @@ def commands() -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `stepgrad COMMAND ...` and return its exit code."""
     errors = Terminal(stderr=True)
+
+    def show_warning(message: Warning | str, *_: object) -> None:
+        errors.print(f"[yellow]warning:[/] {shown(message)}", soft_wrap=True)
+
     try:
-        return _run(list(sys.argv[1:] if arguments is None else arguments))
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning  # type: ignore[assignment]  # a user has no use for the line of the source
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
     except StepgradError as error:
         errors.print(f"[bold red]stepgrad:[/] {shown(error)}", soft_wrap=True)
         return FAILED

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, DataWarning, InputError, one_of
+from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, one_of
 from stepgrad.evaluation.coco_numbers import CocoNumbers, coco_numbers
 from stepgrad.evaluation.compare import Comparison, compare
 from stepgrad.evaluation.judge import Counting
@@ -149,7 +149,7 @@ class Evaluator:
             warnings.warn(
                 f"image {again} has been handed in before, and now counts twice; call reset() before each pass over "
                 "the data, and leave out images that a distributed sampler repeats to fill its last batch.",
-                DataWarning,
+                LikelyMistakeWarning,
                 stacklevel=3,
             )
 

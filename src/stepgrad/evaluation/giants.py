@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 
-from stepgrad.errors import DataWarning
+from stepgrad.errors import LikelyMistakeWarning
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.boxes import areas_of
 
@@ -27,6 +27,6 @@ def warn_of_giants(evidence: Evidence, largest: float = LARGEST_OF_COCO) -> None
         f"pixels, first {rows.boxes[first].tolist()} of image {evidence.image_ids[rows.images[first]]}. pycocotools leaves "
         "such boxes out, and so do the twelve numbers; mAP counts them. To compare the two, scale the boxes down, or "
         'widen the areas of the twelve numbers: areas={"all": (0, ...), "large": (9216, ...)}.',
-        DataWarning,
+        LikelyMistakeWarning,
         stacklevel=3,
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.voc import VOCDataset
-from stepgrad.errors import DataWarning
+from stepgrad.errors import LikelyMistakeWarning
 
 _SLACK = 1.0  # pixels a box may reach over the edge of its image without leaving it
 _LEAVING = 0.25  # of boxes by corners about half leave when taken for sizes: those beyond the middle of the image
@@ -37,7 +37,7 @@ def warn_of_corners(
         f"{path}: {np.count_nonzero(leaves)} of {len(boxes)} boxes leave their images, as {boxes[first].tolist()} does "
         f"one of {width:g} x {height:g} pixels, but fit as corners. COCO's bbox is [x, y, width, height]; these look like "
         "[x1, y1, x2, y2]: write the file with [x1, y1, x2 - x1, y2 - y1].",
-        DataWarning,
+        LikelyMistakeWarning,
         stacklevel=4,
     )
 
