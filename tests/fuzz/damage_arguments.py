@@ -97,6 +97,8 @@ def _damaged_tensor(tensor: Tensor, random: Random) -> Tensor:
     plain = tensor.detach().clone()
     if plain.is_complex() or plain.is_meta or plain.dtype not in _PLAIN:
         return plain
+    if plain.ndim == 0:
+        return plain[None]
     if kind == 0:
         return plain.to(random.choice(_TYPES))
     if kind == 1:
