@@ -229,7 +229,7 @@ def test_other_models_are_refused_with_the_list_of_those_supported() -> None:
         ("ssd", {"mode": "add"}, "mode"),
         ("ssd", {"weight": 0.0}, "weight"),
         ("ssd", {"raduis": 3}, "'raduis'.*Did you mean 'radius'"),
-        ("ssd", {"windows": 3}, "'windows'.*Did you mean 'windows_per_image'"),
+        ("ssd", {"wieght": 3}, "'wieght'.*Did you mean 'weight'"),
         ("ssd", {"topk": True}, "topk"),
         ("ssd", {"loss_fn": sg.MAPLoss(CLASSES), "radius": 1.0}, "both"),
         ("ssd", {"loss_fn": sg.DistributedMAPLoss(CLASSES)}, "DistributedMAPLoss"),
