@@ -64,27 +64,28 @@ SETTINGS: dict[str, dict[str, str]] = {
 class Outcome:
     """How the tests of a run ended."""
 
-    tests: int
+    passed: int
     skipped: int
     failed: list[str]
 
     @property
     def fine(self) -> bool:
-        return self.tests > self.skipped and not self.failed
+        return self.passed > 0 and not self.failed
 
     def __str__(self) -> str:
-        passed = self.tests - self.skipped - len(self.failed)
-        return f"{passed} passed, {len(self.failed)} failed, {self.skipped} skipped"
+        return f"{self.passed} passed, {len(self.failed)} failed, {self.skipped} skipped"
 
 
-def read_outcome(report: Path) -> Outcome:
-    """From the file that pytest's --junitxml writes; a run that came to no end has none."""
+def read_outcome(report: Path, status: int) -> Outcome:
+    """From the file that pytest's --junitxml writes and its exit status; a run that came to no end has no file."""
     if not report.is_file():
-        return Outcome(0, 0, ["pytest itself"])
+        return Outcome(0, 0, [f"pytest itself, which ended with status {status}"])
     cases = list(ElementTree.parse(report).iter("testcase"))
     bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = sum(case.find("skipped") is not None for case in cases)
-    return Outcome(len(cases), skipped, [f"{case.get('classname')}::{case.get('name')}" for case in bad])
+    return Outcome(
+        len(cases) - len(bad) - skipped, skipped, [f"{case.get('classname')}::{case.get('name')}" for case in bad]
+    )
 
 
 def _burn(parent: int) -> None:
@@ -124,8 +125,8 @@ def run(name: str, tests: Sequence[str], workers: str, folder: Path) -> Outcome:
         suite = subprocess.Popen([*command, *tests], cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
         stack.callback(suite.wait)
         stack.callback(suite.terminate)  # of no effect on one that has ended
-        suite.wait()
-    return read_outcome(report)
+        status = suite.wait()
+    return read_outcome(report, status)
 
 
 def main() -> int:

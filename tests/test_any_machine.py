@@ -35,7 +35,10 @@ def test_a_line_tells_the_counts_and_the_failures_are_named(tmp_path: Path) -> N
 
 
 def test_a_run_without_a_report_has_failed(tmp_path: Path) -> None:
-    assert not read_outcome(tmp_path / "none.xml").fine
+    outcome = read_outcome(tmp_path / "none.xml", -9)
+    assert not outcome.fine
+    assert str(outcome) == "0 passed, 1 failed, 0 skipped"
+    assert outcome.failed == ["pytest itself, which ended with status -9"]
 
 
 def test_the_machine_is_busy_for_as_long_as_the_block_lasts() -> None:
