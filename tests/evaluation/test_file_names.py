@@ -77,6 +77,6 @@ def test_an_id_that_fits_no_line_is_refused_before_anything_is_written(tmp_path:
 
 def test_what_cannot_be_replaced_is_said_and_nothing_is_left_behind(tmp_path: Path) -> None:
     (tmp_path / "comp4_det_test_dog.txt").mkdir()
-    with pytest.raises(WriteError, match=r"comp4_det_test_dog\.txt: cannot be replaced"):
+    with pytest.raises(WriteError, match=r"comp4_det_test_dog\.txt: cannot be written"):
         write_voc_results(tmp_path, [pred(boxes_at(0), [0.5])], ["a"], ["dog"])
     assert [path.name for path in tmp_path.iterdir()] == ["comp4_det_test_dog.txt"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -188,9 +190,20 @@ def _pictures(folder: Path) -> None:
 
 
 def _record(folder: Path) -> None:
-    from stepgrad.cli.detect import Output
+    from stepgrad.cli.output import Output
 
+    _sign(folder / "detections.json")
     Output(folder, [])._free_name("a", ".png")
+
+
+def _sign(record: Path) -> None:
+    """Give a damaged record a right digest, so that the damage gets past it."""
+    from stepgrad.cli.output import _record_digest
+
+    with suppress(ValueError, RecursionError):
+        content = json.loads(record.read_bytes())
+        if isinstance(content, dict):
+            record.write_text(json.dumps({**content, "sha256": _record_digest(content)}), encoding="utf-8")
 
 
 READERS = {

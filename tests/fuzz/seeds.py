@@ -259,5 +259,12 @@ def pictures() -> Files:
 
 def record() -> Files:
     """What `stepgrad detect` leaves beside its drawings."""
-    entry = {"image": "a.png", "width": SIDE, "height": SIDE, "drawing": "a.png", "detections": [{"box": [0, 0, 1, 1]}]}
+    entry = {
+        "image": "a.png",
+        "width": SIDE,
+        "height": SIDE,
+        "drawing": "a.png",
+        "drawing_sha256": "0" * 64,
+        "detections": [{"box": [0, 0, 1, 1]}],
+    }
     return {"detections.json": json.dumps({"run": "run", "images": [entry, entry]}).encode(), "a.png": picture()}

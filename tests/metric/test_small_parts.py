@@ -153,9 +153,12 @@ def test_windows_near_an_object_are_found_sorted_or_not(lowest: float, crowd: bo
     touching = overlap > 0.0
     expected = {b: overlap[b] for b in range(10, 50) if touching[b] and overlap[b] >= lowest}
     unsorted = np.zeros(0, dtype=np.int32)
+    from_corners = np.zeros(0)
     for order, given in ((unsorted, boxes), (all_sorted, boxes[all_sorted])):
         windows, values = np.empty(60, dtype=np.int32), np.empty(60)
-        n = overlap_pairs(given, order, 10, 50, target, crowd, pixel_offset, lowest, windows, values)
+        n = overlap_pairs(
+            given, from_corners, order, 10, 50, target, -1.0, crowd, pixel_offset, lowest, windows, values
+        )
         assert dict(zip(windows[:n].tolist(), values[:n].tolist(), strict=True)) == expected
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from stepgrad.train.run_folder import open_run, read_log
+from tests.patience import PATIENCE
 from tests.train.test_engine import without_times
-from tests.train.test_engine_ranks import LIMIT, start, write_config
+from tests.train.test_engine_ranks import start, write_config
 
 STEPS = 100_000  # nobody comes to the end of it
 
@@ -24,7 +25,7 @@ def config(tmp_path: Path) -> str:
 
 def first_to_end(jobs: list[subprocess.Popen[str]]) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
     """The one that ended, and the other."""
-    end = time.monotonic() + LIMIT
+    end = time.monotonic() + PATIENCE
     while all(job.poll() is None for job in jobs):
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -33,7 +34,7 @@ def first_to_end(jobs: list[subprocess.Popen[str]]) -> tuple[subprocess.Popen[st
 
 
 def wait_for_step(step: int, folder: Path, job: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + LIMIT
+    end = time.monotonic() + PATIENCE
     while not any(line["step"] >= step for line in read_log(folder / "log.jsonl")):
         assert time.monotonic() < end
         assert job.poll() is None, job.communicate()[0]
@@ -42,7 +43,7 @@ def wait_for_step(step: int, folder: Path, job: subprocess.Popen[str]) -> None:
 
 def stop(job: subprocess.Popen[str]) -> None:
     job.send_signal(signal.SIGINT)
-    out, _ = job.communicate(timeout=LIMIT)
+    out, _ = job.communicate(timeout=PATIENCE)
     assert job.returncode == 130, out
 
 

@@ -86,5 +86,7 @@ def _write_together(folder: Path, contents: dict[str, bytes]) -> list[Path]:
     except WriteError as error:
         raise WriteError(str(error).replace(str(beside), str(folder))) from error
     except OSError as error:
-        raise WriteError(explain(folder, error)) from error
+        raise WriteError(
+            explain(Path(error.filename2 or folder), error)
+        ) from error  # the file that could not be replaced
     return [folder / name for name in contents]

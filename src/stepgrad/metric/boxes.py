@@ -39,6 +39,12 @@ def overlap_table(
 
     These are the operations of pycocotools (bbIou in maskApi.c) in their order, so that an overlap on a threshold falls
     on the same side of it: an overlap without width or height is 0, whatever the areas are.
+
+    >>> box, crowd = np.array([[0.0, 0.0, 2.0, 2.0]]), np.array([False])
+    >>> overlap_table(box, np.array([4.0]), box + np.array([1.0, 0.0, 1.0, 0.0]), np.array([4.0]), crowd)
+    array([[0.33333333]])
+    >>> overlap_table(box, np.array([4.0]), box + np.array([2.0, 0.0, 2.0, 0.0]), np.array([4.0]), crowd)  # they touch
+    array([[0.]])
     """
     sides = [
         np.minimum(boxes[:, None, high], others[None, :, high]) - np.maximum(boxes[:, None, low], others[None, :, low])
