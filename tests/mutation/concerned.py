@@ -44,8 +44,8 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/": _EVALUATOR,
     "evaluation/plots.py": ("tests/evaluation/test_plots.py",),
     "evaluation/coco_numbers.py": (
-        *("tests/evaluation/test_evaluator.py", "tests/evaluation/test_evaluator_differences.py"),
-        "tests/evaluation/test_fixtures.py",
+        *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_evaluator.py"),
+        "tests/evaluation/test_fixtures.py::test_coco_sample_equals_pycocotools_twelve_numbers",
     ),
     "evaluation/read_files.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_bad_input.py"),
     "evaluation/write_files.py": ("tests/evaluation/test_files.py",),
