@@ -127,6 +127,7 @@ BAD_ENTRIES: dict[str, tuple[Any, str]] = {
     "NaN score": ({**GOOD, "score": float("nan")}, "expected a finite score but got nan"),
     "score in words": ({**GOOD, "score": "high"}, "expected a number as score but got 'high'"),
     "infinite box": ({**GOOD, "bbox": [0, 0, float("inf"), 1]}, r"expected a finite box but got \[0, 0, inf, 1\]"),
+    "word in a box": ({**GOOD, "bbox": [0, 0, "1", 1]}, r"expected bbox .* but got \[0, 0, '1', 1\]"),
     "short box": ({**GOOD, "bbox": [0, 0, 1]}, r"expected bbox \[x, y, width, height\] but got \[0, 0, 1\]"),
     "empty box": ({**GOOD, "bbox": [0, 0, 0, 5]}, "the box is 0 wide and 5 high; .*--empty_boxes count"),
     "no score": ({k: v for k, v in GOOD.items() if k != "score"}, "expected image_id, .* detections need a score"),

@@ -1,6 +1,7 @@
 """Which tests concern which file. The quickest come first: a mutant's tests stop at the first failure.
 
-Tests of large scenes are left out: where kernels run as Python they take minutes.
+Tests of large scenes are left out: where kernels run as Python they take minutes. The evaluator, which has no kernels of
+its own, is tested with compiled ones.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/write_files.py": ("tests/evaluation/test_files.py",),
 }
 """By the beginning of a file's path; the longest that fits counts. Doctests of the file itself always do."""
+
+
+COMPILED = ("evaluation/", "metric/mean_ap.py", "metric/protocol.py")
+"""Files whose tests run with compiled kernels: nothing in them would have to be compiled anew."""
 
 
 def concerned(file: str) -> tuple[str, ...]:
