@@ -45,6 +45,7 @@ def test_threshold_and_classes_can_be_chosen() -> None:
     figure = small_evaluator().compute()["coco"].plot(threshold=0.75, classes=["dog", 0])
     assert [panel.get_title().split()[0] for panel in figure.axes] == ["dog", "cat"]
     assert "curves at IoU 0.75" in figure.get_suptitle()
+    assert (figure.get_supxlabel(), figure.get_supylabel()) == ("recall", "precision")
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
