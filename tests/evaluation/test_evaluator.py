@@ -117,7 +117,8 @@ def test_absent_classes_are_zero_or_nan_as_the_protocol_says() -> None:
     result = evaluator.compute()
     assert result.ap.tolist() == [0.0, 1.0, 0.0]
     assert result.map == 1 / 3
-    assert result["coco"].map == 1.0
+    assert result["coco"].map == result["coco"].map_at(0.75) == result["coco"].area_map == 1.0
+    assert result.map_at(0.5) == result.area_map == 1 / 3
     assert [math.isnan(ap) for ap in result["coco"].ap.tolist()] == [True, False, True]
     assert "cow              0        0           1       -       -       -       -" in str(result["coco"])
 

@@ -128,6 +128,7 @@ BAD_ENTRIES: dict[str, tuple[Any, str]] = {
     "NaN score": ({**GOOD, "score": float("nan")}, "expected a finite score but got nan"),
     "score in words": ({**GOOD, "score": "high"}, "expected a number as score but got 'high'"),
     "infinite box": ({**GOOD, "bbox": [0, 0, float("inf"), 1]}, r"expected a finite box but got \[0, 0, inf, 1\]"),
+    "word in a box": ({**GOOD, "bbox": [0, 0, "1", 1]}, r"expected bbox .* but got \[0, 0, '1', 1\]"),
     "short box": ({**GOOD, "bbox": [0, 0, 1]}, r"expected bbox \[x, y, width, height\] but got \[0, 0, 1\]"),
     "reversed box": ({**GOOD, "bbox": [0, 0, -3, 5]}, "image 4: the box is -3 wide and 5 high; swap its corners"),
     "list as category": ({**GOOD, "category_id": [1]}, r"unknown category_id \[1\]; instances has 18 dog, 17 cat"),

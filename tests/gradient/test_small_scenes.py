@@ -12,7 +12,7 @@ import stepgrad as sg
 from stepgrad.metric.protocol import COCO, VOC12, Protocol
 from tests.gradient.test_pseudogradient import assert_same_gradient
 from tests.gradient.test_steps import as_floats, assert_same_steps, at, library_steps
-from tests.oracles.batch import Options, batch_ap, scene_of
+from tests.oracles.batch import Options, batch_ap, batch_map, scene_of, shown_ap
 from tests.oracles.insertion import Insertion
 from tests.scenes import Batch, random_batch, small_batch
 
@@ -67,8 +67,32 @@ def test_gradients_of_small_batches(estimator: str, through_nms: str) -> None:
             assert_same_gradient(small_batch(rng, crowds=protocol == "coco"), options)
 
 
+@pytest.mark.parametrize("radius", [0.5, 2.0, 30.0])
+def test_radius_under_a_limit_on_detections(radius: float) -> None:
+    """A false positive that leaves lets another detection in, which a limit of one or two makes count."""
+    rng = np.random.default_rng(84)
+    for i in range(12):
+        protocol = replace((VOC12, COCO)[i % 2], name="limited", max_detections=1 + i % 3)
+        batch = small_batch(rng, most_windows=12)
+        assert_same_gradient(batch, Options(protocol, 0.3, 0.5, estimator="radius", radius=radius))
+
+
+@pytest.mark.parametrize("absent", ["zero", "skip"])
+def test_average_precision_of_small_batches(absent: str) -> None:
+    rng = np.random.default_rng(85)
+    for protocol in ("voc07", "voc12", "coco"):
+        batch = random_batch(rng, windows=12, images=2, K=4, objects=5, difficult=0.3)  # some class has no object
+        options = Options(protocol, 0.3, 0.5, absent_classes=absent)
+        result = sg.mean_average_precision(*batch.tensors(), **options.call("absent_classes"))
+        np.testing.assert_array_equal(result.ap, shown_ap(batch, options))
+        assert result.map == pytest.approx(batch_map(batch, options), rel=1e-14)
+
+
 @pytest.mark.parametrize("estimator", ["mee", "sde"])
 def test_paper_mode_of_small_batches(estimator: str) -> None:
+    """Some with an object that only suppressed windows reach, whose pushes are the paper's second rule."""
     rng = np.random.default_rng(83)
-    for _ in range(4):
-        assert_same_gradient(small_batch(rng), Options("voc12", 0.3, 0.5, "paper", estimator, min_step=0.25))
+    for i in range(20):
+        assert_same_gradient(
+            small_batch(rng), Options("voc12", 0.3 + 0.2 * (i % 2), 0.5, "paper", estimator, min_step=0.25)
+        )

@@ -71,13 +71,15 @@ def mutated(mutant: Mutant, source: str) -> str:
 
 
 def _silent(tree: ast.AST) -> set[int]:
-    """Nodes that do not compute: annotations, types, the texts of errors, and what only a type checker reads."""
+    """Nodes that do not compute: annotations, types, decorators, the texts of errors, and what a type checker reads."""
     parts: list[ast.AST] = []
     for node in ast.walk(tree):
         only_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         if only_types or isinstance(node, (ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom)):
             parts.append(node)
-        elif isinstance(node, (ast.FunctionDef, ast.AnnAssign, ast.arg)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            parts.extend(node.decorator_list)
+        if isinstance(node, (ast.FunctionDef, ast.AnnAssign, ast.arg)):
             annotation = node.returns if isinstance(node, ast.FunctionDef) else node.annotation
             parts.extend([annotation] if annotation is not None else [])
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("TypeVar", "Literal", "logger.warning"):

@@ -1,7 +1,7 @@
 """Tests in a child process that sees one file of the package changed.
 
 What every mutant needs (torch, numba, pytest) is imported once; a child is forked, imports stepgrad with the fault in it,
-and runs tests. Nothing on disk is ever changed. Kernels run as Python: a fault costs seconds instead of a compilation.
+and runs tests. Nothing on disk is ever changed. A fault in a kernel is run as Python: seconds instead of a compilation.
 """
 
 from __future__ import annotations
@@ -40,19 +40,28 @@ class Outcome:
 
 def warm_up() -> None:
     """Import what all children share; stepgrad itself must not be among it."""
-    os.environ["NUMBA_DISABLE_JIT"] = "1"
     wanted = ("torch", "torch._dynamo", "torchvision", "numba", "numba.extending", "hypothesis", "scipy", "matplotlib")
     for name in (*wanted, "pytest"):
         importlib.import_module(name)
     assert not any(name == "stepgrad" or name.startswith("stepgrad.") for name in sys.modules)
 
 
-def run_tests(tests: Sequence[str], file: str | None, source: str, cpu_seconds: float, log: Path) -> Outcome:
-    """Run tests with `source` in place of `file`, stopping at the first failure or once the time is used up."""
+def run_tests(
+    tests: Sequence[str], fault: tuple[str, str] | None, compiled: bool, cpu_seconds: float, log: Path
+) -> Outcome:
+    """Run tests, stopping at the first failure or once the time is used up.
+
+    Args:
+        tests: what pytest is given.
+        fault: a file below src/stepgrad, and what to take for its source.
+        compiled: whether kernels are compiled (from the cache) or run as Python.
+        cpu_seconds: how much time there is.
+        log: where the output goes.
+    """
     began = time.monotonic()
     child = os.fork()
     if child == 0:
-        _child(tests, file, source, cpu_seconds, log)
+        _child(tests, fault, compiled, cpu_seconds, log)
     while True:
         ended, status, used = os.wait4(child, os.WNOHANG)
         if ended:
@@ -65,7 +74,7 @@ def run_tests(tests: Sequence[str], file: str | None, source: str, cpu_seconds: 
     return Outcome(OUT_OF_TIME if code < 0 else code, used.ru_utime + used.ru_stime, output)
 
 
-def _child(tests: Sequence[str], file: str | None, source: str, cpu_seconds: float, log: Path) -> None:
+def _child(tests: Sequence[str], fault: tuple[str, str] | None, compiled: bool, cpu_seconds: float, log: Path) -> None:
     code = 3
     try:
         os.setpgid(0, 0)
@@ -73,15 +82,19 @@ def _child(tests: Sequence[str], file: str | None, source: str, cpu_seconds: flo
         os.dup2(out, 1)
         os.dup2(out, 2)
         resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_seconds) + 1, int(cpu_seconds) + 2))
-        fault = _Fault(file, source) if file is not None else None
+        finder = _Fault(*fault) if fault else None
+        import numba
         import pytest
         import torch
 
+        if not compiled:
+            os.environ["NUMBA_DISABLE_JIT"] = "1"
+            numba.config.DISABLE_JIT = 1
         torch.set_num_threads(1)
         options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=line"]
         early = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported before pytest looks at it
-        code = int(pytest.main([*options, *early, *tests], plugins=[fault] if fault else []))
-        if code == 0 and fault and not fault.imported():
+        code = int(pytest.main([*options, *early, *tests], plugins=[finder] if finder else []))
+        if code == 0 and finder and not finder.imported():
             code = NEVER_IMPORTED
     except BaseException:
         traceback.print_exc()
