@@ -12,6 +12,8 @@ from torch.autograd import forward_ad
 
 from stepgrad.errors import InputError, UnsupportedTransformError
 
+_WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
 
 def refuse_unreadable(*given: object) -> None:
     """Raise unless every tensor among the arguments is dense, holds plain numbers, and is of a type torch calculates with.
@@ -45,13 +47,27 @@ def tensor_of(given: object, image: object, name: str) -> Tensor:
             raise InputError(
                 f"image {image}: expected {name} to be a tensor, or numbers for one, but got {type(given).__name__}."
             ) from error
-    try:
-        refuse_unreadable(given)
-    except InputError as error:
-        raise InputError(f"image {image}: {name}: {error}") from None
     if given.is_complex():
         raise InputError(f"image {image}: expected {name} to be of a real dtype but got {given.dtype}.")
-    return given
+    try:
+        refuse_unreadable(given)
+        return widened(given)
+    except InputError as error:
+        raise InputError(f"image {image}: {name}: {error}") from None
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """The same numbers; those of torch's wide unsigned types, which it cannot join with any other integers, as int64.
+
+    >>> widened(torch.tensor([7], dtype=torch.uint16)).dtype
+    torch.int64
+    """
+    if tensor.dtype not in _WIDE_UNSIGNED:
+        return tensor
+    signed = tensor.to(torch.int64)
+    if bool((signed < 0).any()):
+        raise InputError("Expected whole numbers below 2**63 but got larger ones in a tensor of torch.uint64.")
+    return signed
 
 
 def _refuse_transforms(tensor: Tensor) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.plain_tensors import refuse_unreadable, tensor_of
+from stepgrad.plain_tensors import refuse_unreadable, tensor_of, widened
 
 Target = Mapping[str, Any]  # boxes, labels and, if wanted, difficult and iscrowd; other keys are left alone
 
@@ -145,7 +145,7 @@ def _flat(tensors: Sequence[Tensor], empty: tuple[int, ...], keep_double: bool =
     """All images' rows as one array on the CPU: one transfer, not one per image."""
     if not tensors:
         return np.zeros(empty, dtype=np.float32)
-    joined = torch.cat([t.detach() for t in tensors])
+    joined = torch.cat([widened(t.detach()) for t in tensors])
     exact = torch.float64 if not keep_double or joined.dtype == torch.float64 else torch.float32
     return joined.to("cpu", exact).contiguous().numpy()
 
