@@ -55,7 +55,7 @@ def suggest(word: str, choices: list[str]) -> str:
 
 def one_of(name: str, value: object, choices: list[str]) -> None:
     """Raise ConfigError unless `value` is one of `choices`."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:  # an array compares entry by entry
         raise ConfigError(f"Expected {name} to be one of {choices} but got {value!r}.{suggest(str(value), choices)}")
 
 
@@ -79,7 +79,7 @@ def real_number(name: str, value: object, expected: str = "a number") -> float:
     if not _is_truth_value(value) and not isinstance(value, (str, bytes)):
         try:
             return float(value)  # type: ignore[arg-type]  # whatever has no float is refused below
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # the last for an int of 400 digits
             pass
     raise ConfigError(f"Expected {name} to be {expected} but got {value!r}.")
 

@@ -12,6 +12,8 @@ from torch.autograd import forward_ad
 
 from stepgrad.errors import InputError, UnsupportedTransformError
 
+_WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
 
 def refuse_unreadable(*given: object) -> None:
     """Raise unless every tensor among the arguments is dense, holds plain numbers, and is of a type torch calculates with.
@@ -27,6 +29,45 @@ def refuse_unreadable(*given: object) -> None:
         if isinstance(tensor, Tensor):
             _refuse_transforms(tensor)
             _refuse_kinds(tensor)
+
+
+def tensor_of(given: object, image: object, name: str) -> Tensor:
+    """What a user handed in for an image as a tensor of real numbers; raises InputError that names both.
+
+    >>> tensor_of([1, 2], image=7, name="targets['labels']")
+    tensor([1, 2])
+    >>> tensor_of("cat", image=7, name="targets['labels']")
+    Traceback (most recent call last):
+    stepgrad.errors.InputError: image 7: expected targets['labels'] to be a tensor, or numbers for one, but got str.
+    """
+    if not isinstance(given, Tensor):
+        try:
+            given = torch.as_tensor(given)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise InputError(
+                f"image {image}: expected {name} to be a tensor, or numbers for one, but got {type(given).__name__}."
+            ) from error
+    if given.is_complex():
+        raise InputError(f"image {image}: expected {name} to be of a real dtype but got {given.dtype}.")
+    try:
+        refuse_unreadable(given)
+        return widened(given)
+    except InputError as error:
+        raise InputError(f"image {image}: {name}: {error}") from None
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """The same numbers; those of torch's wide unsigned types, which it cannot join with any other integers, as int64.
+
+    >>> widened(torch.tensor([7], dtype=torch.uint16)).dtype
+    torch.int64
+    """
+    if tensor.dtype not in _WIDE_UNSIGNED:
+        return tensor
+    signed = tensor.to(torch.int64)
+    if bool((signed < 0).any()):
+        raise InputError("Expected whole numbers below 2**63 but got larger ones in a tensor of torch.uint64.")
+    return signed
 
 
 def _refuse_transforms(tensor: Tensor) -> None:
@@ -48,7 +89,8 @@ def _is_wrapped(tensor: Tensor) -> bool:
 def _refuse_kinds(tensor: Tensor) -> None:
     if tensor.is_meta:
         raise InputError("Expected a tensor with numbers but got one on the meta device, which has none.")
-    if tensor.layout != torch.strided:
-        raise InputError(f"Expected a dense tensor but got one of {tensor.layout}; call to_dense() first.")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "nested tensors" if tensor.is_nested else tensor.layout
+        raise InputError(f"Expected a dense tensor but got one of {kind}; call to_dense() first.")
     if tensor.is_floating_point() and tensor.element_size() == 1:
         raise InputError(f"Expected a tensor of at least 16 bits a number but got {tensor.dtype}; call float() first.")

@@ -48,6 +48,48 @@ BAD_PREDS = {
         "as many boxes as scores as labels but got 2 boxes",
     ),
     "boxes of five": ({"boxes": torch.zeros(2, 5)}, InputError, r"boxes of shape \(N, 4\).*got \(2, 5\)"),
+    "scores on no device": (
+        {"scores": GOOD_PRED["scores"].to("meta")},
+        InputError,
+        "scores in the predictions: .*meta device",
+    ),
+    "sparse scores": (
+        {"scores": GOOD_PRED["scores"].to_sparse()},
+        InputError,
+        "scores in the predictions: .*dense tensor",
+    ),
+    "scores that are a dict": (
+        {"scores": {}},
+        InputError,
+        "expected scores in the predictions to be a tensor.* got dict",
+    ),
+    "scores of 71 bits": ({"scores": 2**70}, InputError, "expected scores in the predictions to be a tensor.* got int"),
+    "ragged scores": (
+        {"scores": [[1], [1, 2]]},
+        InputError,
+        "expected scores in the predictions to be a tensor.* got list",
+    ),
+    "labels on no device": (
+        {"labels": GOOD_PRED["labels"].to("meta")},
+        InputError,
+        "labels in the predictions: .*meta device",
+    ),
+    "sparse labels": (
+        {"labels": GOOD_PRED["labels"].to_sparse()},
+        InputError,
+        "labels in the predictions: .*dense tensor",
+    ),
+    "labels that are a dict": (
+        {"labels": {}},
+        InputError,
+        "expected labels in the predictions to be a tensor.* got dict",
+    ),
+    "labels of 71 bits": ({"labels": 2**70}, InputError, "expected labels in the predictions to be a tensor.* got int"),
+    "ragged labels": (
+        {"labels": [[1], [1, 2]]},
+        InputError,
+        "expected labels in the predictions to be a tensor.* got list",
+    ),
     "scores by class": ({"scores": torch.zeros(2, 3)}, InputError, r"scores of shape \(N,\).*got \(2, 3\)"),
 }
 BAD_TARGETS = {
@@ -61,6 +103,11 @@ BAD_TARGETS = {
     "vanishing area": ({"boxes": boxes_at(0, width=1e-200, height=1e-200)}, InputError, "can hold but object 0 is"),
     "area that is no number": ({"area": torch.tensor([NAN])}, InputError, "areas of at least 0 but .* object 0 is nan"),
     "negative area": ({"area": torch.tensor([-5.0])}, InputError, "areas of at least 0 but .* object 0 is -5.0; mend"),
+    "area on no device": ({"area": torch.ones(1).to("meta")}, InputError, "area in the targets: .*meta device"),
+    "sparse area": ({"area": torch.ones(1).to_sparse()}, InputError, "area in the targets: .*dense tensor"),
+    "area that are a dict": ({"area": {}}, InputError, "expected area in the targets to be a tensor.* got dict"),
+    "area of 71 bits": ({"area": 2**70}, InputError, "expected area in the targets to be a tensor.* got int"),
+    "ragged area": ({"area": [[1], [1, 2]]}, InputError, "expected area in the targets to be a tensor.* got list"),
     "label": ({"labels": torch.tensor([7])}, InputError, "object 0 has label 7; labels that count background"),
     "difficult": (
         {"difficult": torch.tensor([True, False])},
@@ -87,6 +134,14 @@ def test_bad_objects_are_refused_with_the_image(case: str) -> None:
     with pytest.raises(error, match=f"image 000123: .*{message}"):
         evaluator.update([GOOD_PRED], [spoiled(GOOD_TARGET, **changes, **LABELLED)])
     assert evaluator.compute().images == 1
+
+
+def test_labels_of_one_image_may_be_unsigned_and_of_another_signed() -> None:
+    evaluator, expected = Evaluator(2), Evaluator(2)
+    unsigned = spoiled(GOOD_PRED, labels=GOOD_PRED["labels"].to(torch.uint16))
+    evaluator.update([GOOD_PRED, unsigned], [GOOD_TARGET] * 2)
+    expected.update([GOOD_PRED] * 2, [GOOD_TARGET] * 2)
+    assert evaluator.compute().map == expected.compute().map
 
 
 def test_images_without_id_are_named_by_their_number() -> None:

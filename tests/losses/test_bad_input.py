@@ -132,6 +132,25 @@ def change_target(key: str, change: Callable[[torch.Tensor], Any]) -> Spoil:
     return replace_part(2, lambda t: t | {key: change(t[key])})
 
 
+def add_flags(make: Callable[[torch.Tensor], Any]) -> Spoil:
+    return replace_part(2, lambda t: t | {"difficult": make(t["labels"])})
+
+
+UNREADABLE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "without numbers": lambda t: t.to("meta"),
+    "that are sparse": lambda t: t.to_sparse(),
+    "of eight bits": lambda t: t.to(torch.float8_e4m3fn),
+    "of complex numbers": lambda t: t.to(torch.complex64),
+    "beyond 63 bits": lambda t: torch.full_like(t, 2**63, dtype=torch.uint64),
+    "that are None": lambda t: None,
+    "that are a string": lambda t: "x",
+    "that are a dict": lambda t: {},
+    "that are an array of objects": lambda t: np.array([None, "x"], dtype=object),
+    "that are a ragged list": lambda t: [[1], [1, 2]],
+    "that are an int of 71 bits": lambda t: 2**70,
+    "that are an int of 400 digits": lambda t: 10**400,
+}
+"""What no tensor of numbers can be made of."""
 WRONG_SHAPES: dict[str, Spoil] = {
     "scores of one dimension": replace_part(0, lambda s: s[:, 0]),
     "scores with another number of classes": replace_part(0, lambda s: s[:, :1]),
@@ -148,6 +167,9 @@ WRONG_SHAPES: dict[str, Spoil] = {
     "target without boxes": replace_part(2, lambda t: {"labels": t["labels"]}),
     "target without labels": replace_part(2, lambda t: {"boxes": t["boxes"]}),
     "target that is a list": replace_part(2, lambda t: [t]),
+    **{f"object boxes {kind}": change_target("boxes", make) for kind, make in UNREADABLE.items()},
+    **{f"labels {kind}": change_target("labels", make) for kind, make in UNREADABLE.items()},
+    **{f"difficult {kind}": add_flags(make) for kind, make in UNREADABLE.items()},
     "difficult of another length": replace_part(2, lambda t: t | {"difficult": torch.zeros(2, dtype=torch.bool)}),
 }
 
@@ -160,6 +182,25 @@ def test_wrong_shapes_and_types_are_refused_with_the_image(spoil: Spoil, call: C
     with pytest.raises(InputError) as caught:
         call(arguments)
     assert names(str(caught.value), image=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.uint8, torch.uint16, torch.uint64])
+def test_flags_of_every_type_are_flags(dtype: torch.dtype) -> None:
+    scores, boxes, targets = good()
+    difficult = torch.tensor([True, False, False])
+    expected = sg.mean_average_precision(scores, boxes, [t | {"difficult": difficult} for t in targets])
+    found = sg.mean_average_precision(scores, boxes, [t | {"difficult": difficult.to(dtype)} for t in targets])
+    assert float(found) == float(expected) != float(sg.mean_average_precision(scores, boxes, targets))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_boxes_of_one_image_mix_with_signed_ones_of_another(dtype: torch.dtype) -> None:
+    scores, boxes, targets = good()
+    whole = [b.long() for b in boxes]
+    mixed = [whole[0], whole[1].to(dtype)]
+    assert float(sg.mean_average_precision(scores, mixed, targets)) == float(
+        sg.mean_average_precision(scores, whole, targets)
+    )
 
 
 @calls

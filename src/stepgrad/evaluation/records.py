@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.metric.boxes import areas_of
+from stepgrad.plain_tensors import tensor_of
 
 if TYPE_CHECKING:
     from stepgrad.data.base import ImageId
@@ -249,14 +250,14 @@ def _rows(
 ) -> tuple[Tensor, NDArray[np.int64]]:
     """The tensors of one name as one, and how many rows each image has."""
     parts, counts = [], np.zeros(len(entries), dtype=np.int64)
+    name = f"{key} in the {what}"
     for i, entry in enumerate(entries):
         try:
             rows = entry[key]
         except (KeyError, TypeError, IndexError):
             keys = sorted(entry) if isinstance(entry, Mapping) else type(entry).__name__
             raise InputError(f"image {names[i]}: expected {what} to be a dict with {key!r} but got {keys}.") from None
-        if not isinstance(rows, Tensor):
-            rows = torch.as_tensor(rows)
+        rows = tensor_of(rows, names[i], name)
         size = rows.shape
         if len(size) == 1 + len(shape) and size[1:] == shape:
             counts[i] = size[0]

@@ -234,14 +234,17 @@ class NMSLayer(StepLayer):
         self, threshold: float = 0.3, estimator: str = "mee", radius: float = 1.0, min_step: float = 0.0
     ) -> None:
         super().__init__(estimator, radius, min_step)
-        check_nms_threshold(threshold)
-        if threshold is None:
+        plain_threshold = check_nms_threshold(threshold)
+        if plain_threshold is None:
             raise ConfigError("Expected a threshold in [0, 1] but got None; without NMS every window is kept.")
-        self.threshold = float(threshold)
+        self.threshold = plain_threshold
 
     def forward(self, scores: Tensor, boxes: Tensor) -> Tensor:  # type: ignore[override]  # windows come with boxes
         """The keep mask, in the shape and dtype of the scores."""
         check_numbers(scores, 1)
+        if not isinstance(boxes, Tensor):
+            raise InputError(f"Expected boxes to be a tensor but got {type(boxes).__name__}.")
+        refuse_unreadable(boxes)
         if scores.ndim > 2 or boxes.shape != (len(scores), 4):
             raise InputError(
                 f"Expected scores (N,) or (N, K) and boxes (N, 4) but got {tuple(scores.shape)} and {tuple(boxes.shape)}."

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from stepgrad.errors import NonFiniteError, one_of, positive_number, whole_number
 from stepgrad.gradient.balance import BALANCES, Sums
-from stepgrad.gradient.map_steps import ClassGradient, Method, all_gradients, classes_result, join_classes
+from stepgrad.gradient.map_steps import THROUGH_NMS, ClassGradient, Method, all_gradients, classes_result, join_classes
 from stepgrad.losses.likely_mistakes import Watch
 from stepgrad.metric._jit import explain_wait
 from stepgrad.metric.arrange import arrange
@@ -111,14 +111,13 @@ class MAPLoss(nn.Module):
     ) -> None:
         super().__init__()
         _keep_out_of_compiled_graphs(type(self))
-        check_nms_threshold(nms_threshold)
         one_of("balance", balance, BALANCES)
         self.num_classes = whole_number("num_classes", num_classes, least=1)
         self.protocol = resolve_protocol(protocol, match_threshold, absent_classes)
-        self.nms_threshold = nms_threshold
-        self.method = Method(
-            estimator or ("mee" if through_nms == "paper" else "radius"), radius, through_nms, min_step
-        )
+        self.nms_threshold = check_nms_threshold(nms_threshold)
+        one_of("through_nms", through_nms, THROUGH_NMS)
+        usual = "mee" if through_nms == "paper" else "radius"
+        self.method = Method(usual if estimator is None else estimator, radius, through_nms, min_step)
         self.eps = positive_number("eps", eps)
         self.l4 = None if l4 is None else positive_number("l4", l4, ", or None to switch it off,")
         self.clip = None if clip is None else positive_number("clip", clip, ", or None to switch it off,")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.plain_tensors import refuse_unreadable
+from stepgrad.plain_tensors import refuse_unreadable, tensor_of, widened
 
 Target = Mapping[str, Any]  # boxes, labels and, if wanted, difficult and iscrowd; other keys are left alone
 
@@ -79,7 +79,7 @@ def make_batch(
     flat_scores = _flat(scores, (0, K), keep_double=True)
     flat_boxes = _flat(boxes, (0, K, 4) if by_class else (0, 4)).astype(np.float64)
     _check_windows(flat_scores, flat_boxes, offsets)
-    return Batch(offsets, flat_scores, flat_boxes, *_objects(_on_cpu(targets), K))
+    return Batch(offsets, flat_scores, flat_boxes, *_objects(_tensors_on_cpu(targets), K))
 
 
 def _refuse_detections(scores: object) -> None:
@@ -145,7 +145,7 @@ def _flat(tensors: Sequence[Tensor], empty: tuple[int, ...], keep_double: bool =
     """All images' rows as one array on the CPU: one transfer, not one per image."""
     if not tensors:
         return np.zeros(empty, dtype=np.float32)
-    joined = torch.cat([t.detach() for t in tensors])
+    joined = torch.cat([widened(t.detach()) for t in tensors])
     exact = torch.float64 if not keep_double or joined.dtype == torch.float64 else torch.float32
     return joined.to("cpu", exact).contiguous().numpy()
 
@@ -190,11 +190,15 @@ def inside_out(boxes: NDArray[np.float64]) -> NDArray[np.bool_]:
     return backwards
 
 
-def _on_cpu(targets: Sequence[Target]) -> Sequence[Target]:
-    """Targets with their tensors on the CPU, each key of all images in one transfer."""
+def _tensors_on_cpu(targets: Sequence[Target]) -> Sequence[Target]:
+    """Targets of tensors that can be read, on the CPU, each key of all images in one transfer."""
     moved = [dict(t) if isinstance(t, Mapping) else t for t in targets]
     for key in ("boxes", "labels", "difficult", "iscrowd"):
-        there = [t for t in moved if isinstance(t, dict) and isinstance(t.get(key), Tensor) and not t[key].is_cpu]
+        name = f"targets[{key!r}]"
+        for i, target in enumerate(moved):
+            if isinstance(target, dict) and key in target:
+                target[key] = tensor_of(target[key], i, name)
+        there = [t for t in moved if isinstance(t, dict) and key in t and not t[key].is_cpu]
         for target, tensor in zip(there, moved_together([t[key] for t in there]), strict=True):
             target[key] = tensor
     return moved
@@ -238,8 +242,8 @@ def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float
         keys = sorted(target) if isinstance(target, Mapping) else type(target).__name__
         raise InputError(f"image {image}: expected targets to be a dict with 'boxes' and 'labels' but got {keys}.")
     check_box_format(target["boxes"], f"image {image}: expected target boxes")
-    boxes = torch.as_tensor(target["boxes"]).detach().to("cpu", torch.float64).numpy()
-    given = torch.as_tensor(target["labels"]).detach()
+    boxes = target["boxes"].detach().to(torch.float64).numpy()
+    given = target["labels"].detach()
     if boxes.size == 0 and given.numel() == 0:
         return np.zeros((0, 4)), np.zeros(0, dtype=np.int64)
     if boxes.ndim != 2 or boxes.shape[1] != 4 or given.ndim != 1 or len(given) != len(boxes):
@@ -249,7 +253,7 @@ def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float
         )
     if given.is_floating_point() or given.dtype == torch.bool:
         raise InputError(f"image {image}: expected integer labels but got {given.dtype}.")
-    labels = given.to("cpu", torch.int64).numpy()
+    labels = given.to(torch.int64).numpy()
     if not np.isfinite(boxes).all():
         index = int(np.argwhere(~np.isfinite(boxes))[0][0])
         raise NonFiniteError(
@@ -275,7 +279,7 @@ def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float
 def _flags(target: Target, key: str, count: int, image: int) -> NDArray[np.bool_]:
     if key not in target:
         return np.zeros(count, dtype=np.bool_)
-    flags = torch.as_tensor(target[key]).detach().cpu().numpy().astype(np.bool_).reshape(-1)
+    flags = target[key].detach().to(torch.bool).numpy().reshape(-1)  # NumPy has no bfloat16
     if len(flags) != count:
         raise InputError(
             f"image {image}: expected {count} values in targets[{key!r}], one per object, but got {len(flags)}."

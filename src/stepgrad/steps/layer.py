@@ -58,9 +58,9 @@ class StepLayer(nn.Module):
     def __init__(self, estimator: str = "mee", radius: float = 1.0, min_step: float = 0.0) -> None:
         super().__init__()
         one_of("estimator", estimator, ESTIMATORS)
-        check_radius(radius)
-        check_min_step(min_step)
-        self.estimator, self.radius, self.min_step = estimator, float(radius), float(min_step)
+        self.estimator = estimator
+        self.radius = check_radius(radius)
+        self.min_step = check_min_step(min_step)
 
     def values(self, rows: Tensor) -> Tensor:
         """(R, n) float64 -> (R, m)."""

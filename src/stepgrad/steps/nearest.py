@@ -149,8 +149,8 @@ def pseudogradient(
     [[2.6666666666666665, 0.0], [0.0, 2.0]]
     """
     one_of("estimator", estimator, ESTIMATORS)
-    check_min_step(min_step)
-    check_radius(radius)
+    min_step = check_min_step(min_step)
+    radius = check_radius(radius)
     check_search_options(search)
     if estimator == "radius":
         result = _by_radius(f, x, radius, vectorized, search.get("budget"))
