@@ -267,4 +267,7 @@ def record() -> Files:
         "drawing_sha256": "0" * 64,
         "detections": [{"box": [0, 0, 1, 1]}],
     }
-    return {"detections.json": json.dumps({"run": "run", "images": [entry, entry]}).encode(), "a.png": picture()}
+    return {
+        "detections.json": json.dumps({"run": "run", "images": [entry, entry], "sha256": "right"}).encode(),
+        "a.png": picture(),
+    }
