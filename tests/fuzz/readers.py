@@ -192,7 +192,7 @@ def _record(folder: Path) -> None:
     """With a digest that is always right: damage shall get past it."""
     from stepgrad.cli import output
 
-    with mock.patch.object(output, "_record_digest", lambda content: "right"):
+    with mock.patch.object(output, "_record_digest", return_value="right"):
         output.Output(folder, [])._free_name("a", ".png")
 
 
