@@ -27,7 +27,7 @@ def run_child(*arguments: str, cache: Path | None = None) -> dict[str, Any]:
     if cache is not None:
         environment["NUMBA_CACHE_DIR"] = str(cache)
     command = [sys.executable, "-m", "benchmarks.children", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
     return {**json.loads(done.stdout.splitlines()[-1]), "stderr": done.stderr}
@@ -45,7 +45,9 @@ def import_seconds(rounds: int) -> dict[str, float]:
     for turn in range(rounds + 1):
         for statement, taken in seconds.items():
             code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
-            done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
+            )
             if turn > 0:  # the first turn fills the disk cache
                 taken.append(float(done.stdout))
     return {statement: statistics.median(taken) for statement, taken in seconds.items()}
@@ -96,7 +98,7 @@ def _memory(images: int, windows: int, classes: int, mode: str) -> dict[str, flo
     scene = clustered_scene(images, windows, classes)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # else memory freed a moment ago would be used again unseen
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the high-water mark starts again from here
     before = _status("VmRSS")
     _step(scene, mode)
     extra = _status("VmHWM") - before
@@ -105,7 +107,7 @@ def _memory(images: int, windows: int, classes: int, mode: str) -> dict[str, flo
 
 def _status(field: str) -> int:
     """Bytes of a field of /proc/self/status."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"/proc/self/status has no {field}; peak memory is measured on Linux only")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+DEFAULT = "MAPLoss default (radius 3)"  # the case of a loss without options
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -43,7 +45,13 @@ def _detection_claims(detection: dict[str, Any]) -> list[Claim]:
     scene = "8 images x 2000 windows x 20 classes"
     return [
         Claim(
-            f"{scene}: `exact` forward and backward, against torchvision.ops.nms alone",
+            f"{scene}: the default, radius 3, forward and backward, against torchvision.ops.nms alone",
+            target=0.5,
+            measured=detection[DEFAULT]["median"] / detection["torchvision.ops.nms"]["median"],
+            aim=0.25,
+        ),
+        Claim(
+            f"{scene}: `exact` (MEE) forward and backward, against torchvision.ops.nms alone",
             target=0.5,
             measured=exact / detection["torchvision.ops.nms"]["median"],
             aim=0.25,

@@ -104,9 +104,9 @@ def demo() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         command = [sys.executable, "-m", "stepgrad.cli", "demo", "--out", f"{folder}/demo"]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        out = subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout
         seconds = time.perf_counter() - began
-        report = json.loads(Path(folder, "demo/report.json").read_text())
+        report = json.loads(Path(folder, "demo/report.json").read_text(encoding="utf-8"))
     return {"seconds": seconds, "comparison": report.get("comparison"), "output": out.splitlines()[-10:]}
 
 

@@ -196,7 +196,7 @@ def check_claims(timings: dict[str, Any], memory: dict[str, int]) -> list[Claim]
 
 def _memory_in_child(detections: int) -> int:
     command = [sys.executable, str(Path(__file__)), "--memory", str(detections)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, env=dict(os.environ))
     return int(done.stdout.splitlines()[-1])
 
 
@@ -207,14 +207,14 @@ def peak_bytes(detections: int) -> int:
     scene = random_scene(detections)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # else memory freed a moment ago would be used again unseen
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the high-water mark starts again from here
     before = _status("VmRSS")
     stepgrad_case(scene)()
     return _status("VmHWM") - before
 
 
 def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 

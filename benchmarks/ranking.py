@@ -105,7 +105,7 @@ def measure(rounds: int) -> dict[str, Any]:
 def memory_in_child(n: int) -> float:
     """Bytes per document of NumPy's arrays at the peak of a pass, in a fresh process; tensors add the gradient and its like."""
     command = [sys.executable, str(Path(__file__).resolve()), "--peak", str(n)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
     return float(done.stdout)
 
 

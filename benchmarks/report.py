@@ -26,6 +26,7 @@ def render(results: dict[str, Any]) -> str:
         "## Promises",
         _table(["promise", "target", "measured", "kept", "remarks"], [_claim_row(c) for c in check_claims(results)]),
         "## 8 images x 2000 windows x 20 classes, forward and backward",
+        "`MAPLoss default` is the loss as it comes; `exact`, `paper` and `none` are its ways through NMS with MEE.",
         _timing_table(_with_floor(results["detection"]), "MAPLoss exact"),
         "Peers on the same scores, as far as they can take them (none knows NMS):",
         _timing_table(results["peers"], "MAPLoss exact", results["peer notes"]["peers"]),

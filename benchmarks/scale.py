@@ -121,14 +121,14 @@ def loss_step(scene: Scene, loss_fn: MAPLoss | None = None) -> Step:
 def peak(step: Step) -> dict[str, float]:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # else memory freed a moment ago would be used again unseen
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the high-water mark starts again from here
     before = _status("VmRSS")
     step()
     return {"extra": _status("VmHWM") - before, "whole": _status("VmHWM")}
 
 
 def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
@@ -141,7 +141,7 @@ def measure_traffic(images: int, world: int, rounds: int) -> dict[str, Any]:
             process.start()
         for process in ranks:
             process.join()
-        found = [json.loads((Path(folder) / f"{r}.json").read_text()) for r in range(world)]
+        found = [json.loads((Path(folder) / f"{r}.json").read_text(encoding="utf-8")) for r in range(world)]
     scene = clustered_scene(images, 2000, CLASSES)
     alone = interleaved({"one": loss_step(scene)}, rounds)["one"].median
     return {
@@ -165,7 +165,9 @@ def _rank(rank: int, world: int, images: int, rounds: int, folder: str) -> None:
     sent = (loss_fn.traffic.sent - first) / rounds
     objects = sum(len(t["labels"]) for t in scene.targets)
     least = least_bytes(rank, world, scene.windows, whole.windows, objects)
-    Path(folder, f"{rank}.json").write_text(json.dumps({"sent": sent, **least, "seconds": timing.median}))
+    Path(folder, f"{rank}.json").write_text(
+        json.dumps({"sent": sent, **least, "seconds": timing.median}), encoding="utf-8"
+    )
     dist.destroy_process_group()
 
 
@@ -185,7 +187,7 @@ def least_bytes(rank: int, world: int, own: int, everyones: int, objects: int) -
 def in_child(*arguments: object, keeps_memory: bool = False) -> dict[str, Any]:
     command = [sys.executable, str(Path(__file__)), "--child", *(str(a) for a in arguments)]
     environment = dict(os.environ) | ({} if keeps_memory else {"MALLOC_MMAP_THRESHOLD_": "65536"})
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, env=environment)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

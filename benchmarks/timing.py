@@ -66,7 +66,7 @@ def version(package: str) -> str:
 
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     field = {line.split(":")[0].strip(): line.split(":")[-1].strip() for line in reversed(lines) if ":" in line}
     name = field.get("model name") or platform.processor() or "unknown"
     if {"cpu family", "model", "stepping"} <= field.keys():  # cloud machines hide the marketing name

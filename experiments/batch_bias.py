@@ -143,7 +143,7 @@ def main() -> None:
         command = f"python -m experiments.batch_bias measure {how} --draws {options.draws}"
         results = {"command": command, "source": source, **measure(_scored(options), options.draws)}
         write_whole(file, (json.dumps(results, indent=1) + "\n").encode())
-    results = json.loads(file.read_text())
+    results = json.loads(file.read_text(encoding="utf-8"))
     page = render(results)
     write_whole(options.results / "batch_bias.md", page.encode())
     plot(results, options.results / "batch_bias.svg")

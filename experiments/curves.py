@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="of experiments.run, for the rates")
     parser.add_argument("--file", type=Path, default=FILE)
     options = parser.parse_args(arguments)
-    curves = json.loads(options.file.read_text()) if options.file.is_file() else {}
+    curves = json.loads(options.file.read_text(encoding="utf-8")) if options.file.is_file() else {}
     if options.phase == "run":
         if options.data is None or options.cache is None:
             parser.error("--data (or STEPGRAD_DATA) and --cache are needed")

@@ -89,7 +89,7 @@ def cached_features(
     cache.mkdir(parents=True, exist_ok=True)
     tag = json.dumps({"sizes": {k: len(v) for k, v in splits.items()}, **asdict(settings)}, sort_keys=True)
     note = cache / "features.json"
-    if not note.is_file() or note.read_text() != tag:
+    if not note.is_file() or note.read_text(encoding="utf-8") != tag:
         _fill_cache(splits, weights, cache, settings)
         write_whole(note, tag.encode())
     return {

@@ -43,7 +43,7 @@ def read_split(folder: Path, split: str) -> Queries:
 
 def read_svmlight(file: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Relevance (n,), query ids (n,) and features (n, F); the documents of a query must be neighbours."""
-    rows = [line.split("#")[0].split() for line in file.read_text().splitlines() if line.strip()]
+    rows = [line.split("#")[0].split() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     labels = np.array([float(row[0]) for row in rows], dtype=np.float32)
     queries = np.array([int(row[1].removeprefix("qid:")) for row in rows])
     pairs = [[field.split(":") for field in row[2:]] for row in rows]

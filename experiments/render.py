@@ -27,7 +27,7 @@ Run = dict[str, Any]
 
 def main() -> None:
     finals, tunes = read_runs(RUNS / "final"), read_runs(RUNS / "tune")
-    text = (HERE / "results_page.md").read_text()
+    text = (HERE / "results_page.md").read_text(encoding="utf-8")
     for table in sorted({letter for row in ROWS.values() for letter in row.table}):
         text = text.replace(f"{{table {table}}}", table_of(table, finals))
     for grid in GRID:
@@ -40,7 +40,7 @@ def read_runs(folder: Path) -> dict[str, list[Run]]:
     """Runs by row, in order of seed."""
     found: dict[str, list[Run]] = {}
     for file in sorted(folder.glob("*.json")):
-        run = json.loads(file.read_text())
+        run = json.loads(file.read_text(encoding="utf-8"))
         found.setdefault(run["row"]["name"], []).append(run)
     return {name: sorted(runs, key=lambda run: run["seed"]) for name, runs in found.items()}
 

@@ -40,12 +40,12 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _load(file: Path) -> dict[str, list[dict[str, Any]]]:
-    return json.loads(file.read_text()) if file.is_file() else {}
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def commit() -> str:
     """The commit the code is at, short."""
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, encoding="utf-8").stdout.strip()
 
 
 def mean_and_spread(values: list[float], signed: bool = False) -> str:

@@ -145,7 +145,10 @@ def chosen_tuning(row: Row, results: Path) -> Tuning:
     """The grid point with the best held-out mAP (area AP), of this row or of the one it is tuned as."""
     if row.steps == 0 or row.tuned_as == "start":
         return NLL_TUNING
-    runs = [json.loads(file.read_text()) for file in (results / "tune").glob(f"{row.tuned_as or row.name}-*.json")]
+    runs = [
+        json.loads(file.read_text(encoding="utf-8"))
+        for file in (results / "tune").glob(f"{row.tuned_as or row.name}-*.json")
+    ]
     runs = [r for r in runs if r["row"]["name"] == (row.tuned_as or row.name)]
     if not runs:
         raise SystemExit(f"{row.name}: no tuning on record; run `python -m experiments.run {row.name} --tune` first.")

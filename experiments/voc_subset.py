@@ -43,7 +43,7 @@ def read_split(root: Path, split: str, count: int | None) -> list[WindowedImage]
     list_file = root / "ImageSets" / "Main" / f"{split}.txt"
     if not list_file.is_file():
         raise DataError(f"Expected the image list {list_file}; pass the folder that holds VOC2012-320 as --data.")
-    ids = list_file.read_text().split()[:count]
+    ids = list_file.read_text(encoding="utf-8").split()[:count]
     archive = np.load(root / "selective_search_fast.npz")
     rows = np.searchsorted(archive["ids"], ids)
     offsets, windows = archive["offsets"], archive["boxes"]

@@ -115,6 +115,18 @@ def small_batch(rng: np.random.Generator, crowds: bool = False, most_windows: in
     )
 
 
+def with_empty_windows(rng: np.random.Generator, batch: Batch, share: float = 0.4) -> Batch:
+    """The same batch with some windows squeezed to a line or a point, as clipping to the image leaves them."""
+    squeezed = []
+    for boxes in batch.boxes:
+        keep = rng.random((*boxes.shape[:-1], 1)) >= share
+        length = rng.integers(0, 2, size=(*boxes.shape[:-1], 2)) * (boxes[..., 2:] - boxes[..., :2])
+        length[..., 1] *= length[..., 0] == 0  # at least one side goes
+        narrow = np.concatenate([boxes[..., :2], boxes[..., :2] + length], axis=-1)
+        squeezed.append(np.where(keep, boxes, narrow))
+    return replace(batch, boxes=squeezed)
+
+
 def over_seeds(ci: int, nightly: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test for `ci` seeds, one test each; further seeds up to `nightly` in ten long runs with that marker."""
     bounds = np.linspace(ci, nightly, 11).astype(int).tolist()

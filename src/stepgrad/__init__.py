@@ -8,7 +8,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"  # the one place: pyproject.toml reads it from here
+
 if TYPE_CHECKING:
+    from stepgrad import errors as errors
     from stepgrad.detector import FastRCNN as FastRCNN
     from stepgrad.evaluation import Evaluator as Evaluator
     from stepgrad.gradient.box_steps import BoxMethod as BoxMethod
@@ -100,10 +103,12 @@ _HOME = {
     "sde": "gradient.estimators",
     "step_function": "steps.torch_function",
 }
-__all__ = [*_HOME]  # the table above is the list
+__all__ = [*_HOME, "errors"]  # the table above is the list; names, and the module of errors to catch
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("stepgrad.errors")
     if name not in _HOME:
         raise AttributeError(f"module 'stepgrad' has no attribute {name!r}")
     value = getattr(import_module(f"stepgrad.{_HOME[name]}"), name)
@@ -112,4 +117,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted({*globals(), *__all__})

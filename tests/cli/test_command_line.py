@@ -8,6 +8,9 @@ import sys
 import pytest
 
 from stepgrad.cli import commands, main
+from stepgrad.cli.lists import sort_words
+from stepgrad.cli.options import Option, typed
+from tests.patience import PATIENCE
 
 COMMANDS = ["demo", "train", "evaluate", "detect", "propose", "doctor"]
 
@@ -34,7 +37,7 @@ def test_help_waits_for_no_large_library(words: list[str]) -> None:
         f"import sys; from stepgrad.cli import main; main({words!r}); "
         "sys.exit(' '.join({'torch', 'numba', 'lightning_fabric', 'matplotlib'} & set(sys.modules)) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -86,3 +89,10 @@ def test_flags_need_no_value_and_take_one(capsys: pytest.CaptureFixture[str]) ->
     capsys.readouterr()
     assert main(["doctor", shapes, "--pixels=maybe"]) == 2
     assert capsys.readouterr().err == "stepgrad: pixels: expected true or false but got 'maybe'.\n"
+
+
+@pytest.mark.parametrize("name", ["Käfer 🐶", "K\udcc3\udcb6ln", "#1", "~", "[red]", "a: b"])
+def test_names_arrive_as_they_are_written(name: str) -> None:
+    text, several = Option("a", str | None, None, ""), Option("b", list[str], None, "")
+    words = sort_words(["--a", name, "--b", name, name], ["a", "b"], lists=["b"])
+    assert typed(words, [text, several]) == {"a": name, "b": [name, name]}

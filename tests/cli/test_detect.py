@@ -193,6 +193,71 @@ def test_a_file_of_that_name_that_is_not_ours_is_refused(
     assert Path("detections/detections.json").read_text() == "[1, 2]"
 
 
+def test_a_record_that_names_a_file_of_the_user_does_not_make_it_ours(
+    run: Any, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("detections").mkdir()
+    Path("detections/a.png").write_bytes(b"mine")
+    content = {"run": "r", "step": 1, "chosen": "", "images": [{"image": "a.png", "drawing": "a.png"}]}
+    Path("detections/detections.json").write_text(json.dumps(content))
+    assert detect("a.png") == 2
+    assert "detections.json: was not written by `stepgrad detect`, or has been changed since" in capsys.readouterr().err
+    assert Path("detections/a.png").read_bytes() == b"mine"
+    assert json.loads(Path("detections/detections.json").read_text()) == content
+
+
+def test_a_drawing_that_was_replaced_by_the_user_stays(run: Any, work: Path) -> None:
+    assert detect("a.png") == 0
+    Path("detections/a.png").write_bytes(b"mine")
+    assert detect("a.png") == 0
+    assert Path("detections/a.png").read_bytes() == b"mine"
+    assert record()["images"][0]["drawing"] == "a-2.png"
+
+
+@pytest.mark.parametrize("text", ['{"images": []}', '{"images": [], "sha256": 3}', "3", "[" * 100_000, ""])
+def test_no_record_of_others_is_overwritten(text: str, run: Any, work: Path) -> None:
+    Path("detections").mkdir()
+    Path("detections/detections.json").write_text(text)
+    assert detect("a.png") == 2
+    assert Path("detections/detections.json").read_text() == text
+
+
+def test_links_are_not_followed(run: Any, work: Path) -> None:
+    Path("mine.png").write_bytes(b"mine")
+    Path("detections").mkdir()
+    Path("detections/a.png").symlink_to(work / "mine.png")
+    assert detect("a.png") == 0
+    assert Path("mine.png").read_bytes() == b"mine"
+    assert Path("detections/a.png").is_symlink()
+
+
+@pytest.mark.parametrize("size", [(3000, 1), (1, 3000), (1, 1)])
+def test_a_very_narrow_picture_is_a_picture(size: tuple[int, int], run: Any, work: Path) -> None:
+    pytest.importorskip("cv2.ximgproc", reason="selective search needs the extra `detector`")
+    Image.new("RGB", size).save("narrow.png")
+    assert main(["detect", "--run", "runs/a", "narrow.png", "a.png"]) == 0
+    assert [entry["image"] for entry in record()["images"]] == ["narrow.png", "a.png"]
+
+
+def test_a_picture_that_breaks_the_model_costs_one_line(
+    run: Any, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (61, 40)).save("b.png")
+    model = run.model
+
+    def fails_on_b(images: Any, proposals: Any) -> Any:
+        if images[0].shape[2] == 61:
+            raise RuntimeError("too odd\nfor words")
+        return model(images, proposals)
+
+    run.model = fails_on_b
+    assert detect("b.png", "a.png") == 1
+    assert (
+        "error b.png: nothing could be detected in it (RuntimeError: too odd\\nfor words).\n" in capsys.readouterr().out
+    )
+    assert [entry["image"] for entry in record()["images"]] == ["a.png"]
+
+
 def test_photographs_are_turned_upright(run: Any, work: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # lies on its side

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,3 +76,20 @@ def test_a_stage_counts_its_work_and_leaves(terminal: bool) -> None:
     text = shown(terminal, stage)
     assert ("3/7" in text) == terminal
     assert "validating [x]" in text
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_without_a_terminal_long_work_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def stage(progress: RichProgress) -> None:
+        if training:
+            progress.start(10, 0)
+        with progress.stage("searching windows", 100) as tick:
+            for _ in range(50):
+                now[0] += 1
+                tick()
+
+    lines = [line for line in shown(False, stage).splitlines() if "..." not in line]
+    assert lines == ["searching windows: 30/100, 0:01:10 left"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,8 @@ def test_end_tells_the_map_the_report_and_what_to_do_next(tiny: str, capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     found = json.loads(Path("runs/tiny-1/evaluation.json").read_text())["map"]
     assert lines[0] == "run folder runs/tiny-1"
-    assert lines[-4] == f"mAP voc12 {100 * found:.1f} at step 1, the best of 1 steps"
+    assert re.fullmatch(r"time +\d:\d\d:\d\d in all(: .*other .*)?", lines[-4])
+    assert lines[-5] == f"mAP voc12 {100 * found:.1f} at step 1, the best of 1 steps"
     assert lines[-3] == "report    runs/tiny-1/report.html"
     assert Path("runs/tiny-1/report.html").stat().st_size > 0
     assert "stepgrad evaluate --run runs/tiny-1" in lines[-2]
@@ -170,14 +173,39 @@ def test_voc_data_is_counted_as_in_training_unless_told_otherwise(
         assert main(["evaluate", *common, *boxes, "--save_detections", str(saved)]) == 0
         shares[" ".join(boxes)] = capsys.readouterr().out.splitlines()[2].split()[4]  # recall of the first class
     assert shares == {"": "1.0000", "--boxes converted": "1.0000", "--boxes file": "0.0000"}
-    assert main(["evaluate", "--detections", str(saved), *common[2:4], "--boxes", "converted", *common[6:]]) == 0
-    assert capsys.readouterr().out.splitlines()[2].split()[4] == "1.0000"
+
+
+def test_one_run_has_one_number_however_it_is_asked_for(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the run or from its saved detections, alone or in a comparison, with or without naming the default."""
+    names = load_dataset("shapes", "val").class_names
+    root = write_voc(tmp_path / "V", {"a": [(names[0], 11, 6, 30, 25)]}, {"all": "a"})
+    (root / "classes.txt").write_text("\n".join(names))
+    np.savez(tmp_path / "w.npz", ids=["a"], offsets=[0, 2], boxes=[[10, 5, 30, 15], [35, 5, 55, 30]])  # half; none
+    by_run = ["--run", str(run), "--windows", str(tmp_path / "w.npz")]
+    save = ["--save_detections", str(tmp_path / "found")]
+    assert main(["evaluate", *by_run, "--data", str(root), *save]) == 0
+    assert main(["evaluate", *by_run, "--data", str(root), *save[:1], f"{save[1]}.json"]) == 0
+    capsys.readouterr()
+    ways = [by_run, ["--detections", save[1]], ["--detections", f"{save[1]}.json"]]
+    report = tmp_path / "report.json"
+    for protocol in ("voc12", "voc12-devkit", "coco"):
+        numbers = set()
+        for way, boxes in product(ways, ([], ["--boxes", "converted"])):
+            common = ["evaluate", *way, "--data", str(root), *boxes, "--report", str(report)]
+            assert main([*common, "--protocol", protocol]) == 0
+            numbers.add(json.loads(report.read_text())["map"])
+            assert main([*common, "--compare", protocol, "voc07"]) == 0
+            numbers.add(json.loads(report.read_text())["results"][0]["map"])
+        assert len(numbers) == 1, (protocol, numbers)
+        assert numbers != {0.0}  # half an object is found at a threshold of one half
 
 
 def test_images_nobody_looked_at_are_not_missed(tmp_path: Path) -> None:
     dataset = load_dataset(write_coco(tmp_path / "C", coco_content()))
     assert len(dataset) == 2
-    counts = {n: Judged(only_images(dataset, 0, n), NOTHING).evidence(True).objects.images.tolist() for n in (1, 2)}
+    counts = {n: Judged(only_images(dataset, 0, n), NOTHING).evidence().objects.images.tolist() for n in (1, 2)}
     assert counts[1] == [image for image in counts[2] if image == 0] != counts[2]
 
 
@@ -190,7 +218,7 @@ def test_images_from_the_middle_of_a_split_keep_their_objects(kind: str, tmp_pat
     }[kind]()
     assert dataset.index_of(dataset.ids[1]) == 1
     part = only_images(dataset, 1, 1)
-    found, expected = (Judged(d, NOTHING).evidence(True) for d in (part, dataset))
+    found, expected = (Judged(d, NOTHING).evidence() for d in (part, dataset))
     assert found.image_ids == expected.image_ids[1:]
     assert np.array_equal(found.objects.boxes, expected.objects.boxes[expected.objects.images == 1])
     assert part.index_of(dataset.ids[1]) == 0

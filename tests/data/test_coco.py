@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from stepgrad.data import COCODataset
+from stepgrad.data.doctor import examine
 from stepgrad.errors import DataError
 from tests.data.builders import coco_content, write_coco, write_image
 
@@ -95,6 +97,16 @@ BAD: dict[str, tuple[Callable[[Content], Any], str]] = {
     "short box": (_set("annotations", 0, bbox=[1, 2, 4]), r"expected bbox \[x, y, width, height\] but got \[1, 2, 4\]"),
     "NaN box": (_set("annotations", 0, bbox=[1, 2, 4, float("nan")]), "expected bbox"),
     "boundless box": (_set("annotations", 0, bbox=[1, 2, 4, 10**400]), "expected bbox"),
+    "list as id": (
+        _set("annotations", 0, id=[1]),
+        r"annotation number 0: expected a number or text as id but got \[1\]",
+    ),
+    "list as category id": (_set("annotations", 0, category_id=[1]), r"unknown category \[1\]"),
+    "long file name": (_set("images", 1, file_name="a" * 5000), "is in none of"),
+    "ids of one text": (_set("images", 0, id="4"), "image id 4 occurs more than once"),
+    "area that is no number": (_set("annotations", 0, area=float("nan")), "expected an area of at least 0 but got nan"),
+    "negative area": (_set("annotations", 0, area=-1), "expected an area of at least 0 but got -1"),
+    "boundless area": (_set("annotations", 0, area=10**400), "expected an area of at least 0"),
     "no images": (lambda content: content.update(images=[], annotations=[]), "lists no images"),
     "no categories key": (lambda content: content.pop("categories"), "categories is not one"),
     "image without id": (lambda content: content["images"][0].pop("id"), "image 0 has no id"),
@@ -110,6 +122,35 @@ def test_bad_entry_is_refused_with_its_address(tmp_path: Path, name: str) -> Non
     with pytest.raises(DataError, match=message) as error:
         COCODataset(path)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "key"),
+    [
+        ("images", "id"),
+        ("images", "file_name"),
+        *(("annotations", k) for k in ("id", "image_id", "category_id", "bbox")),
+    ],
+)
+def test_entry_nested_to_any_depth_is_refused(tmp_path: Path, where: str, key: str) -> None:
+    """Some depths can still be read but no longer be shown in a message."""
+    content = coco_content()
+    content[where][1][key] = "VALUE"
+    path = write_coco(tmp_path, content)
+    text, limit = path.read_text(), sys.getrecursionlimit()
+    for depth in [10, *range(limit - 150, limit + 10)]:
+        path.write_text(text.replace('"VALUE"', "[" * depth + "]" * depth))
+        with pytest.raises(DataError, match=f"{path}: "):
+            COCODataset(path)
+
+
+def test_image_of_a_name_too_long_for_the_disk_is_missing(tmp_path: Path) -> None:
+    content = coco_content()
+    content["images"][0]["file_name"] = "a" * 5000
+    path = write_coco(tmp_path, content)
+    with pytest.raises(DataError, match="1 of 2 images are missing"):
+        COCODataset(path)
+    assert [problem.kind for problem in examine(path).problems if problem.severity == "error"] == ["image-missing"]
 
 
 @pytest.mark.parametrize(

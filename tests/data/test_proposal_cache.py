@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +27,11 @@ from stepgrad.data import (
     selective_search,
 )
 from stepgrad.data.files import WriteError
+from stepgrad.data.locks import only_writer
 from stepgrad.data.proposals.cache import record_path
 from stepgrad.errors import DataError
 from tests.data.builders import write_image, write_voc
+from tests.patience import PATIENCE
 
 pytest.importorskip("cv2.ximgproc", reason="selective search needs the extra `detector`")
 
@@ -139,13 +143,32 @@ def test_empty_folder_is_refused(tmp_path: Path) -> None:
         load_proposals(tmp_path)
 
 
-@pytest.mark.parametrize("image_id", ["2008_000007", "a/b", "..", ".hidden", "50%", "ü x", 7])
+@pytest.mark.parametrize(
+    "image_id", ["2008_000007", "a/b", "..", ".hidden", "50%", "ü x", 7, "", "CON", "a\nb\0", "\ud800"]
+)
 def test_every_id_gets_a_file_of_its_own_in_the_folder(tmp_path: Path, image_id: str | int) -> None:
     path = record_path(tmp_path, image_id)
     assert path.parent == tmp_path
     assert not path.name.startswith(".")
     path.write_bytes(b"")
     assert list(CachedProposals(tmp_path)) == [str(image_id)]
+
+
+def test_long_ids_have_files_of_their_own(tmp_path: Path) -> None:
+    ids = ["x" * 400 + end for end in "ab"]
+    for image_id in ids:
+        record_path(tmp_path, image_id).write_bytes(b"")
+    cached = CachedProposals(tmp_path)
+    assert len({cached.path(image_id) for image_id in ids}) == 2
+    assert all(key in cached for key in cached)
+    assert "x" * 400 not in cached
+
+
+def test_files_whose_names_quote_more_than_necessary_are_found(dataset: VOCDataset, tmp_path: Path) -> None:
+    generate_proposals(dataset, tmp_path / "cache")
+    record_path(tmp_path / "cache", "a").rename(tmp_path / "cache" / "%61.npz")
+    assert generate_proposals(dataset, tmp_path / "cache").found == 2
+    assert len(load_proposals(tmp_path / "cache", dataset)) == 2
 
 
 def test_unreadable_image_is_reported_and_the_rest_goes_on(dataset: VOCDataset, tmp_path: Path) -> None:
@@ -192,10 +215,10 @@ if __name__ == "__main__":
     script.write_text(code)
     command = [sys.executable, str(script), str(tmp_path / "cache")]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment)
     assert done.stdout.startswith("WriteError"), done.stderr
     assert "the disk is full" in done.stdout
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert not list((tmp_path / "cache").glob("*"))
 
 
 def test_interrupt_leaves_a_cache_to_go_on_with(tmp_path: Path) -> None:
@@ -203,7 +226,7 @@ def test_interrupt_leaves_a_cache_to_go_on_with(tmp_path: Path) -> None:
 import sys
 from stepgrad.cli.propose import propose
 if __name__ == "__main__":
-    sys.exit(propose("shapes:val,length=300", out=sys.argv[1], workers=2))
+    sys.exit(propose("shapes:val,length=5000", out=sys.argv[1], workers=2))
 """
     script, cache = tmp_path / "script.py", tmp_path / "cache"
     script.write_text(code)
@@ -211,16 +234,16 @@ if __name__ == "__main__":
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while len(list(cache.glob("[!.]*.npz"))) < 3 and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the parent and its workers all get it
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
-    assert "of 300 images: run the same command again to go on" in " ".join(output.split())
+    assert "of 5000 images: run the same command again to go on" in " ".join(output.split())
     assert "Traceback" not in errors
     done = len(list(cache.glob("*.npz")))
-    assert 3 <= done < 300
+    assert 3 <= done < 5000
     assert not list(cache.glob(".*"))
     part = ShapesDataset("val", length=3)
     assert generate_proposals(part, cache).found + generate_proposals(part, cache).found >= 3
@@ -236,3 +259,96 @@ def test_imported_windows_get_fingerprints(dataset: VOCDataset, tmp_path: Path) 
     assert import_proposals(packed, dataset, tmp_path / "cache").found == 2
     with pytest.raises(DataError, match=r'was made with .*"imported", "source": "windows\.npz"'):
         generate_proposals(dataset, tmp_path / "cache")
+
+
+def test_only_the_images_of_the_numbers_given_are_searched(tmp_path: Path) -> None:
+    dataset = ShapesDataset("val", length=4)
+    outcome = generate_proposals(dataset, tmp_path / "cache", indices=[1, 3])
+    assert (outcome.made, outcome.found) == (2, 0)
+    assert sorted(CachedProposals(tmp_path / "cache")) == [str(dataset.ids[1]), str(dataset.ids[3])]
+    load_proposals(tmp_path / "cache", dataset, indices=[3])
+    with pytest.raises(DataError, match="has no windows for 1 of the 2 images"):
+        load_proposals(tmp_path / "cache", dataset, indices=[0, 1])
+
+
+def test_a_search_waits_for_the_one_before_it_and_makes_nothing_twice(tmp_path: Path) -> None:
+    """The second has looked before the first was done; it looks again when its turn comes."""
+    dataset, cache, said = ShapesDataset("val", length=3), tmp_path / "cache", []
+    with ExitStack() as first:
+        first.enter_context(only_writer(cache, ""))
+
+        def let_the_first_finish(text: str) -> None:
+            said.append(text)
+            source = tmp_path / "made by the first"
+            generate_proposals(dataset, source, indices=[0, 1])
+            for path in source.iterdir():
+                path.rename(cache / path.name)
+            first.close()
+
+        outcome = generate_proposals(dataset, cache, say=let_the_first_finish)
+    assert (outcome.made, outcome.found) == (1, 2)
+    assert len(said) == 1
+    assert f"waiting for process {os.getpid()}" in said[0]
+
+
+def test_windows_of_different_settings_are_not_mixed_by_two_searches_at_once(tmp_path: Path) -> None:
+    dataset, cache = ShapesDataset("val", length=2), tmp_path / "cache"
+    with ExitStack() as first:
+        first.enter_context(only_writer(cache, ""))
+
+        def let_the_first_finish(_: str) -> None:
+            generate_proposals(dataset, tmp_path / "other", SearchSettings(min_side=20), indices=[0])
+            (tmp_path / "other" / f"{dataset.ids[0]}.npz").rename(record_path(cache, dataset.ids[0]))
+            first.close()
+
+        with pytest.raises(DataError, match=r'was made with .*"min_side": 20.*not with'):
+            generate_proposals(dataset, cache, say=let_the_first_finish)
+    assert list(CachedProposals(cache)) == [str(dataset.ids[0])]
+
+
+def test_cached_windows_are_found_while_another_process_searches(tmp_path: Path) -> None:
+    dataset, cache = ShapesDataset("val", length=2), tmp_path / "cache"
+    generate_proposals(dataset, cache)
+    with only_writer(cache, ""):
+        assert generate_proposals(dataset, cache).found == 2
+
+
+def test_two_commands_at_once_make_the_cache_of_one(tmp_path: Path) -> None:
+    words = ["-m", "stepgrad.cli", "propose", "shapes:val,length=12", "--workers", "1", "--out"]
+    commands = [[sys.executable, *words, str(tmp_path / "cache")] for _ in range(2)]
+    both = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for command in commands
+    ]
+    outputs = [process.communicate(timeout=240)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    made = [int(word) for output in outputs for word in re.findall(r"(\d+) made", output)]
+    assert sum(made) == 12  # none of them twice
+    generate_proposals(ShapesDataset("val", length=12), tmp_path / "alone")
+    contents = [{path.name: path.read_bytes() for path in (tmp_path / n).iterdir()} for n in ("cache", "alone")]
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+def test_the_workers_of_a_killed_search_end_and_the_next_search_works_at_once(tmp_path: Path) -> None:
+    words = ["-m", "stepgrad.cli", "propose", "shapes:val,length=300", "--workers", "2", "--out"]
+    process = subprocess.Popen([sys.executable, *words, str(tmp_path / "cache")], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 240
+    while len(list(tmp_path.glob("cache/[!.]*.npz"))) < 2 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert children
+    process.kill()
+    process.wait()
+    part = ShapesDataset("val", length=300)
+    generate_proposals(part, tmp_path / "cache", indices=range(4), say=lambda text: pytest.fail(text))
+    while any(_alive(child) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_alive(child) for child in children)
+
+
+def _alive(pid: str) -> bool:
+    """Whether a process is there and not a zombie that nobody has asked after."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -143,6 +143,8 @@ def test_packed_file_is_cut_at_its_offsets(tmp_path: Path) -> None:
             {"boxes": [[0, 0, 5, 5], [9, 1, 1, 9], [2, 2, 9, 9]]},
             "1 windows are not finite or have no area, first number 1",
         ),
+        ({"boxes": [["0", "0", "5", "5"]] * 3}, "expected numbers in boxes but got an array of <U1"),
+        ({"offsets": ["0", "1", "3"]}, "expected whole numbers in offsets but got an array of <U1"),
         ({"boxes": [[0, 0, 5, 5], [0, 1, 1, np.nan], [2, 2, 9, 9]]}, "not finite"),
     ],
 )

@@ -12,6 +12,7 @@ from stepgrad.detector import FastRCNN, Features, Sampling
 from stepgrad.errors import ConfigError, InputError, NonFiniteError
 from stepgrad.losses.map_loss import MAPLoss
 from tests.detector.scenes import K, batch, random_image, random_target, random_windows, tiny
+from tests.double_precision import double_precision
 from tests.oracles.detector import detections as slow_detections
 
 ALL = Sampling(windows=None, ground_truth=False)
@@ -62,13 +63,14 @@ def test_certain_windows_do_not_tie() -> None:
 
 
 def test_an_image_does_not_see_the_others_of_its_batch() -> None:
-    model = tiny()
     images, proposals, _ = batch(4)
     images[2], proposals[2] = random_image(2, width=120), torch.zeros(0, 4)
     pairs = [([image], [windows]) for image, windows in zip(images, proposals, strict=True)]
-    for a, pair in zip(model.score_windows(images, proposals), pairs, strict=True):
-        torch.testing.assert_close(a, model.score_windows(*pair)[0], rtol=0, atol=1e-4)  # sums in another order
-    model.eval()
+    with double_precision():  # in training, batches add up in another order
+        model = tiny()
+        for a, pair in zip(model.score_windows(images, proposals), pairs, strict=True):
+            torch.testing.assert_close(a, model.score_windows(*pair)[0], rtol=0, atol=1e-10)
+    model = tiny().eval()
     for found, pair in zip(model(images, proposals), pairs, strict=True):
         assert same(found, model(*pair)[0])
 
@@ -125,15 +127,16 @@ def test_a_few_steps_reduce_the_loss(loss: str) -> None:
 
 def test_the_map_gradient_reaches_the_head_through_the_chain_rule() -> None:
     """d loss / d bias of a class is the sum of the loss's gradient in that class's scores."""
-    model = tiny(score="raw", loss="map", sampling=ALL)
-    model.train_for("map", map_loss=MAPLoss(K, balance="none"), sampling=ALL)
     images, proposals, targets = batch(2)
-    model(images, proposals, targets)["loss_map"].backward()
-    scores = [s.detach().requires_grad_() for s in model.score_windows(images, proposals)]
+    with double_precision():
+        model = tiny(score="raw", loss="map", sampling=ALL)
+        model.train_for("map", map_loss=MAPLoss(K, balance="none"), sampling=ALL)
+        model(images, proposals, targets)["loss_map"].backward()
+        scores = [s.detach().requires_grad_() for s in model.score_windows(images, proposals)]
     MAPLoss(K, balance="none")(scores, proposals, targets).backward()
     by_class = torch.stack([s.grad.sum(dim=0) for s in scores if s.grad is not None]).sum(dim=0)
     assert by_class.abs().max() > 0
-    torch.testing.assert_close(model.head.scores.bias.grad, by_class)
+    torch.testing.assert_close(model.head.scores.bias.grad, by_class, rtol=1e-10, atol=1e-12)
     assert model.trunk[0].weight.grad.abs().max() > 0  # type: ignore[index, union-attr]
 
 

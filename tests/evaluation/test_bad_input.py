@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from stepgrad.errors import ConfigError, InputError, MissingDependencyError, NonFiniteError
+from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, MissingDependencyError, NonFiniteError
 from stepgrad.evaluation import Evaluator
 from tests.evaluation.datasets import boxes_at, pred, target
 
@@ -28,9 +28,13 @@ BAD_PREDS = {
     "reversed box": (
         {"boxes": boxes_at(0, 30, width=-1)},
         InputError,
-        "positive width .* detection 0 is .*empty_boxes",
+        "no negative width and height but detection 0 is .*swap its corners",
     ),
-    "empty box": ({"boxes": boxes_at(0, 30, height=0)}, InputError, "positive width and height but detection 0"),
+    "endless area": (
+        {"boxes": boxes_at(0, 30, width=1e155, height=1e154)},
+        InputError,
+        r"areas double precision can hold but detection 0 is \[0.0, 0.0, 1e\+155, 1e\+154\]",
+    ),
     "label too large": (
         {"labels": torch.tensor([0, 2])},
         InputError,
@@ -44,11 +48,66 @@ BAD_PREDS = {
         "as many boxes as scores as labels but got 2 boxes",
     ),
     "boxes of five": ({"boxes": torch.zeros(2, 5)}, InputError, r"boxes of shape \(N, 4\).*got \(2, 5\)"),
+    "scores on no device": (
+        {"scores": GOOD_PRED["scores"].to("meta")},
+        InputError,
+        "scores in the predictions: .*meta device",
+    ),
+    "sparse scores": (
+        {"scores": GOOD_PRED["scores"].to_sparse()},
+        InputError,
+        "scores in the predictions: .*dense tensor",
+    ),
+    "scores that are a dict": (
+        {"scores": {}},
+        InputError,
+        "expected scores in the predictions to be a tensor.* got dict",
+    ),
+    "scores of 71 bits": ({"scores": 2**70}, InputError, "expected scores in the predictions to be a tensor.* got int"),
+    "ragged scores": (
+        {"scores": [[1], [1, 2]]},
+        InputError,
+        "expected scores in the predictions to be a tensor.* got list",
+    ),
+    "labels on no device": (
+        {"labels": GOOD_PRED["labels"].to("meta")},
+        InputError,
+        "labels in the predictions: .*meta device",
+    ),
+    "sparse labels": (
+        {"labels": GOOD_PRED["labels"].to_sparse()},
+        InputError,
+        "labels in the predictions: .*dense tensor",
+    ),
+    "labels that are a dict": (
+        {"labels": {}},
+        InputError,
+        "expected labels in the predictions to be a tensor.* got dict",
+    ),
+    "labels of 71 bits": ({"labels": 2**70}, InputError, "expected labels in the predictions to be a tensor.* got int"),
+    "ragged labels": (
+        {"labels": [[1], [1, 2]]},
+        InputError,
+        "expected labels in the predictions to be a tensor.* got list",
+    ),
     "scores by class": ({"scores": torch.zeros(2, 3)}, InputError, r"scores of shape \(N,\).*got \(2, 3\)"),
 }
 BAD_TARGETS = {
     "NaN box": ({"boxes": boxes_at(NAN)}, NonFiniteError, r"finite target boxes but target boxes\[0\]"),
     "empty box": ({"boxes": boxes_at(0, width=0)}, InputError, "object 0 is .*mend or drop the annotation"),
+    "endless area": (
+        {"boxes": boxes_at(0, width=1e155, height=1e154)},
+        InputError,
+        r"areas double precision can hold but object 0 is \[0.0, 0.0, 1e\+155, 1e\+154\]; are these pixels",
+    ),
+    "vanishing area": ({"boxes": boxes_at(0, width=1e-200, height=1e-200)}, InputError, "can hold but object 0 is"),
+    "area that is no number": ({"area": torch.tensor([NAN])}, InputError, "areas of at least 0 but .* object 0 is nan"),
+    "negative area": ({"area": torch.tensor([-5.0])}, InputError, "areas of at least 0 but .* object 0 is -5.0; mend"),
+    "area on no device": ({"area": torch.ones(1).to("meta")}, InputError, "area in the targets: .*meta device"),
+    "sparse area": ({"area": torch.ones(1).to_sparse()}, InputError, "area in the targets: .*dense tensor"),
+    "area that are a dict": ({"area": {}}, InputError, "expected area in the targets to be a tensor.* got dict"),
+    "area of 71 bits": ({"area": 2**70}, InputError, "expected area in the targets to be a tensor.* got int"),
+    "ragged area": ({"area": [[1], [1, 2]]}, InputError, "expected area in the targets to be a tensor.* got list"),
     "label": ({"labels": torch.tensor([7])}, InputError, "object 0 has label 7; labels that count background"),
     "difficult": (
         {"difficult": torch.tensor([True, False])},
@@ -77,6 +136,14 @@ def test_bad_objects_are_refused_with_the_image(case: str) -> None:
     assert evaluator.compute().images == 1
 
 
+def test_labels_of_one_image_may_be_unsigned_and_of_another_signed() -> None:
+    evaluator, expected = Evaluator(2), Evaluator(2)
+    unsigned = spoiled(GOOD_PRED, labels=GOOD_PRED["labels"].to(torch.uint16))
+    evaluator.update([GOOD_PRED, unsigned], [GOOD_TARGET] * 2)
+    expected.update([GOOD_PRED] * 2, [GOOD_TARGET] * 2)
+    assert evaluator.compute().map == expected.compute().map
+
+
 def test_images_without_id_are_named_by_their_number() -> None:
     evaluator = Evaluator(1)
     evaluator.update([GOOD_PRED], [GOOD_TARGET])
@@ -89,8 +156,48 @@ def test_inclusive_protocols_accept_boxes_of_one_pixel() -> None:
     evaluator = Evaluator(1, "voc07-devkit")
     evaluator.update([pred(one, [0.9])], [target(one)])
     assert evaluator.compute().map == 1.0
+    with pytest.raises(InputError, match="no negative width"):
+        evaluator.update([pred(boxes_at(5, width=-1.5), [0.9])], [target(one)])
     with pytest.raises(InputError, match="positive width"):
-        evaluator.update([pred(boxes_at(5, width=-1), [0.9])], [target(one)])
+        evaluator.update([pred(one, [0.9])], [target(boxes_at(5, width=-1))])
+
+
+def test_empty_detections_are_refused_on_request() -> None:
+    evaluator = Evaluator(2, empty_boxes="error")
+    with pytest.raises(InputError, match=r'positive width and height but detection 0 is .*empty_boxes="count"'):
+        evaluator.update([pred(boxes_at(0, 30, height=0), [0.9, 0.8])], [GOOD_TARGET])
+
+
+def test_image_that_comes_again_is_warned_of_once() -> None:
+    evaluator, labelled = Evaluator(2), spoiled(GOOD_TARGET, **LABELLED)
+    evaluator.update([GOOD_PRED, GOOD_PRED], [labelled, GOOD_TARGET])
+    evaluator.update([GOOD_PRED], [spoiled(GOOD_TARGET, image_id=1)])  # 1 is only where the one without id stands
+    with pytest.warns(
+        LikelyMistakeWarning, match=r"image 000123 has been handed in before.*counts twice; call reset\(\)"
+    ):
+        evaluator.update([GOOD_PRED], [labelled])
+    evaluator.update([GOOD_PRED], [labelled])
+    evaluator.reset()
+    evaluator.update([GOOD_PRED], [labelled])
+    with pytest.warns(LikelyMistakeWarning, match="image 7 has been"):
+        evaluator.update([GOOD_PRED] * 2, [spoiled(GOOD_TARGET, image_id=torch.tensor([7]))] * 2)
+
+
+def test_boxes_beyond_the_areas_of_coco_are_warned_of() -> None:
+    """pycocotools leaves out objects and unmatched detections of more than 1e10 square pixels."""
+    wide = boxes_at(0, width=2e5, height=1e5)
+    evaluator = Evaluator(2, "coco")
+    evaluator.update([pred(wide, [0.9])], [spoiled(target(wide), **LABELLED)])
+    for call in (evaluator.compute, evaluator.coco_numbers):
+        with pytest.warns(
+            LikelyMistakeWarning, match=r"1 objects and 1 detections have areas beyond 1e\+10 .*of image 000123"
+        ):
+            call()
+    everything = {"all": (0.0, 1e12), "large": (9216.0, 1e12)}
+    assert evaluator.coco_numbers(areas=everything)["AP"] == pytest.approx(1.0)
+    voc = Evaluator(2, "voc12")
+    voc.update([pred(wide, [0.9])], [target(wide)])
+    assert voc.compute().of_class(0).ap == 1.0
 
 
 @pytest.mark.parametrize(
@@ -150,8 +257,16 @@ def test_bad_options_of_the_twelve_numbers_are_refused(options: dict[str, Any], 
         Evaluator(1).coco_numbers(**options)
 
 
-@pytest.mark.parametrize(("module", "call"), [("faster_coco_eval", "coco_numbers"), ("matplotlib.figure", "plot")])
-def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch, module: str, call: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "call", "words"),
+    [
+        ("faster_coco_eval", "coco_numbers", r'pip install "stepgrad\[detector\]"'),
+        ("matplotlib.figure", "plot", "pip install matplotlib"),
+    ],
+)
+def test_missing_packages_are_named_with_the_line_to_type(
+    monkeypatch: pytest.MonkeyPatch, module: str, call: str, words: str
+) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *rest: Any) -> Any:
@@ -162,5 +277,5 @@ def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch, module
     evaluator = Evaluator(1)
     owner: Any = evaluator if call == "coco_numbers" else evaluator.compute()
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingDependencyError, match=r'pip install "stepgrad\[detector\]"'):
+    with pytest.raises(MissingDependencyError, match=words):
         getattr(owner, call)()

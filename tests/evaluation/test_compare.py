@@ -11,11 +11,10 @@ import pytest
 import torch
 
 import stepgrad as sg
-from stepgrad.errors import ConfigError
 from stepgrad.evaluation import Comparison, Evaluator, Pair, compare
 from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.rules import RULES, differing, switched
-from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC07, VOC07_PYTHON, VOC12, get_protocol
+from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC07, VOC12, get_protocol
 from tests.evaluation.datasets import Entries, boxes_at, pred, random_dataset, target
 from tests.scenes import over_seeds
 
@@ -193,7 +192,7 @@ def test_comparison_prints_a_table_and_the_reasons() -> None:
     assert "recall levels  11 levels (exact)  11 levels (float)" in text
     strict = str(compared(VOC12, STRICT, [HALF], [target(boxes_at(0, 30))]))
     row = " ".join(strict.splitlines()[-1].split())
-    assert row == "0 0 0.8 30 0 40 5 0.5 true positive false positive equality"
+    assert row == "0 0 0.8 30 0 40 5 0.5 0.5000 true positive 0.5000 false positive equality"
     content = json.loads(json.dumps(compared(VOC12, STRICT, [HALF], [target(boxes_at(0, 30))]).to_dict()))
     assert content["pairs"][0]["first_differences"][0]["rules"] == ["equality"]
     assert [result["protocol"] for result in content["results"]] == ["voc12", "strict"]
@@ -204,6 +203,40 @@ def test_protocols_with_the_same_rules_are_said_to_be_the_same() -> None:
     assert str(pair_of(VOC12, replace(VOC12, name="copy"), found, there)).endswith("the same rules")
 
 
-def test_comparing_converted_boxes_is_refused() -> None:
-    with pytest.raises(ConfigError, match='needs boxes="given"'):
-        Evaluator(1, [VOC12, VOC07_PYTHON], boxes="continuous").compare()
+def test_shown_overlaps_are_what_each_protocol_compared_with_the_threshold() -> None:
+    found, there = pred(boxes_at(0, width=9, height=4), [0.8]), target(boxes_at(0, width=9, height=9))
+    pair = pair_of(VOC12, WIDER, found, there)
+    assert pair.first[0].overlaps == (4 / 9, 1 / 2)
+    assert str(pair).splitlines()[-2].split()[4:] == ["threshold", "IoU", "voc12", "IoU", "wider", "rule"]
+    assert "0.5  0.4444  false positive  0.5000  true positive" in str(pair)
+
+
+def test_best_object_is_one_of_the_same_class_and_image() -> None:
+    there = target(boxes_at(0, 30), labels=[0, 1])
+    evaluator = Evaluator(2, [VOC12, replace(STRICT, match_thresholds=(0.4,), name="other")])
+    evaluator.update([pred(boxes_at(0, height=4.5), [0.8])] * 2, [there, target(boxes_at(30))])
+    (pair,) = evaluator.compare().pairs
+    assert pair.first[0].overlaps == (0.45, 0.45)  # 4.5 of the 10 rows
+    nothing_near = pair_of(VOC12, WITH_LIMIT, pred(boxes_at(0, 50), [0.9, 0.8]), target(boxes_at(0)))
+    assert nothing_near.first[0].overlaps == (0.0, 0.0)
+
+
+def test_overlap_with_a_crowd_is_the_share_of_the_detection_inside_it() -> None:
+    crowd = target(torch.tensor([[0.0, 0, 40, 10]]), iscrowd=[True])
+    (first,) = pair_of(VOC12, COCO, pred(boxes_at(0), [0.8]), crowd).first
+    assert (first.overlaps, first.verdicts) == ((0.25, 1.0), ("false positive", "ignored"))
+
+
+@over_seeds(10, 200)
+def test_boxes_of_a_known_convention_cost_no_pixel_under_any_protocol(seed: int) -> None:
+    data = random_dataset(np.random.default_rng([seed, 42]), "difficult")
+    evaluator = Evaluator(data.K, ["voc12", "voc12-devkit", "coco"], boxes="continuous")
+    evaluator.update(data.preds, data.targets)
+    voc12_devkit = evaluator.compare().pairs[0]
+    assert voc12_devkit.maps[0] == voc12_devkit.maps[1]
+    assert [(step.rule, step.map) for step in voc12_devkit.steps] == [("pixel offset", voc12_devkit.maps[0])]
+    assert voc12_devkit.first == ()
+    computed = evaluator.compute()
+    assert [result.map for result in evaluator.compare().results] == [
+        *(computed.map, computed["voc12-devkit"].map, computed["coco"].map)
+    ]

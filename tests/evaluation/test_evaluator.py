@@ -15,8 +15,9 @@ from torch import Tensor
 import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.evaluation import Evaluator
-from stepgrad.metric.protocol import COCO, PROTOCOLS
+from stepgrad.metric.protocol import COCO, PROTOCOLS, get_protocol
 from tests.evaluation.datasets import boxes_at, evaluate, pred, random_dataset, target
+from tests.evaluation.references import pycocotools
 from tests.scenes import Batch, over_seeds, small_batch
 
 
@@ -116,7 +117,8 @@ def test_absent_classes_are_zero_or_nan_as_the_protocol_says() -> None:
     result = evaluator.compute()
     assert result.ap.tolist() == [0.0, 1.0, 0.0]
     assert result.map == 1 / 3
-    assert result["coco"].map == 1.0
+    assert result["coco"].map == result["coco"].map_at(0.75) == result["coco"].area_map == 1.0
+    assert result.map_at(0.5) == result.area_map == 1 / 3
     assert [math.isnan(ap) for ap in result["coco"].ap.tolist()] == [True, False, True]
     assert "cow              0        0           1       -       -       -       -" in str(result["coco"])
 
@@ -183,11 +185,31 @@ def test_continuous_boxes_give_the_same_number_under_inclusive_protocols() -> No
     pytest.fail("the pixel offset never mattered, so the test shows nothing")
 
 
-def test_empty_detections_can_be_counted_as_false_positives() -> None:
-    evaluator = Evaluator(1, "voc12", empty_boxes="count")
-    boxes = torch.cat([boxes_at(0, width=0.0), boxes_at(0)])
-    evaluator.update([pred(boxes, [0.9, 0.8])], [target(boxes_at(0))])
-    assert evaluator.compute().map == 0.5
+@pytest.mark.parametrize("boxes", ["given", "continuous"])
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+@pytest.mark.parametrize(("width", "height"), [(0.0, 10.0), (10.0, 0.0), (0.0, 0.0)])
+def test_detection_without_area_overlaps_nothing(protocol: str, boxes: str, width: float, height: float) -> None:
+    """As for pycocotools; a detector that clips its boxes to the image makes such."""
+    empty = 0.0 if boxes == "continuous" else get_protocol(protocol).pixel_offset
+    flat = boxes_at(3, width=width, height=height) - torch.tensor([0.0, 0.0, empty, empty])
+    evaluator = Evaluator(1, protocol, boxes=boxes)
+    evaluator.update([pred(torch.cat([flat, flat, boxes_at(0)]), [0.9, 0.85, 0.8])], [target(boxes_at(0))])
+    row = evaluator.compute().classes[0]
+    assert row.verdicts.tolist() == [[0, 0, 1]] * len(row.verdicts)
+
+
+def test_detections_without_area_equal_pycocotools() -> None:
+    pytest.importorskip("faster_coco_eval", reason="the twelve numbers need it: pip install stepgrad[detector]")
+    flat = torch.cat([boxes_at(3, width=0.0), boxes_at(5, height=0.0), boxes_at(7, width=0.0, height=0.0)])
+    preds = [pred(torch.cat([flat, boxes_at(0)]), [0.9, 0.85, 0.82, 0.8])]
+    for crowd in (False, True):  # a crowd's overlap divides by the area of the detection
+        targets = [target(torch.cat([boxes_at(0), boxes_at(5)]), iscrowd=[False, crowd])]
+        evaluator = Evaluator(1, "coco")
+        evaluator.update(preds, targets)
+        theirs = pycocotools(preds, targets, 1)
+        assert evaluator.compute().map == pytest.approx(theirs.stats[0], abs=1e-12)
+        ours = [-1.0 if math.isnan(value) else value for value in evaluator.coco_numbers().values]
+        assert ours == pytest.approx(theirs.stats, abs=1e-12)
 
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))

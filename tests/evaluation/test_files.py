@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.data.files import WriteError
-from stepgrad.errors import DataError
+from stepgrad.errors import DataError, LikelyMistakeWarning
 from stepgrad.evaluation import Detections
 from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.read_files import read_detections
@@ -99,11 +100,14 @@ def test_numbers_are_counted_in_the_convention_of_the_annotations(tmp_path: Path
     write_coco_results(tmp_path / "found.json", preds, voc.ids)
     from_text, from_json = (read_detections(tmp_path / name, voc) for name in ("out", "found.json"))
     for found in (from_text, from_json):
-        as_in_files, continuous = evidence_from(voc, found), evidence_from(voc, found, continuous=True)
-        assert as_in_files.detections.boxes.tolist() == [[11, 6, 30, 25]]
-        assert as_in_files.objects.boxes[0].tolist() == [11, 6, 30, 25]
-        assert continuous.detections.boxes.tolist() == [[10, 5, 30, 25]]
-        assert continuous.objects.boxes[0].tolist() == [10, 5, 30, 25]
+        as_they_stand, evidence = evidence_from(voc, found, as_they_stand=True), evidence_from(voc, found)
+        for seen in (evidence, evidence.seen_with(1.0), as_they_stand.seen_with(0.0), as_they_stand.seen_with(1.0)):
+            assert seen.detections.boxes.tolist() == [[11, 6, 30, 25]]
+            assert seen.objects.boxes[0].tolist() == [11, 6, 30, 25]
+        continuous = evidence.seen_with(0.0)  # 20 wide and high
+        assert continuous.detections.boxes.tolist() == [[11, 6, 31, 26]]
+        assert continuous.objects.boxes[0].tolist() == [11, 6, 31, 26]
+        assert continuous.seen_with(1.0).detections.boxes.tolist() == [[11, 6, 30, 25]]
 
 
 def test_coco_objects_keep_double_precision(tmp_path: Path) -> None:
@@ -124,11 +128,32 @@ BAD_ENTRIES: dict[str, tuple[Any, str]] = {
     "NaN score": ({**GOOD, "score": float("nan")}, "expected a finite score but got nan"),
     "score in words": ({**GOOD, "score": "high"}, "expected a number as score but got 'high'"),
     "infinite box": ({**GOOD, "bbox": [0, 0, float("inf"), 1]}, r"expected a finite box but got \[0, 0, inf, 1\]"),
+    "word in a box": ({**GOOD, "bbox": [0, 0, "1", 1]}, r"expected bbox .* but got \[0, 0, '1', 1\]"),
     "short box": ({**GOOD, "bbox": [0, 0, 1]}, r"expected bbox \[x, y, width, height\] but got \[0, 0, 1\]"),
-    "empty box": ({**GOOD, "bbox": [0, 0, 0, 5]}, "the box is 0 wide and 5 high; .*--empty_boxes count"),
+    "reversed box": ({**GOOD, "bbox": [0, 0, -3, 5]}, "image 4: the box is -3 wide and 5 high; swap its corners"),
+    "list as category": ({**GOOD, "category_id": [1]}, r"unknown category_id \[1\]; instances has 18 dog, 17 cat"),
+    "list as image": ({**GOOD, "image_id": [4]}, r"image \[4\] is not among the 2 images"),
+    "boundless score": ({**GOOD, "score": -(10**400)}, "expected a finite score but got -inf"),
+    "boundless box": ({**GOOD, "bbox": [0, 0, 10**400, 1]}, r"expected a finite box but got \[0, 0, inf, 1\]"),
+    "right edge beyond doubles": (
+        {**GOOD, "bbox": [1e308, 0, 1e308, 5]},
+        r"image 4: the box \[1e\+308, 0, 1e\+308, 5\] is too large",
+    ),
+    "area beyond doubles": ({**GOOD, "bbox": [0, 0, 1e154, 1e154]}, "image 4: the box .* is too large"),
     "no score": ({k: v for k, v in GOOD.items() if k != "score"}, "expected image_id, .* detections need a score"),
     "no entry": (7, "but got int"),
 }
+
+
+@pytest.mark.parametrize("key", GOOD)
+def test_entry_nested_to_any_depth_is_refused(tmp_path: Path, coco: DetectionDataset, key: str) -> None:
+    """Some depths can still be read but no longer be shown in a message."""
+    path = tmp_path / "found.json"
+    limit = sys.getrecursionlimit()
+    for depth in [10, *range(limit - 150, limit + 10)]:
+        path.write_text(json.dumps([{**GOOD, key: "VALUE"}]).replace('"VALUE"', "[" * depth + "]" * depth))
+        with pytest.raises(DataError, match=f"{path}: "):
+            read_detections(path, coco)
 
 
 @pytest.mark.parametrize("case", BAD_ENTRIES)
@@ -183,9 +208,51 @@ def test_text_that_is_none_is_named(tmp_path: Path, voc: DetectionDataset) -> No
         read_detections(path, voc)
 
 
-def test_empty_boxes_pass_when_they_are_to_be_counted(tmp_path: Path, voc: DetectionDataset) -> None:
-    (tmp_path / "comp4_det_test_dog.txt").write_text("a 0.5 9 1 1 9\n")
-    assert len(read_detections(tmp_path, voc, empty_boxes="count").detections) == 1
+@pytest.mark.parametrize("kind", ["voc", "coco"])
+def test_boxes_without_area_pass_unless_they_are_to_be_refused(
+    tmp_path: Path, voc: DetectionDataset, coco: DetectionDataset, kind: str
+) -> None:
+    if kind == "voc":
+        path, dataset = tmp_path / "comp4_det_test_dog.txt", voc
+        path.write_text("a 0.5 9 1 8 9\n")
+    else:
+        path, dataset = tmp_path / "found.json", coco
+        path.write_text(json.dumps([{**GOOD, "bbox": [0, 0, 0, 9]}]))
+    assert len(read_detections(path, dataset).detections) == 1
+    with pytest.raises(DataError, match=r"the box is 0 wide and 9 high; .*--empty_boxes count"):
+        read_detections(path, dataset, empty_boxes="error")
+
+
+def corners_as_bbox(preds: Entries, ids: Any) -> str:
+    """The mistake: corners where COCO has sizes."""
+    rows = [
+        (i, box, s) for i, p in zip(ids, preds, strict=True) for box, s in zip(p["boxes"], p["scores"], strict=True)
+    ]
+    return json.dumps([{**GOOD, "image_id": i, "bbox": box.tolist(), "score": float(s)} for i, box, s in rows])
+
+
+def test_corners_in_the_place_of_sizes_are_warned_of(tmp_path: Path, coco: DetectionDataset) -> None:
+    rng = np.random.default_rng(3)
+    size, path = np.array([60.0, 40.0]), tmp_path / "found.json"
+    corners = rng.uniform(0, 1, (2, 50, 2, 2)) * size
+    boxes = np.concatenate([corners.min(axis=2), corners.max(axis=2)], axis=2)
+    preds = [pred(torch.tensor(part), [0.5] * 50) for part in boxes]
+    path.write_text(corners_as_bbox(preds, coco.ids))
+    with pytest.warns(
+        LikelyMistakeWarning, match=rf"{path}: \d+ of 100 boxes leave .*60 x 40 pixels.*look like \[x1, y1, x2, y2\]"
+    ):
+        read_detections(path, coco)
+
+
+@pytest.mark.parametrize("spill", [0.0, 10.0])
+def test_sizes_in_their_place_are_not(tmp_path: Path, coco: DetectionDataset, spill: float) -> None:
+    """Warnings are errors here. Neither boxes within their images, nor those of a detector that does not clip."""
+    rng = np.random.default_rng(4)
+    size = np.array([60.0, 40.0])
+    corners = rng.uniform(0, 1, (2, 50, 2, 2)) * (size + spill)
+    boxes = np.concatenate([corners.min(axis=2), corners.max(axis=2)], axis=2)
+    write_coco_results(tmp_path / "found.json", [pred(torch.tensor(b), [0.5] * 50) for b in boxes], coco.ids, [18, 17])
+    assert len(read_detections(tmp_path / "found.json", coco).detections) == 100
 
 
 def test_folder_may_hold_other_texts_but_not_other_classes(tmp_path: Path, voc: DetectionDataset) -> None:

@@ -32,6 +32,13 @@ def test_every_class_has_a_panel_with_its_curve_and_envelope() -> None:
     assert [text.get_text() for panel in (dog, cow) for text in panel.texts] == ["nothing found", "no objects"]
 
 
+def test_panel_names_the_ap_at_the_threshold_drawn() -> None:
+    evaluator = Evaluator(1, "coco")
+    evaluator.update([pred(boxes_at(0, height=6), [0.9])], [target(boxes_at(0))])  # IoU 0.6
+    titles = [evaluator.compute().plot(threshold=t).axes[0].get_title() for t in (0.5, 0.6, 0.65, 0.95)]
+    assert titles == ["0  1.0000", "0  1.0000", "0  0.0000", "0  0.0000"]
+
+
 def test_area_under_the_drawn_envelope_is_ap() -> None:
     result = random_dataset(np.random.default_rng(4), "difficult").evaluator("voc12").compute()
     rows = [row for row in result.classes if row.objects][:6]
@@ -45,6 +52,7 @@ def test_threshold_and_classes_can_be_chosen() -> None:
     figure = small_evaluator().compute()["coco"].plot(threshold=0.75, classes=["dog", 0])
     assert [panel.get_title().split()[0] for panel in figure.axes] == ["dog", "cat"]
     assert "curves at IoU 0.75" in figure.get_suptitle()
+    assert (figure.get_supxlabel(), figure.get_supylabel()) == ("recall", "precision")
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

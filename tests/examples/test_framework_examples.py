@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests import double_precision
+from tests.patience import PATIENCE
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -42,16 +45,22 @@ def test_own_training_loop_runs_from_the_command_line(
 
 def test_two_processes_under_torchrun_train_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*launch, "-m", double_precision.MODULE, str(EXAMPLES / "two_processes.py")]
     done = subprocess.run(
-        [*launch, str(EXAMPLES / "two_processes.py")], capture_output=True, text=True, timeout=300, env=environment
+        command,
+        cwd=double_precision.ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     found = re.findall(r"process (\d) of 2: mAP of the joined batch ([\d.]+) to ([\d.]+)", done.stdout)
     assert sorted(rank for rank, _, _ in found) == ["0", "1"]
     for name in ("WORLD_SIZE", "RANK"):
         monkeypatch.delenv(name, raising=False)
-    alone = main_of("two_processes")()
+    with double_precision.double_precision():
+        alone = main_of("two_processes")()
     assert {(first, last) for _, first, last in found} == {(f"{alone[0]:.6f}", f"{alone[-1]:.6f}")}
     assert alone[-1] > alone[0] + 0.1
 

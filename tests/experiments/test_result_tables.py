@@ -26,6 +26,7 @@ from experiments.window_head import (
     new_head,
 )
 from stepgrad.errors import ConfigError
+from tests.double_precision import double_precision
 
 FEATURES = 12
 
@@ -49,19 +50,20 @@ def _input(part: Part) -> StepInput:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_back_propagating_only_windows_with_a_gradient_changes_nothing(training: bool) -> None:
-    given, head = _input(_part()), new_head(FEATURES, seed=0).train(training)
-    loss_fn = make_loss(ROWS["radius"])
-    torch.manual_seed(1)
-    back_propagate(head, given, loss_fn, "logprob")
-    sparse = [p.grad.clone() for p in head.parameters() if p.grad is not None]
-    head.zero_grad()
-    torch.manual_seed(1)
-    scores = head.scores(given.features, "logprob", head.dropout_mask(len(given.features)))
-    loss_fn(list(scores.split(given.counts)), given.boxes, given.targets).backward()
+    given, loss_fn = _input(_part()), make_loss(ROWS["radius"])
+    with double_precision():
+        head = new_head(FEATURES, seed=0).train(training)
+        torch.manual_seed(1)
+        back_propagate(head, given, loss_fn, "logprob")
+        sparse = [p.grad.clone() for p in head.parameters() if p.grad is not None]
+        head.zero_grad()
+        torch.manual_seed(1)
+        scores = head.scores(given.features, "logprob", head.dropout_mask(len(given.features)))
+        loss_fn(list(scores.split(given.counts)), given.boxes, given.targets).backward()
     whole = [p.grad for p in head.parameters()]
     assert len(sparse) == len(whole)
     for a, b in zip(sparse, whole, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
     assert any(bool(g.abs().max() > 0) for g in sparse)
 
 

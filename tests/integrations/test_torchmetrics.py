@@ -175,7 +175,7 @@ def on_two_processes(rank: int) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_ranks(on_two_processes, 2, tmp_path_factory.mktemp("ranks"), limit=400.0)
+    return run_ranks(on_two_processes, 2, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import stepgrad as sg
 pytest.importorskip("transformers", reason='needs transformers: pip install "stepgrad[transformers]"')
 
 from stepgrad.integrations.transformers import FAMILIES, restore, train_for_map
+from tests.double_precision import double_precision
 from tests.integrations import hf_models
 
 LOW = 0.005  # match threshold at which even random boxes find objects
@@ -22,6 +24,13 @@ COEFFICIENT = {"lw_detr": 3.0, "rf_detr": 3.0}  # of the classification loss; 1 
 WITH_DENOISING = ("rt_detr", "rt_detr_v2", "d_fine")
 every_family = pytest.mark.parametrize("name", hf_models.MODELS)
 one_of_each_kind = pytest.mark.parametrize("name", ["detr", "conditional_detr", "rt_detr", "lw_detr"])
+
+
+@pytest.fixture(autouse=True)
+def _in_double_precision() -> Iterator[None]:
+    """Scores that a softmax and a log_softmax give rank the same, and losses add up in any order."""
+    with double_precision():
+        yield
 
 
 def make(name: str) -> nn.Module:
@@ -173,7 +182,7 @@ def test_classes_derived_from_a_family_are_of_the_family() -> None:
 
 def test_boxes_without_area_are_ordinary_false_alarms() -> None:
     model = train_for_map(make("yolos"))
-    model.bbox_predictor.layers[-1].bias.data[2:] = -200.0  # the sigmoid of this is 0
+    model.bbox_predictor.layers[-1].bias.data[2:] = -1000.0  # the sigmoid of this is 0
     output = run(model)
     output.loss_dict["loss_ce"].backward()
     assert float(output.pred_boxes[..., 2:].detach().max()) == 0.0
@@ -224,6 +233,8 @@ def test_labels_without_sizes_do_for_continuous_protocols() -> None:
     [
         ("class_labels", torch.tensor([0, 1, hf_models.CLASSES]), r"in \[0, 3\).*background"),
         ("class_labels", torch.tensor([-1, 0, 1]), r"in \[0, 3\)"),
+        ("class_labels", torch.tensor([0.0, 1.0, 2.0]), "image 1: expected class_labels.*int64.*float32"),
+        ("class_labels", torch.tensor([True, False, True]), "image 1: expected class_labels.*int64.*bool"),
         ("class_labels", None, "'class_labels' but got"),
         ("boxes", None, "'boxes' and"),
         ("boxes", torch.full((3, 4), 100.0), "parts of the image.*100"),
@@ -249,6 +260,10 @@ def test_bad_models_and_options_are_named() -> None:
         train_for_map(model, mode="replaced")
     with pytest.raises(sg.errors.ConfigError, match="weight"):
         train_for_map(model, weight=float("nan"))
+    with pytest.raises(sg.errors.ConfigError, match=r"'raduis'\. Did you mean 'radius'"):
+        train_for_map(model, raduis=3)
+    with pytest.raises(sg.errors.ConfigError, match="both"):
+        train_for_map(model, loss_fn=sg.MAPLoss(hf_models.CLASSES, nms_threshold=None), radius=1.0)
     with pytest.raises(sg.errors.ConfigError, match="the model inside"):
         train_for_map(nn.DataParallel(model))
     assert not hasattr(model, "map_loss_switch")
@@ -259,6 +274,6 @@ def test_preparing_again_takes_the_new_options() -> None:
     train_for_map(model, mode="mix", weight=2.0)
     output = run(model)
     assert float(output.loss.detach()) == pytest.approx(
-        float(run(make("detr")).loss.detach() + output.loss_dict["loss_map"].detach()), rel=1e-5
+        float(run(make("detr")).loss.detach() + output.loss_dict["loss_map"].detach()), rel=1e-12
     )
     assert model.map_loss_switch.weight == 2.0

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import stepgrad as sg
-from stepgrad.errors import ConfigError, InputError, NonFiniteError
+from stepgrad.errors import InputError, NonFiniteError
 from tests.scenes import random_batch
 
 Arguments = tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, torch.Tensor]]]
@@ -89,12 +89,12 @@ def flip_window(arguments: Arguments) -> None:
     arguments[1][1][4] = torch.tensor([5.0, 5.0, 4.0, 9.0])
 
 
-def flatten_window(arguments: Arguments) -> None:
-    arguments[1][1][4] = torch.tensor([5.0, 5.0, 9.0, 5.0])
-
-
 def flip_object(arguments: Arguments) -> None:
     arguments[2][1]["boxes"][2] = torch.tensor([5.0, 5.0, 9.0, 4.0])
+
+
+def flatten_object(arguments: Arguments) -> None:
+    arguments[2][1]["boxes"][2] = torch.tensor([5.0, 5.0, 9.0, 5.0])
 
 
 def label_too_large(arguments: Arguments) -> None:
@@ -108,7 +108,7 @@ def label_negative(arguments: Arguments) -> None:
 @calls
 @pytest.mark.parametrize(
     ("spoil", "index"),
-    [(flip_window, "4"), (flatten_window, "4"), (flip_object, "2"), (label_too_large, "2"), (label_negative, "2")],
+    [(flip_window, "4"), (flip_object, "2"), (flatten_object, "2"), (label_too_large, "2"), (label_negative, "2")],
     ids=lambda v: getattr(v, "__name__", v),
 )
 def test_impossible_boxes_and_labels_are_refused_with_image_and_index(
@@ -132,6 +132,25 @@ def change_target(key: str, change: Callable[[torch.Tensor], Any]) -> Spoil:
     return replace_part(2, lambda t: t | {key: change(t[key])})
 
 
+def add_flags(make: Callable[[torch.Tensor], Any]) -> Spoil:
+    return replace_part(2, lambda t: t | {"difficult": make(t["labels"])})
+
+
+UNREADABLE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "without numbers": lambda t: t.to("meta"),
+    "that are sparse": lambda t: t.to_sparse(),
+    "of eight bits": lambda t: t.to(torch.float8_e4m3fn),
+    "of complex numbers": lambda t: t.to(torch.complex64),
+    "beyond 63 bits": lambda t: torch.full_like(t, 2**63, dtype=torch.uint64),
+    "that are None": lambda t: None,
+    "that are a string": lambda t: "x",
+    "that are a dict": lambda t: {},
+    "that are an array of objects": lambda t: np.array([None, "x"], dtype=object),
+    "that are a ragged list": lambda t: [[1], [1, 2]],
+    "that are an int of 71 bits": lambda t: 2**70,
+    "that are an int of 400 digits": lambda t: 10**400,
+}
+"""What no tensor of numbers can be made of."""
 WRONG_SHAPES: dict[str, Spoil] = {
     "scores of one dimension": replace_part(0, lambda s: s[:, 0]),
     "scores with another number of classes": replace_part(0, lambda s: s[:, :1]),
@@ -148,6 +167,9 @@ WRONG_SHAPES: dict[str, Spoil] = {
     "target without boxes": replace_part(2, lambda t: {"labels": t["labels"]}),
     "target without labels": replace_part(2, lambda t: {"boxes": t["boxes"]}),
     "target that is a list": replace_part(2, lambda t: [t]),
+    **{f"object boxes {kind}": change_target("boxes", make) for kind, make in UNREADABLE.items()},
+    **{f"labels {kind}": change_target("labels", make) for kind, make in UNREADABLE.items()},
+    **{f"difficult {kind}": add_flags(make) for kind, make in UNREADABLE.items()},
     "difficult of another length": replace_part(2, lambda t: t | {"difficult": torch.zeros(2, dtype=torch.bool)}),
 }
 
@@ -160,6 +182,25 @@ def test_wrong_shapes_and_types_are_refused_with_the_image(spoil: Spoil, call: C
     with pytest.raises(InputError) as caught:
         call(arguments)
     assert names(str(caught.value), image=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.uint8, torch.uint16, torch.uint64])
+def test_flags_of_every_type_are_flags(dtype: torch.dtype) -> None:
+    scores, boxes, targets = good()
+    difficult = torch.tensor([True, False, False])
+    expected = sg.mean_average_precision(scores, boxes, [t | {"difficult": difficult} for t in targets])
+    found = sg.mean_average_precision(scores, boxes, [t | {"difficult": difficult.to(dtype)} for t in targets])
+    assert float(found) == float(expected) != float(sg.mean_average_precision(scores, boxes, targets))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_boxes_of_one_image_mix_with_signed_ones_of_another(dtype: torch.dtype) -> None:
+    scores, boxes, targets = good()
+    whole = [b.long() for b in boxes]
+    mixed = [whole[0], whole[1].to(dtype)]
+    assert float(sg.mean_average_precision(scores, mixed, targets)) == float(
+        sg.mean_average_precision(scores, whole, targets)
+    )
 
 
 @calls
@@ -183,33 +224,51 @@ def test_a_good_batch_is_accepted_by_every_call() -> None:
         call(good())
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"protocol": "voc7"},
-        {"estimator": "mea"},
-        {"through_nms": "exactly"},
-        {"balance": "classes"},
-        {"absent_classes": "drop"},
-        {"nms_threshold": -0.1},
-        {"nms_threshold": 1.5},
-        {"match_threshold": 0.0},
-        {"match_threshold": NAN},
-        {"min_step": -1.0},
-        {"clip": 0.0},
-        {"eps": -1.0},
-        {"l4": -1.0},
-        {"estimator": "radius", "radius": 0.0},
-        {"num_classes": 0},
-    ],
-    ids=str,
-)
-def test_impossible_options_are_refused_by_name(option: dict[str, Any]) -> None:
-    name, value = list(option.items())[-1]
-    with pytest.raises(ConfigError) as caught:
-        sg.MAPLoss(**({"num_classes": 2} | option))
-    assert str(value) in str(caught.value)
-    assert name in str(caught.value).lower()
+@pytest.mark.parametrize("loss", [sg.MAPLoss(2), sg.DistributedMAPLoss(2)], ids=lambda loss: type(loss).__name__)
+def test_detections_as_torchmetrics_takes_them_are_refused_with_the_way_out(loss: Any) -> None:
+    _, boxes, targets = good()
+    detections = [{"boxes": b, "scores": torch.rand(len(b)), "labels": torch.zeros(len(b)).long()} for b in boxes]
+    for arguments in ((detections, targets), (detections, boxes, targets)):
+        with pytest.raises(InputError, match=r"before NMS.*Evaluator"):
+            loss(*arguments)
+
+
+def test_a_call_without_targets_is_refused() -> None:
+    scores, boxes, _ = good()
+    with pytest.raises(InputError, match="targets to be a list"):
+        sg.MAPLoss(2)(scores, boxes)
+
+
+def as_bounding_boxes(boxes: torch.Tensor, form: str = "XYXY", canvas: tuple[int, int] = (40, 40)) -> Any:
+    from torchvision.tv_tensors import BoundingBoxes
+
+    return BoundingBoxes(boxes, format=form, canvas_size=canvas)
+
+
+@calls
+@pytest.mark.parametrize("form", ["XYWH", "CXCYWH"])
+def test_boxes_that_say_they_are_no_corners_are_refused(form: str, call: Callable[[Arguments], Any]) -> None:
+    scores, boxes, targets = good()
+    with pytest.raises(InputError, match=f"image 1: expected boxes.*{form}.*convert_bounding_box_format"):
+        call((scores, [boxes[0], as_bounding_boxes(boxes[1], form)], targets))
+    targets[1]["boxes"] = as_bounding_boxes(targets[1]["boxes"], form)
+    with pytest.raises(InputError, match=f"image 1: expected target boxes.*{form}"):
+        call((scores, boxes, targets))
+
+
+@calls
+def test_bounding_boxes_of_corners_are_plain_boxes(call: Callable[[Arguments], Any]) -> None:
+    scores, boxes, targets = good()
+    wrapped = [{**t, "boxes": as_bounding_boxes(t["boxes"])} for t in targets]
+    call((scores, [as_bounding_boxes(b) for b in boxes], wrapped))
+
+
+@calls
+def test_boxes_and_targets_of_two_frames_are_refused(call: Callable[[Arguments], Any]) -> None:
+    scores, boxes, targets = good()
+    targets[1]["boxes"] = as_bounding_boxes(targets[1]["boxes"], canvas=(480, 640))
+    with pytest.raises(InputError, match=r"image 1.*\(40, 40\) and \(480, 640\)"):
+        call((scores, [boxes[0], as_bounding_boxes(boxes[1])], targets))
 
 
 ESTIMATORS = pytest.mark.parametrize("estimator", ["mee", "sde", "radius"])

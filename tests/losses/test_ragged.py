@@ -111,7 +111,8 @@ def test_no_candidates_and_no_objects_give_a_loss_on_the_graph() -> None:
     [
         (math.nan, [0.0, 0.0, 1.0, 1.0], NonFiniteError, "image 1.*finite scores.*class 2"),
         (0.0, [0.0, math.inf, 1.0, 1.0], NonFiniteError, "image 1.*finite boxes"),
-        (0.0, [0.0, 0.0, 0.0, 1.0], InputError, "image 1.*x2 > x1"),
+        (0.0, [2.0, 0.0, 1.0, 1.0], InputError, "image 1.*x2 >= x1"),
+        (0.0, [0.0, 2.0, 1.0, 1.0], InputError, "image 1.*y2 >= y1"),
     ],
 )
 def test_bad_candidates_are_named(score: float, box: list[float], kind: type[Exception], words: str) -> None:

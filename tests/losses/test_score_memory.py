@@ -137,5 +137,5 @@ def test_ids_must_name_every_image_once(ids: list[str]) -> None:
 
 
 def test_the_size_must_not_be_negative() -> None:
-    with pytest.raises(ConfigError, match="at least 0 but got -1"):
+    with pytest.raises(ConfigError, match=">= 0 but got -1"):
         ScoreMemory(-1)

@@ -2,11 +2,14 @@
 
 import logging
 import time
+from collections.abc import Callable
 
 import numba
 import pytest
+from numba.extending import overload
 
 from stepgrad.metric import _jit
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -16,10 +19,21 @@ def _fresh_notice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_long_compilation_is_explained_once(caplog: pytest.LogCaptureFixture) -> None:
+    def one_more(x: int) -> int:
+        return x + 1
+
+    @overload(one_more)
+    def type_one_more(x: int) -> Callable[[int], int]:
+        """Runs while what calls `one_more` is compiled, and takes until the word has come."""
+        end = time.monotonic() + PATIENCE
+        while not caplog.records and time.monotonic() < end:
+            time.sleep(0.01)
+        return one_more
+
     with caplog.at_level(logging.WARNING, "stepgrad"):
         for _ in range(2):
             with _jit.explain_wait():
-                numba.njit(lambda x: x + 1)(1)
+                assert numba.njit(lambda x: one_more(x))(1) == 2
     assert [record.message.startswith("stepgrad is compiling") for record in caplog.records] == [True]
 
 
@@ -33,7 +47,7 @@ def test_work_that_takes_long_without_compiling_is_not(caplog: pytest.LogCapture
 
 
 def test_a_short_compilation_is_not(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(_jit, "_SECONDS_BEFORE_TELLING", 60.0)
+    monkeypatch.setattr(_jit, "_SECONDS_BEFORE_TELLING", PATIENCE)
     with caplog.at_level(logging.WARNING, "stepgrad"), _jit.explain_wait():
         numba.njit(lambda x: x + 1)(1)
     assert caplog.records == []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 import stepgrad as sg
+from stepgrad.errors import InputError
 from stepgrad.reference.boxes import iou
 from stepgrad.reference.nms import by_score, nms
 from tests.scenes import over_seeds, random_batch
@@ -90,3 +94,26 @@ def test_nms_takes_every_float_type(dtype: torch.dtype) -> None:
 def test_nms_of_nothing_is_nothing() -> None:
     keep, suppressor = sg.nms(torch.zeros(0, 4), torch.zeros(0), 0.3)
     assert keep.shape == suppressor.shape == (0,)
+
+
+@pytest.mark.parametrize("wrong", [None, 1, "x", [[0, 0, 1, 1]], np.zeros((2, 4))], ids=lambda v: type(v).__name__)
+def test_nms_refuses_what_is_no_tensor(wrong: Any) -> None:
+    with pytest.raises(InputError, match="Expected boxes to be a tensor"):
+        sg.nms(wrong, torch.zeros(2), 0.3)
+    with pytest.raises(InputError, match="Expected scores to be a tensor"):
+        sg.nms(torch.zeros(2, 4), wrong, 0.3)
+
+
+@pytest.mark.parametrize("make", [lambda t: t.to("meta"), lambda t: t.to_sparse(), lambda t: t.to(torch.float8_e4m3fn)])
+def test_nms_refuses_tensors_without_readable_numbers(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with pytest.raises(InputError, match="Expected a"):
+        sg.nms(make(torch.ones(2, 4)), torch.zeros(2), 0.3)
+    with pytest.raises(InputError, match="Expected a"):
+        sg.nms(torch.ones(2, 4), make(torch.zeros(2)), 0.3)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.float32, np.array], ids=lambda kind: kind.__name__)
+def test_nms_takes_a_threshold_of_any_type_of_number(kind: Any) -> None:
+    boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0]])
+    keep, _ = sg.nms(boxes, torch.tensor([0.5, 0.25]), kind(0.25))
+    assert keep.tolist() == [0]

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.patience import PATIENCE
+
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"),
     *("--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update"),
@@ -31,7 +33,7 @@ def find_chromium() -> str | None:
 class Browser:
     """One browser with one page."""
 
-    def __init__(self, program: str, timeout: float = 60.0) -> None:
+    def __init__(self, program: str, timeout: float = PATIENCE) -> None:
         self.timeout = timeout
         self._profile = tempfile.mkdtemp(prefix="chromium-")
         to_browser, self._write = _pipe()

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepgrad.evaluation.best_f1 import best_cut
 from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.reference.matching import best_free_object, best_object, describe_objects
-from stepgrad.report.examples import best_and_worst, best_cut, cuts_of, marks_by_image
+from stepgrad.report.examples import best_and_worst, cuts_of, marks_by_image
 from stepgrad.report.found import NOTHING, countable, found_objects
 from tests.evaluation.datasets import random_dataset
 

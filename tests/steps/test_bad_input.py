@@ -95,6 +95,7 @@ def test_points_of_other_kinds_are_refused(x: Any) -> None:
 BAD_OPTIONS: dict[str, dict[str, Any]] = {
     "estimator": {"estimator": "me"},
     "radius": {"estimator": "radius", "radius": 0.0},
+    "radius of 400 digits": {"estimator": "radius", "radius": 10**400},
     "min_step": {"min_step": -1.0},
     "search_range": {"search_range": 0.0},
     "tolerance": {"tolerance": 0.0},
@@ -112,6 +113,18 @@ BAD_OPTIONS: dict[str, dict[str, Any]] = {
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Expected"):
         sg.pseudogradient(lambda v: 0.0, np.zeros(2), **options)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.float32, np.array], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("option", ["radius", "min_step"])
+def test_options_of_any_type_of_number_are_numbers(option: str, kind: Any) -> None:
+    estimator = "radius" if option == "radius" else "sde"
+    found, expected = (
+        sg.pseudogradient(np.round, np.array([0.25]), estimator, candidates=[-0.5, 0.5], **{option: given})
+        for given in (kind(1.0), 1.0)
+    )
+    assert type(found) is np.ndarray
+    assert found.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

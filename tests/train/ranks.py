@@ -14,14 +14,16 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from tests.patience import PATIENCE
+
 Results = dict[str, Any]
 Work = Callable[[int], Iterator[Results]]
 
 
-def run_ranks(work: Work, world: int, folder: Path, limit: float = 150.0) -> list[Results]:
+def run_ranks(work: Work, world: int, folder: Path) -> list[Results]:
     """What `work(rank)` yields, merged, for every rank in a process of its own; what came before a process died counts."""
     spawned = [_start(work, rank, world, folder) for rank in range(world)]
-    end = time.monotonic() + limit
+    end = time.monotonic() + PATIENCE
     for process in spawned:
         process.join(max(0.0, end - time.monotonic()))
         if process.is_alive():
@@ -30,19 +32,19 @@ def run_ranks(work: Work, world: int, folder: Path, limit: float = 150.0) -> lis
     return _results(folder, world)
 
 
-def run_ranks_once(work: Work, world: int, factory: pytest.TempPathFactory, limit: float = 150.0) -> list[Results]:
+def run_ranks_once(work: Work, world: int, factory: pytest.TempPathFactory) -> list[Results]:
     """`run_ranks` for all workers of a test run: the first to come starts the processes, the others wait for the results."""
     shared = os.environ.get("PYTEST_XDIST_WORKER") is not None
     folder = (factory.getbasetemp().parent if shared else factory.getbasetemp()) / work.__name__
     try:
         folder.mkdir()
     except FileExistsError:
-        end = time.monotonic() + limit + 30
+        end = time.monotonic() + PATIENCE + 30
         while not (folder / "finished").exists() and time.monotonic() < end:
             time.sleep(0.2)
         return _results(folder, world)
     try:
-        return run_ranks(work, world, folder, limit)
+        return run_ranks(work, world, folder)
     finally:
         (folder / "finished").touch()
 

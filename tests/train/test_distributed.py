@@ -42,14 +42,19 @@ def assert_same_as_one_process(name: str, ranks: Ranks) -> None:
         if mine is not None and expected is not None:
             torch.testing.assert_close(mine, expected, rtol=0, atol=0)
     for rank in ranks:
-        tolerance = 1e-6 if CASES[name].options.get("l4") else 0.0  # the order in which s^4 is added up
-        torch.testing.assert_close(rank["loss"].double(), loss.double(), rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(rank["loss"].double(), loss.double(), rtol=rounding_of_l4(CASES[name], loss), atol=0)
         assert rank["metrics"].keys() == metrics.keys()
         for key in ("map", "kept", "positives", "nonzero"):
             assert rank["metrics"][key] == metrics[key]
         torch.testing.assert_close(rank["metrics"]["ap"], metrics["ap"], rtol=0, atol=0, equal_nan=True)
         for key in ("positive_sum", "negative_sum"):
             assert rank["metrics"][key] == pytest.approx(metrics[key], rel=1e-12)
+
+
+def rounding_of_l4(case: Case, loss: Tensor) -> float:
+    """As many roundings as there are scores: s^4 is added up in another order, and every s^4 is positive."""
+    scores = sum(s.numel() for s in case.joined()[0])
+    return scores * torch.finfo(loss.dtype).eps if case.options.get("l4") else 0.0
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -142,18 +147,16 @@ def test_each_score_and_each_gradient_travels_once(ranks: Ranks) -> None:
 
 def test_a_killed_process_ends_the_others_with_a_message(ranks: Ranks) -> None:
     assert "killed" not in ranks[1]
-    kind, message, seconds = ranks[0]["killed"]
+    kind, message = ranks[0]["killed"]
     assert kind == "RankError"
     assert "rank 0 of 2: announcing the batch failed" in message
     assert "stepgrad train --resume" in message
-    assert seconds < 30
 
 
 def test_a_process_that_comes_too_late_ends_the_others_with_a_message(ranks: Ranks) -> None:
-    kind, message, seconds = ranks[0]["late"]
+    kind, message = ranks[0]["late"]
     assert kind == "RankError"
     assert "allow more than timeout=2 seconds" in message
-    assert 1 < seconds < 20
 
 
 def test_without_a_process_group_it_is_the_plain_loss() -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from stepgrad.data import ShapesDataset
-from stepgrad.errors import ConfigError, DataError
+from stepgrad.errors import ConfigError, DataError, StepgradError
+from stepgrad.train.config import from_dict
+from stepgrad.train.engine import train
 from stepgrad.train.inputs import Order, mirrored, mix, open_data
+from stepgrad.train.progress import QuietProgress
+from tests.data.builders import write_voc
 
 
 def test_every_pair_comes_once_an_epoch_and_epochs_differ() -> None:
@@ -82,3 +91,70 @@ def test_a_limit_below_one_is_refused() -> None:
 def test_seeds_of_neighbouring_steps_and_streams_are_all_different() -> None:
     seeds = {mix(seed, step, stream) for seed in range(4) for step in range(200) for stream in range(4)}
     assert len(seeds) == 4 * 200 * 4
+
+
+class Listening(QuietProgress):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.stages: list[tuple[str, int | None]] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    @contextmanager
+    def stage(self, what: str, total: int | None = None) -> Iterator[Any]:
+        self.stages.append((what, total))
+        yield lambda: None
+
+
+@pytest.fixture
+def voc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A VOC folder without windows, seen from a folder to keep them in."""
+    pytest.importorskip("cv2.ximgproc", reason="selective search needs the extra `detector`")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # few small images need no processes
+    return str(write_voc(tmp_path / "V"))
+
+
+def test_only_the_images_in_use_are_searched_and_only_once(voc: str) -> None:
+    first, second = Listening(), Listening()
+    part = open_data(voc, "train[1:]", progress=first)
+    assert first.stages == [("searching windows", 1)]
+    assert [path.name for path in Path("proposals/V-fast").iterdir()] == ["b.npz"]
+    assert len(part.example(0).windows) > 0
+    again = open_data(voc, "train[1:]", progress=second)
+    assert (second.said, second.stages) == ([], [])
+    assert torch.equal(again.windows(0), part.windows(0))
+
+
+def test_named_windows_are_needed_for_the_images_in_use_only(voc: str) -> None:
+    open_data(voc, "train[1:]")
+    assert len(open_data(voc, "train[1:]", "proposals/V-fast").windows(0)) > 0
+    with pytest.raises(DataError, match="has no windows for 1 of the 2 images"):
+        open_data(voc, "train", "proposals/V-fast")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model", {"weights": "no/such.pt"}, "no such weights file"),
+        ("data", {"val_windows": "no/such.npz"}, "no such file"),
+        ("data", {"val_path": "shapes"}, "Expected the same classes"),
+        ("run", {"accelerator": "cud"}, "cannot train on 'cud'"),
+    ],
+)
+def test_whatever_is_cheap_to_check_is_checked_before_windows_are_searched(
+    voc: str, key: str, value: dict[str, str], message: str
+) -> None:
+    model = {"backbone": "tiny", "weights": None, "hidden": 8}
+    content: dict[str, Any] = {"data": {"path": voc, "train": "train", "val": "train"}, "model": model}
+    content["run"] = {"accelerator": "cpu"}
+    content[key] = {**content[key], **value}
+    if "val_path" in value:
+        content["data"]["val"] = "val"
+    with pytest.raises(StepgradError, match=message):
+        train(from_dict(content), "run")
+    assert not Path("proposals").exists()
+    assert not Path("run").exists()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
-from rich.console import Console
-from rich.markup import escape
-
 from stepgrad.cli.options import call, table
+from stepgrad.cli.terminal import Terminal, shown, write_what_it_can
 from stepgrad.errors import ConfigError, StepgradError, suggest
 from stepgrad.train.freed_memory import return_large_blocks
 
@@ -32,11 +31,17 @@ def commands() -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `stepgrad COMMAND ...` and return its exit code."""
-    errors = Console(stderr=True, highlight=False)
+    errors = Terminal(stderr=True)
+
+    def show_warning(message: Warning | str, *_: object) -> None:
+        errors.print(f"[yellow]warning:[/] {shown(message)}", soft_wrap=True)
+
     try:
-        return _run(list(sys.argv[1:] if arguments is None else arguments))
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning  # type: ignore[assignment]  # a user has no use for the line of the source
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
     except StepgradError as error:
-        errors.print(f"[bold red]stepgrad:[/] {escape(str(error))}", soft_wrap=True)
+        errors.print(f"[bold red]stepgrad:[/] {shown(error)}", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
         errors.print("stepgrad: interrupted.")
@@ -73,4 +78,5 @@ def _help() -> str:
 
 def run() -> None:
     """The console script."""
+    write_what_it_can()
     sys.exit(main())

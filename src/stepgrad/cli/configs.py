@@ -12,14 +12,20 @@ import yaml
 
 from stepgrad.cli.options import Option, fields_help
 from stepgrad.errors import ConfigError, suggest
+from stepgrad.names import on_disk
 from stepgrad.train.config import TrainConfig, from_dict, to_dict
+from stepgrad.train.yaml_text import load_yaml
 
 _PRESETS = files("stepgrad") / "presets"
 
 
 def presets() -> dict[str, str]:
     """Every preset by name, and its first line of comment."""
-    texts = {entry.name.removesuffix(".yaml"): entry.read_text() for entry in _PRESETS.iterdir() if entry.is_file()}
+    texts = {
+        entry.name.removesuffix(".yaml"): entry.read_text(encoding="utf-8")
+        for entry in _PRESETS.iterdir()
+        if entry.is_file()
+    }
     return {name: texts[name].splitlines()[0].lstrip("# ") for name in sorted(texts)}
 
 
@@ -63,11 +69,11 @@ def _beside(source: str, base: str) -> str:
 
 def _read(source: str) -> dict[str, Any]:
     if source in presets():
-        text = (_PRESETS / f"{source}.yaml").read_text()
+        text = (_PRESETS / f"{source}.yaml").read_text(encoding="utf-8")
     else:
         text = _read_file(source)
     try:
-        content = yaml.safe_load(text)
+        content = load_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: is not yaml: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict | None):
@@ -77,7 +83,7 @@ def _read(source: str) -> dict[str, Any]:
 
 def _read_file(source: str) -> str:
     try:
-        return Path(source).expanduser().read_text()
+        return Path(on_disk(source)).expanduser().read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         names = list(presets())
         raise ConfigError(

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
+from stepgrad.cli.terminal import Terminal, shown
 from stepgrad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def demo(out: str = "runs/demo", steps: int = 600, map_steps: int = 30, images: 
     for name, value in (("steps", steps), ("map_steps", map_steps), ("images", images)):
         if value < 1:
             raise ConfigError(f"Expected --{name} to be at least 1 but got {value}.")
-    console = Console(highlight=False)
+    console = Terminal()
     began = time.monotonic()
-    console.print(f"three runs on the built-in pictures, in {out}", soft_wrap=True, markup=False)
+    console.print(f"three runs on the built-in pictures, in {shown(out)}", soft_wrap=True)
     from stepgrad.cli.progress import RichProgress  # these take seconds to import
     from stepgrad.train.engine import RunInterrupted
 
@@ -62,10 +62,10 @@ def demo(out: str = "runs/demo", steps: int = 600, map_steps: int = 30, images: 
             rows, evaluator = _measure(runs, progress)
             report = _report(Path(out), runs, configs["nll-then-map"], rows, evaluator)
     except RunInterrupted:
-        console.print(f"stopped and saved; the same command goes on: stepgrad demo --out {out}", soft_wrap=True)
+        console.print(f"stopped and saved; the same command goes on: stepgrad demo --out {shown(out)}", soft_wrap=True)
         return INTERRUPTED
     console.print(_table(rows))
-    console.print(f"{time.monotonic() - began:.0f} s in all. Everything drawn: {report}", soft_wrap=True, markup=False)
+    console.print(f"{time.monotonic() - began:.0f} s in all. Everything drawn: {shown(report)}", soft_wrap=True)
     return 0
 
 

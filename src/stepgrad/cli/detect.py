@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-
+from stepgrad.cli.output import Output
+from stepgrad.cli.output import draw as draw_picture
+from stepgrad.cli.terminal import Terminal, shown
 from stepgrad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from stepgrad.data.proposals import Proposals
     from stepgrad.train.run_folder import Run
 
-RECORD = "detections.json"
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 SEARCH_SIDE = 500
 """Larger pictures are shrunk to this longest side for the search alone: about the size of VOC's photographs."""
@@ -45,7 +42,8 @@ def detect(
     Args:
         pictures: Picture files, or folders of them.
         run: The folder of a training run.
-        out: Where the drawn pictures and detections.json go. Pictures of yours are never overwritten.
+        out: Where the drawn pictures and detections.json go. Files of yours are never overwritten: only drawings
+            that an earlier detection wrote there, unchanged since, are replaced.
         threshold: Keep detections that score at least this. By default each class has the threshold at which its F1 was
             best in validation; without those, 0.5 for probabilities.
         top: Keep only the so many best detections of a picture.
@@ -55,57 +53,68 @@ def detect(
         draw: Whether to draw pictures, or to write JSON alone.
 
     Returns:
-        0; 1 if some pictures could not be read.
+        0; 1 if nothing could be detected in some pictures: each has a line at the end, and the others are done.
     """
     if run is None:
         raise ConfigError("run: expected the folder of a training run: `stepgrad detect --run RUN photo.jpg`.")
     if top is not None and top < 1:
         raise ConfigError(f"top: expected a number >= 1 but got {top}.")
     paths = find_pictures(pictures)
-    console = Console(highlight=False)
+    console = Terminal()
     output = Output(Path(out).expanduser(), paths)
     from stepgrad.train.run_folder import open_run
 
     opened = open_run(Path(run).expanduser(), checkpoint)
     find_windows = Windows.from_source(windows, opened.config.data.max_windows)
     choice = Choice.of(opened, threshold, top)
-    console.print(
-        f"{len(paths)} pictures, run {opened.folder}, step {opened.step}; {choice}", soft_wrap=True, markup=False
-    )
+    console.print(f"{len(paths)} pictures, run {shown(opened.folder)}, step {opened.step}; {choice}", soft_wrap=True)
     failed = _detect_all(opened, paths, find_windows, choice, output, draw, console)
     for message in failed:
-        console.print(f"[bold red]error[/] {escape(message)}", soft_wrap=True)
+        console.print(f"[bold red]error[/] {shown(message)}", soft_wrap=True)
     return 1 if failed else 0
 
 
 def _detect_all(
-    run: Run, paths: Sequence[Path], windows: Windows, choice: Choice, output: Output, draw: bool, console: Console
+    run: Run, paths: Sequence[Path], windows: Windows, choice: Choice, output: Output, draw: bool, console: Terminal
 ) -> list[str]:
     """Picture by picture; what was found is on disk even if the work is cut short."""
     from stepgrad.cli.progress import RichProgress
+    from stepgrad.data.files import WriteError
 
     record: dict[str, Any] = {"run": str(run.folder), "step": run.step, "chosen": str(choice), "images": []}
     failed: list[str] = []
     try:
-        with RichProgress(Console(stderr=True)) as progress, progress.stage("detecting", len(paths)) as tick:
+        with RichProgress(Terminal(stderr=True)) as progress, progress.stage("detecting", len(paths)) as tick:
             for path in paths:
                 try:
-                    picture = read_upright(path)
-                    found = _detect(run, picture, windows.of(path, picture), choice)
-                except DataError as error:
-                    failed.append(str(error))
-                else:
-                    drawn = output.save_drawing(path, picture, found) if draw else None
-                    record["images"].append(_entry(path, picture, found, drawn))
+                    record["images"].append(_look_at(path, run, windows, choice, output if draw else None))
+                except WriteError:  # concerns all pictures
+                    raise
+                except Exception as error:  # search and model raise whatever they stumble over in odd pictures
+                    failed.append(_reason(path, error))
                 tick()
     finally:
         if record["images"]:
             output.save_record(record)
     objects = sum(len(entry["detections"]) for entry in record["images"])
-    console.print(
-        f"{objects} objects in {len(record['images'])} pictures: {escape(str(output.folder))}", soft_wrap=True
-    )
+    console.print(f"{objects} objects in {len(record['images'])} pictures: {shown(output.folder)}", soft_wrap=True)
     return failed
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Why there is nothing of a picture, in a line that begins with its path."""
+    if isinstance(error, DataError):
+        return str(error)
+    return f"{path}: nothing could be detected in it ({type(error).__name__}: {error})."
+
+
+def _look_at(path: Path, run: Run, windows: Windows, choice: Choice, output: Output | None) -> dict[str, Any]:
+    """The entry of one picture in the record; the drawing goes to the output, if there is one."""
+    picture = read_upright(path)
+    found = _detect(run, picture, windows.of(path, picture), choice)
+    drawn = output.save_drawing(path, draw_picture(path, picture, found)) if output else {"drawing": None}
+    width, height = picture.size
+    return {"image": str(path), "width": width, "height": height, **drawn, "detections": found}
 
 
 def _detect(run: Run, picture: Image.Image, windows: Tensor, choice: Choice) -> list[dict[str, Any]]:
@@ -118,11 +127,6 @@ def _detect(run: Run, picture: Image.Image, windows: Tensor, choice: Choice) -> 
     rows = zip(found["boxes"].tolist(), found["labels"].tolist(), found["scores"].tolist(), strict=True)
     named = [{"box": b, "label": n, "class": run.class_names[n], "score": s} for b, n, s in rows]
     return choice.keep(named)
-
-
-def _entry(path: Path, picture: Image.Image, found: list[dict[str, Any]], drawn: str | None) -> dict[str, Any]:
-    width, height = picture.size
-    return {"image": str(path), "width": width, "height": height, "drawing": drawn, "detections": found}
 
 
 def find_pictures(given: Sequence[str]) -> list[Path]:
@@ -148,7 +152,11 @@ def read_upright(path: Path) -> Image.Image:
 
     if not path.exists():
         raise DataError(f"{path}: no such picture.")
-    return ImageOps.exif_transpose(read_image(path))
+    picture = read_image(path)
+    try:
+        return ImageOps.exif_transpose(picture)
+    except Exception:  # a damaged EXIF block says nothing, and the pixels are fine
+        return picture
 
 
 @dataclass(frozen=True)
@@ -230,60 +238,7 @@ def search_windows(picture: Image.Image) -> Tensor:
 
     width, height = picture.size
     scale = max(1.0, max(width, height) / SEARCH_SIDE)
-    small = picture if scale == 1.0 else picture.resize((round(width / scale), round(height / scale)))
+    small_size = (max(1, round(width / scale)), max(1, round(height / scale)))
+    small = picture if scale == 1.0 else picture.resize(small_size)
     windows = torch.from_numpy(selective_search(small)).float()
     return windows * torch.tensor([width / small.width, height / small.height] * 2)
-
-
-class Output:
-    """The folder of the results. It replaces what an earlier detection wrote there and nothing else."""
-
-    def __init__(self, folder: Path, inputs: Sequence[Path]) -> None:
-        self.folder = folder
-        self._inputs = {path.resolve() for path in inputs}
-        self._ours = self._drawn_before()
-        self._taken: set[str] = set()
-
-    def _drawn_before(self) -> set[str]:
-        path = self.folder / RECORD
-        if not path.exists():
-            return set()
-        try:
-            return {entry["drawing"] for entry in json.loads(path.read_text())["images"] if entry["drawing"]}
-        except (ValueError, KeyError, TypeError, OSError):
-            raise DataError(
-                f"{path}: was not written by `stepgrad detect`; choose another folder with --out."
-            ) from None
-
-    def save_drawing(self, source: Path, picture: Image.Image, found: Sequence[Mapping[str, Any]]) -> str:
-        """Draw, and return the name of the file: that of the picture, or a numbered one where it is taken."""
-        from stepgrad.data.files import write_whole
-        from stepgrad.report.draw import colour_of, draw_detections
-
-        texts = [f"{detection['class']} {detection['score']:.2f}" for detection in found]
-        colours = [colour_of(detection["label"]) for detection in found]
-        drawn = draw_detections(picture, [detection["box"] for detection in found], texts, colours)
-        is_photo = source.suffix.lower() in (".jpg", ".jpeg")
-        content = io.BytesIO()
-        drawn.save(content, "JPEG" if is_photo else "PNG", **({"quality": 92} if is_photo else {}))
-        name = self._free_name(source.stem, ".jpg" if is_photo else ".png")
-        write_whole(self.folder / name, content.getvalue())
-        return name
-
-    def _free_name(self, stem: str, suffix: str) -> str:
-        number = 1
-        while not self._is_free(name := f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}"):
-            number += 1
-        self._taken.add(name)
-        return name
-
-    def _is_free(self, name: str) -> bool:
-        path = self.folder / name
-        if name in self._taken or path.resolve() in self._inputs:
-            return False
-        return name in self._ours or not path.exists()
-
-    def save_record(self, record: Mapping[str, Any]) -> None:
-        from stepgrad.data.files import write_whole
-
-        write_whole(self.folder / RECORD, (json.dumps(record, indent=1) + "\n").encode())

@@ -8,10 +8,10 @@ from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from stepgrad.cli.terminal import Terminal, shown
 from stepgrad.data.doctor import ClassSummary, Diagnosis, Summary, examine
 from stepgrad.data.files import write_whole
 from stepgrad.data.problems import Problem
@@ -29,6 +29,7 @@ def doctor(
     pixels: bool = True,
     limit: int = 20,
     report: str | None = None,
+    images_outside: bool = False,
 ) -> int:
     """List every problem of a dataset with its path and a fix, and count what the dataset holds.
 
@@ -42,12 +43,13 @@ def doctor(
         pixels: Whether to decode every image; false reads only headers, which misses truncated files.
         limit: Show at most this many problems of a kind; 0 shows all.
         report: Write everything found to this JSON file as well.
+        images_outside: COCO files: let file names lead out of the data's folder.
 
     Returns:
         1 if anything would break or spoil training, else 0.
     """
-    console = Console(highlight=False)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Terminal()
+    with Progress(console=Terminal(stderr=True), transient=True) as bar:
         task = bar.add_task("examining images", total=None)
         diagnosis = examine(
             data,
@@ -57,6 +59,7 @@ def doctor(
             need_images=need_images,
             proposals=proposals,
             pixels=pixels,
+            images_outside=images_outside,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     console.print(_table(diagnosis.summary))
@@ -72,19 +75,19 @@ def _print_problems(console: Console, diagnosis: Diagnosis, limit: int) -> None:
     ordered = sorted(diagnosis.problems, key=lambda problem: (problem.severity != "error", problem.kind))
     for kind, group in groupby(ordered, key=lambda problem: problem.kind):
         problems = list(group)
-        shown = problems if limit <= 0 else problems[:limit]
-        for problem in shown:
+        printed = problems if limit <= 0 else problems[:limit]
+        for problem in printed:
             _print_problem(console, problem)
-        if len(problems) > len(shown):
-            rest = f"... and {len(problems) - len(shown)} more of this kind ({kind}); --limit 0 shows all"
+        if len(problems) > len(printed):
+            rest = f"... and {len(problems) - len(printed)} more of this kind ({kind}); --limit 0 shows all"
             console.print(rest, style="dim", soft_wrap=True)
 
 
 def _print_problem(console: Console, problem: Problem) -> None:
     style = STYLES[problem.severity]
-    first = f"[{style}]{problem.severity}[/] {escape(problem.path)}: {escape(problem.what)}"
+    first = f"[{style}]{problem.severity}[/] {shown(problem.path)}: {shown(problem.what)}"
     console.print(first, soft_wrap=True)  # a path broken over two lines cannot be copied
-    console.print(f"    {escape(problem.fix)}", style="dim", soft_wrap=True)
+    console.print(f"    {shown(problem.fix)}", style="dim", soft_wrap=True)
 
 
 def _table(summary: Summary) -> Table:
@@ -104,7 +107,7 @@ def _table(summary: Summary) -> Table:
 def _cells(row: ClassSummary) -> list[str]:
     counts = (row.images, row.objects, row.difficult + row.crowd)
     sides = [f"{side:.0f}" for side in row.sides] if row.sides else ["-"] * 3
-    return [escape(row.name), *(str(count) for count in counts), *sides]
+    return [shown(row.name), *(str(count) for count in counts), *sides]
 
 
 def _title(summary: Summary) -> str:
@@ -116,7 +119,7 @@ def _title(summary: Summary) -> str:
         parts.append(f"{summary.without_objects} without objects")
     if set(summary.modes) - {"RGB"}:
         parts.append(", ".join(f"{count} {mode}" for mode, count in summary.modes.items()))
-    return escape(", ".join(parts))
+    return shown(", ".join(parts))
 
 
 def _print_verdict(console: Console, diagnosis: Diagnosis) -> None:

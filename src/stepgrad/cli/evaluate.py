@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-
+from stepgrad.cli.terminal import Terminal
 from stepgrad.errors import ConfigError
+from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
     from stepgrad.cli.judged import Judged
@@ -28,8 +28,8 @@ def evaluate(
     split: str | None = None,
     protocol: str | None = None,
     compare: list[str] | None = None,
-    boxes: Literal["file", "converted"] | None = None,
-    empty_boxes: Literal["error", "count"] = "error",
+    boxes: Literal["converted", "file"] = "converted",
+    empty_boxes: Literal["error", "count"] = "count",
     degenerate: Literal["error", "drop"] = "error",
     class_names: list[str] | None = None,
     coco: bool = False,
@@ -38,6 +38,7 @@ def evaluate(
     checkpoint: str = "best",
     windows: str | None = None,
     save_detections: str | None = None,
+    images_outside: bool = False,
 ) -> int:
     """Judge detections by a protocol, or compare what several protocols say about them.
 
@@ -57,9 +58,9 @@ def evaluate(
             voc07-devkit for VOC folders, coco for COCO files, voc12 otherwise.
         compare: Several protocols: one table of them all and, for any two, the first detection of each class that
             they judge differently, with the rule responsible.
-        boxes: `file`: every protocol counts the numbers of the annotation files as they stand. `converted`: each gets
-            the boxes in its own pixel convention. By default `converted` for a run, as in training, and `file` otherwise.
-        empty_boxes: `count` counts detections without area as false positives instead of refusing them.
+        boxes: `converted`: each protocol gets the boxes in its own pixel convention, as in training. `file`: every
+            protocol counts the numbers of the annotation files as they stand, which shows what a pixel is worth.
+        empty_boxes: Detections without area: `count` takes them for false positives, `error` refuses them.
         degenerate: `drop` leaves out objects without area instead of refusing them.
         class_names: VOC folders: the classes, in the order of the labels.
         coco: Print COCO's twelve numbers as well.
@@ -70,27 +71,39 @@ def evaluate(
             for once and kept.
         save_detections: Write the detections of the run as well: COCO's results to FILE.json, or VOC's text files to a
             folder.
+        images_outside: With --run and --data: let file names in COCO files lead out of the data's folder.
 
     Returns:
         0.
     """
     made = _given(
-        detections, run, data, split, class_names, degenerate, empty_boxes, checkpoint, windows, save_detections
+        detections,
+        run,
+        data,
+        split,
+        class_names,
+        degenerate,
+        empty_boxes,
+        checkpoint,
+        windows,
+        save_detections,
+        images_outside,
     )
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    boxes = boxes or ("converted" if run is not None and compare is None else "file")
-    protocols = _protocols(protocol or (None if compare else made.protocol), compare, boxes, made.dataset)
+    console = Terminal(markup=False, soft_wrap=True)
+    protocols = _protocols(protocol or (None if compare else made.protocol), compare, made.dataset)
     from stepgrad.evaluation.coco_numbers import coco_numbers
     from stepgrad.evaluation.compare import compare as compare_protocols
+    from stepgrad.evaluation.judge import Counting
+    from stepgrad.evaluation.result import evaluate_under
 
-    evidence = made.evidence(continuous=boxes == "converted")
-    outcome = compare_protocols(evidence, protocols) if compare else _result(evidence, protocols[0], boxes)
+    evidence = made.evidence(as_they_stand=boxes == "file")
+    outcome = compare_protocols(evidence, protocols) if compare else evaluate_under(evidence, Counting.of(protocols[0]))
     console.print(str(outcome))
-    numbers = coco_numbers(made.evidence(continuous=True)) if coco else None
+    numbers = coco_numbers(made.evidence()) if coco else None
     if numbers is not None:
         console.print(f"\n{numbers}")
     for note in _notes(made.dataset, made.found, evidence, protocols, boxes, coco):
-        console.print(f"note: {note}", style="dim")
+        console.print(f"note: {visible(note)}", style="dim")
     _write(outcome, numbers, plot, report)
     return 0
 
@@ -119,6 +132,7 @@ def _given(
     checkpoint: str,
     windows: str | None,
     save_detections: str | None,
+    images_outside: bool,
 ) -> Judged:
     """What is to be judged: read from files, or made by a run."""
     from stepgrad.cli.judged import read, run_on
@@ -128,26 +142,22 @@ def _given(
             raise ConfigError("Expected --detections (what to judge) or --run (what makes detections), not both.")
         if class_names is not None:
             raise ConfigError("class_names: a run has its own; leave the option out.")
-        return run_on(run, data, split, checkpoint, windows, save_detections)
+        return run_on(run, data, split, checkpoint, windows, save_detections, images_outside)
     only_run = {"windows": windows, "save_detections": save_detections}
     for name, value in only_run.items():
         if value is not None:
             raise ConfigError(f"{name}: goes with --run.")
     if detections is None or data is None:
         raise ConfigError("Expected --run, or both --detections (what to judge) and --data (what there was to find).")
-    with Console(stderr=True).status("reading annotations and detections"):
+    with Terminal(stderr=True).status("reading annotations and detections"):
         return read(detections, data, split, class_names, degenerate, empty_boxes)
 
 
-def _protocols(
-    protocol: str | None, compare: list[str] | None, boxes: str, dataset: DetectionDataset
-) -> list[Protocol]:
+def _protocols(protocol: str | None, compare: list[str] | None, dataset: DetectionDataset) -> list[Protocol]:
     from stepgrad.metric.protocol import get_protocol
 
     if compare is None:
         return [get_protocol(protocol or _default_protocol(dataset))]
-    if boxes == "converted":
-        raise ConfigError("--compare counts the same numbers under every protocol; leave out --boxes converted.")
     names = list(dict.fromkeys([*([protocol] if protocol else []), *compare]))
     if len(names) < 2:
         raise ConfigError(f"Expected two or more protocols to compare but got {names}.")
@@ -161,14 +171,6 @@ def _default_protocol(dataset: DetectionDataset) -> str:
     if isinstance(dataset, VOCDataset):
         return "voc07-devkit"
     return "coco" if isinstance(dataset, COCODataset) else "voc12"
-
-
-def _result(evidence: Evidence, protocol: Protocol, boxes: str) -> EvaluationResult:
-    from stepgrad.evaluation.judge import Counting
-    from stepgrad.evaluation.result import evaluate_under
-
-    seen = evidence.shrunk(protocol.pixel_offset) if boxes == "converted" else evidence
-    return evaluate_under(seen, Counting.of(protocol))
 
 
 def _notes(
@@ -192,7 +194,7 @@ def _notes(
         does = "without" if inclusive else "with"
         notes.append(
             f"the annotations are {kind}; {' and '.join(other)} counted these numbers {does} a pixel added; "
-            "--boxes converted gives a protocol boxes in its own convention"
+            "with --boxes converted, the default, each protocol gets boxes in its own convention"
         )
     if coco and evidence.objects.difficult.any():
         notes.append("the twelve numbers count difficult objects like any other: COCO does not know them")

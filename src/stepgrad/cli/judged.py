@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from stepgrad.cli.progress import RichProgress
+from stepgrad.cli.terminal import Terminal
 from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.data.base import ImageId
 from stepgrad.data.coco import COCODataset
@@ -32,9 +32,9 @@ class Judged:
     protocol: str | None = None
     """The protocol of the run that made them."""
 
-    def evidence(self, continuous: bool) -> Evidence:
-        """Detections and objects in one pixel convention."""
-        return evidence_from(self.dataset, self.found, continuous)
+    def evidence(self, as_they_stand: bool = False) -> Evidence:
+        """Detections and objects; protocols count the numbers as they stand, or each in its own pixel convention."""
+        return evidence_from(self.dataset, self.found, as_they_stand)
 
 
 def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionDataset:
@@ -65,7 +65,13 @@ def read(
 
 
 def run_on(
-    folder: str, data: str | None, split: str | None, checkpoint: str, windows: str | None, save_to: str | None
+    folder: str,
+    data: str | None,
+    split: str | None,
+    checkpoint: str,
+    windows: str | None,
+    save_to: str | None,
+    images_outside: bool = False,
 ) -> Judged:
     """Detect with a run on its validation data, or on other data."""
     from stepgrad.train.run_folder import open_run
@@ -76,8 +82,8 @@ def run_on(
             f"{'split' if split is not None else 'windows'}: goes with --data; a run is judged on its own validation data."
         )
     run = open_run(Path(folder).expanduser(), checkpoint)
-    with RichProgress(Console(stderr=True, highlight=False)) as progress:
-        images = _open(run, data, split, windows, progress)
+    with RichProgress(Terminal(stderr=True)) as progress:
+        images = _open(run, data, split, windows, images_outside, progress)
         _check_classes(run, images.dataset)
         progress.say(f"run {run.folder}, step {run.step}: {len(images)} images of {images.dataset.name}")
         evaluator = validate(run.model, images, [run.config.protocol], progress, what="detecting")
@@ -88,13 +94,16 @@ def run_on(
     return Judged(dataset, FileDetections(found, inclusive=False), run.config.protocol)
 
 
-def _open(run: Any, data: str | None, split: str | None, windows: str | None, progress: RichProgress) -> Any:
+def _open(
+    run: Any, data: str | None, split: str | None, windows: str | None, images_outside: bool, progress: RichProgress
+) -> Any:
     from stepgrad.train.inputs import open_data, open_split
 
     if data is None:
         return open_split(run.config.data, "val", progress)
     names = run.config.data.class_names
-    return open_data(data, split, windows, None, run.config.data.max_windows, names, progress)
+    outside = images_outside or run.config.data.images_outside
+    return open_data(data, split, windows, None, run.config.data.max_windows, names, progress, outside)
 
 
 def _check_classes(run: Any, dataset: DetectionDataset) -> None:

@@ -132,17 +132,31 @@ def typed(words: Words, options: Iterable[Option]) -> dict[str, Any]:
 
 
 def _value(option: Option, text: str) -> Any:
-    from jsonargparse import ArgumentParser
-
     if option.takes_null and text == "None":
         text = "null"
+    if option.kinds == [str]:  # a name is what it is: yaml would find comments, nulls and forbidden characters in it
+        return None if option.takes_null and text == "null" else text
+    from jsonargparse import ArgumentParser
+
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=option.hint, default=None)
+    words = _json_list(text) if option.is_list else None
     try:
-        return parser.parse_args([f"--value={text}"]).value
+        return (
+            parser.parse_args([f"--value={text}"]) if words is None else parser.parse_object({"value": words})
+        ).value
     except ArgumentError as error:
         close = suggest(text, option.choices)
         raise ConfigError(f"{option.name}: expected {option.expected} but got {text!r}.{close}") from error
+
+
+def _json_list(text: str) -> list[Any] | None:
+    """The words that `sort_words` wrote as json, None if somebody wrote a list in yaml's way."""
+    try:
+        words = json.loads(text)
+    except ValueError:
+        return None
+    return words if isinstance(words, list) else None
 
 
 def _function_help(function: Callable[..., Any], options: Sequence[Option], command: str) -> str:

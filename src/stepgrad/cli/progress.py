@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
 from rich.text import Text
+
+from stepgrad.cli.terminal import Terminal, shown
 
 PAUSE = 10.0
 """Least seconds between plain lines of training steps."""
 MEMORY = 300.0
 """Seconds of past steps from which the time left is guessed."""
+STAGE_PAUSE = 30.0
+"""Seconds between plain lines of other long work."""
 
 
 class _Bars(Progress):
@@ -35,7 +38,7 @@ class RichProgress:
     """Shows the news of a run; `with RichProgress() as progress: train(config, out, progress=progress)`."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or Terminal()
         self._bars = _Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -79,7 +82,7 @@ class RichProgress:
         if self._bars.disable and (now - self._printed >= PAUSE or line["step"] == self._total):
             self._printed = now
             left = (now - self._began) / max(line["step"] - self._first, 1) * (self._total - line["step"])
-            self._print(f"step {line['step']}/{self._total}, {_clock(left)} left: {self._bars.news}")
+            self._print(f"step {line['step']}/{self._total}, {clock(left)} left: {self._bars.news}")
 
     def val(self, line: Mapping[str, Any]) -> None:
         """Print the result above the bar, where it stays."""
@@ -102,13 +105,42 @@ class RichProgress:
         task = self._bars.add_task(what, total=total)
         if self._bars.disable and self._task is None:  # validations while training have a line of their own
             self._print(f"{what} ..." if total is None else f"{what}: {total} ...")
+        plain = _PlainStage(what, total, self._print) if self._bars.disable else None
+
+        def tick() -> None:
+            self._bars.advance(task)
+            if plain:
+                plain.tick()
+
         try:
-            yield lambda: self._bars.advance(task)
+            yield tick
         finally:
             self._bars.remove_task(task)
 
     def _print(self, text: str) -> None:
-        self.console.print(escape(text), soft_wrap=True)
+        self.console.print(shown(text), soft_wrap=True)
+
+
+class _PlainStage:
+    """Now and then a line that tells how far a stage is, where there is no terminal for a bar."""
+
+    def __init__(self, what: str, total: int | None, say: Callable[[str], None]) -> None:
+        self.what, self.total, self.say = what, total, say
+        self.done = 0
+        self.began = self.printed = time.monotonic()
+
+    def tick(self) -> None:
+        """A unit of work is done."""
+        self.done += 1
+        now = time.monotonic()
+        if now - self.printed < STAGE_PAUSE:
+            return
+        self.printed = now
+        if self.total is None:
+            self.say(f"{self.what}: {self.done}")
+        else:
+            left = (now - self.began) / self.done * (self.total - self.done)
+            self.say(f"{self.what}: {self.done}/{self.total}, {clock(left)} left")
 
 
 def describe_step(line: Mapping[str, Any], validated: list[float]) -> str:
@@ -133,7 +165,11 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """
+    >>> clock(346.2)
+    '0:05:46'
+    """
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"

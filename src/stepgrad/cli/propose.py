@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from stepgrad.cli.progress import RichProgress
+from stepgrad.cli.terminal import Terminal, shown
 from stepgrad.data import (
     CachedProposals,
+    DetectionDataset,
     Recall,
     SearchSettings,
     generate_proposals,
@@ -20,7 +21,7 @@ from stepgrad.data import (
     load_proposals,
     recall,
 )
-from stepgrad.data.proposals.generate import Outcome, default_folder
+from stepgrad.data.proposals.generate import Outcome, default_folder, missing_windows
 from stepgrad.data.proposals.search import Mode
 
 INTERRUPTED = 130
@@ -37,6 +38,7 @@ def propose(
     overwrite: bool = False,
     source: str | None = None,
     images: str | None = None,
+    images_outside: bool = False,
 ) -> int:
     """Search every image of a dataset for windows, keep them on disk, and print how many objects they cover.
 
@@ -53,24 +55,22 @@ def propose(
         overwrite: Make all windows again.
         source: Take the windows from this .npz or .mat file instead of searching, or `built-in` for those of shapes.
         images: COCO files: the folder of the images, if it is not in a usual place.
+        images_outside: COCO files: let file names lead out of the data's folder.
 
     Returns:
         0; 1 if some images could not be searched; 130 after Ctrl-C.
     """
-    console = Console(highlight=False)
-    dataset = load_dataset(data, split, images=images)
+    console = Terminal()
+    dataset = load_dataset(data, split, images=images, images_outside=images_outside)
     folder = Path(out) if out else default_folder(dataset, Path(source).stem if source else mode)
-    console.print(f"{len(dataset)} images of {dataset.name}, windows in {escape(str(folder))}", soft_wrap=True)
+    console.print(f"{len(dataset)} images of {shown(dataset.name)}, windows in {shown(folder)}", soft_wrap=True)
     try:
-        with _progress() as bar:
-            task = bar.add_task("searching" if source is None else "importing", total=len(dataset))
-            tick = lambda: bar.advance(task)  # noqa: E731
+        with RichProgress(Terminal(stderr=True)) as progress:
             if source is not None:
-                windows = load_proposals(source, dataset)
-                outcome = import_proposals(windows, dataset, folder, overwrite, tick)
+                outcome = _import(dataset, folder, source, overwrite, progress)
             else:
-                workers = workers or os.cpu_count() or 1
-                outcome = generate_proposals(dataset, folder, SearchSettings(mode, min_side), workers, overwrite, tick)
+                settings = SearchSettings(mode, min_side)
+                outcome = _search(dataset, folder, settings, workers or os.cpu_count() or 1, overwrite, progress)
     except KeyboardInterrupt:
         _print_interrupted(console, folder, len(dataset))
         return INTERRUPTED
@@ -81,20 +81,41 @@ def propose(
     return 0
 
 
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+def _import(dataset: DetectionDataset, folder: Path, source: str, overwrite: bool, progress: RichProgress) -> Outcome:
+    windows = load_proposals(source, dataset)
+    with progress.stage("importing", len(dataset)) as tick:
+        return import_proposals(windows, dataset, folder, overwrite, tick, say=progress.say)
+
+
+def _search(
+    dataset: DetectionDataset,
+    folder: Path,
+    settings: SearchSettings,
+    workers: int,
+    overwrite: bool,
+    progress: RichProgress,
+) -> Outcome:
+    """Search the images that need it; only these count for the time left."""
+    todo = list(range(len(dataset))) if overwrite else missing_windows(dataset, folder, settings)
+    if not todo:
+        return Outcome(found=len(dataset))
+    with progress.stage("searching", len(todo)) as tick:
+        outcome = generate_proposals(
+            dataset, folder, settings, workers, overwrite, tick, indices=todo, say=progress.say
+        )
+    outcome.found += len(dataset) - len(todo)
+    return outcome
 
 
 def _print_interrupted(console: Console, folder: Path, total: int) -> None:
     done = len(list(folder.glob("[!.]*.npz")))
-    text = f"stopped; {escape(str(folder))} has {done} of {total} images: run the same command again to go on"
+    text = f"stopped; {shown(folder)} has {done} of {total} images: run the same command again to go on"
     console.print(f"[yellow]{text}[/]", soft_wrap=True)
 
 
 def _print_outcome(console: Console, outcome: Outcome) -> None:
     for message in outcome.failed:
-        console.print(f"[bold red]error[/] {escape(message)}", soft_wrap=True)
+        console.print(f"[bold red]error[/] {shown(message)}", soft_wrap=True)
     console.print(f"{outcome.made} made, {outcome.found} there already, {len(outcome.failed)} failed")
     if outcome.failed:
         console.print("[bold red]some images have no windows; mend them and run the same command again[/]")
@@ -109,7 +130,7 @@ def _table(measured: Recall) -> Table:
     for threshold in measured.thresholds:
         table.add_column(f"recall at IoU {threshold:g}", justify="right")
     for label, name in enumerate(measured.class_names):
-        table.add_row(escape(name), *_shares(int(measured.objects[label]), measured.covered[:, label].tolist()))
+        table.add_row(shown(name), *_shares(int(measured.objects[label]), measured.covered[:, label].tolist()))
     table.add_section()
     total = _shares(int(measured.objects.sum()), measured.covered.sum(axis=1).tolist())
     table.add_row("all", *total, style="bold")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from stepgrad.cli.configs import config_options, config_text, presets, read_config
 from stepgrad.cli.lists import sort_words
 from stepgrad.cli.options import Option, metavar, table, typed, wants_help, with_default
+from stepgrad.cli.terminal import Terminal, shown
 from stepgrad.errors import ConfigError
+from stepgrad.names import as_text, file_name
 
 if TYPE_CHECKING:
     from stepgrad.train.config import TrainConfig
@@ -84,7 +86,7 @@ def _folder(out: str | None, sources: Sequence[str], config: TrainConfig) -> Pat
     if config.run.devices > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ConfigError("out: several processes must agree on the folder of the run; name it with --out.")
     name = Path(sources[-1]).stem if sources else Path(config.data.path.split(":")[0]).name
-    stem = re.sub(r"[^\w.-]+", "-", name) or "run"
+    stem = file_name(re.sub(r"[^\w.-]+", "-", as_text(name)) or "run")
     return next(folder for n in count(1) if not (folder := Path("runs") / f"{stem}-{n}").exists())
 
 
@@ -104,9 +106,10 @@ def _resume(values: dict[str, Any]) -> int:
 
 def _watch(work: Any, opening: str) -> int:
     """Do the work with a bar, and say what came of it."""
+    began = time.monotonic()
     first = os.environ.get("LOCAL_RANK", "0") == "0"
-    console = Console(highlight=False, quiet=not first)  # of several processes, one speaks
-    console.print(escape(opening), soft_wrap=True)
+    console = Terminal(quiet=not first)  # of several processes, one speaks
+    console.print(shown(opening), soft_wrap=True)
     from stepgrad.cli.progress import RichProgress  # these take seconds to import
     from stepgrad.train import engine
 
@@ -114,20 +117,35 @@ def _watch(work: Any, opening: str) -> int:
         with RichProgress(console) as progress:
             result = work(engine, progress)
     except engine.RunInterrupted as stop:
-        console.print(escape(str(stop)), style="yellow", soft_wrap=True)
+        console.print(shown(stop), style="yellow", soft_wrap=True)
         return INTERRUPTED
-    _print_result(console, result)
+    _print_result(console, result, time.monotonic() - began)
     return 0
 
 
-def _print_result(console: Console, result: RunResult) -> None:
+def _print_result(console: Console, result: RunResult, seconds: float) -> None:
     if result.maps:
         maps = ", ".join(f"{name} {100 * value:.1f}" for name, value in result.maps.items())
         console.print(f"[bold green]mAP {maps}[/] at step {result.best_step}, the best of {result.step} steps")
+    console.print(f"time      {describe_times(seconds, result.seconds)}", soft_wrap=True)
     if result.report is not None:
-        console.print(f"report    {escape(str(result.report))}", soft_wrap=True)
-    console.print(f"evaluate  stepgrad evaluate --run {escape(str(result.folder))}", soft_wrap=True)
-    console.print(f"detect    stepgrad detect --run {escape(str(result.folder))} photo.jpg", soft_wrap=True)
+        console.print(f"report    {shown(result.report)}", soft_wrap=True)
+    console.print(f"evaluate  stepgrad evaluate --run {shown(result.folder)}", soft_wrap=True)
+    console.print(f"detect    stepgrad detect --run {shown(result.folder)} photo.jpg", soft_wrap=True)
+
+
+def describe_times(whole: float, parts: Mapping[str, float]) -> str:
+    """The time of the command, and which of its parts took a second or more.
+
+    >>> describe_times(346, {"windows": 290.2, "training steps": 23.0, "validation": 0.2})
+    '0:05:46 in all: windows 0:04:50, training steps 0:00:23, other 0:00:33'
+    """
+    from stepgrad.cli.progress import clock
+
+    shown = {part: seconds for part, seconds in parts.items() if seconds >= 1}
+    rest = whole - sum(shown.values())
+    listed = [f"{part} {clock(seconds)}" for part, seconds in {**shown, "other": rest}.items()]
+    return f"{clock(whole)} in all: {', '.join(listed)}" if shown else f"{clock(whole)} in all"
 
 
 def help_page() -> str:

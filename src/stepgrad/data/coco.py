@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import isfile  # False for names too long for the disk, where pathlib raises
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ from PIL import Image
 from stepgrad.data.base import DetectionDataset, ImageId, Target, Transforms, make_target
 from stepgrad.data.coco_json import CocoImage, read_coco
 from stepgrad.data.images import file_fingerprint, read_image
-from stepgrad.data.problems import raise_errors, raise_errors_except
+from stepgrad.data.problems import Problem, raise_errors, raise_errors_except
 from stepgrad.data.voc import Degenerate
 from stepgrad.errors import DataError, one_of
+from stepgrad.names import is_below, leads_on, on_disk
 
 
 class COCODataset(DetectionDataset):
@@ -28,6 +30,8 @@ class COCODataset(DetectionDataset):
         need_images: False reads no images and does not look for them: enough to evaluate detections.
         degenerate: "error" refuses boxes without width or height, "drop" leaves those objects out.
         transforms: called with (image, target).
+        images_outside: True lets file names lead out of the data's folder, by `..` or as absolute paths. Otherwise they
+            are refused: whoever wrote the file chooses what is read, and shown in reports.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class COCODataset(DetectionDataset):
         need_images: bool = True,
         degenerate: Degenerate = "error",
         transforms: Transforms | None = None,
+        images_outside: bool = False,
     ) -> None:
         one_of("degenerate", degenerate, ["error", "drop"])
         self.path, self.name, self.transforms = Path(path), Path(path).stem, transforms
@@ -49,7 +54,7 @@ class COCODataset(DetectionDataset):
         self.class_names = tuple(file.categories.values())
         self.category_ids = tuple(file.categories)
         self._label = {category: label for label, category in enumerate(file.categories)}
-        self.folder = find_image_folder(self.path, self.images, images) if need_images else None
+        self.folder = find_image_folder(self.path, self.images, images, images_outside) if need_images else None
 
     def target(self, index: int) -> Target:
         image = self.images[index]
@@ -66,7 +71,7 @@ class COCODataset(DetectionDataset):
         """The file of one image."""
         if self.folder is None:
             raise DataError(f"{self.name} was loaded with need_images=False; load it with the images to read them")
-        return self.folder / self.images[index].file_name
+        return image_file(self.folder, self.images[index])
 
     def image(self, index: int) -> Image.Image:
         return read_image(self.image_path(index))
@@ -87,24 +92,55 @@ def xyxy_from_xywh(boxes: np.ndarray) -> np.ndarray:
     return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
+def image_file(folder: Path, image: CocoImage) -> Path:
+    """The file of an image whose name is as seen from a folder."""
+    return folder / on_disk(image.file_name)
+
+
+def data_folder(path: Path) -> Path:
+    """The folder of the whole dataset: the one above `annotations`, or the one the file is in."""
+    return path.parent.parent if path.parent.name == "annotations" else path.parent
+
+
+def outside(path: Path, image: CocoImage, places: Sequence[Path], images: str | Path | None) -> Problem | None:
+    """The problem of a file name that leads out of the data from each of `places`; None if it stays inside."""
+    if not leads_on(image.file_name):
+        return None
+    folders = [data_folder(path), *([Path(images)] if images else [])]
+    if any(is_below(image_file(place, image), folder) for place in places for folder in folders):
+        return None
+    what = f"image {image.id}: file_name {image.file_name!r} leads out of {' and '.join(map(str, folders))}"
+    fix = (
+        "correct it, or allow such names: images_outside=True, --images_outside, in a config data.images_outside: true"
+    )
+    return Problem(str(path), what, fix, "error", "image-outside")
+
+
 def candidate_folders(path: Path) -> list[Path]:
     """Where the images of `path` may be: annotations/instances_val2017.json has them in val2017, images/val2017, ..."""
     stem = path.stem.removeprefix("instances_")
-    roots = [path.parent.parent, path.parent] if path.parent.name == "annotations" else [path.parent]
+    roots = list(dict.fromkeys([data_folder(path), path.parent]))
     tails = [stem, f"images/{stem}", f"{stem}/images", "images", "JPEGImages", "."]
     return [root / tail for root in roots for tail in tails]
 
 
-def find_image_folder(path: Path, images: list[CocoImage], folder: str | Path | None = None) -> Path:
-    """The first folder that holds the first image; then all of them must be there."""
+def find_image_folder(
+    path: Path, images: list[CocoImage], folder: str | Path | None = None, images_outside: bool = False
+) -> Path:
+    """The first folder that holds the first image; then all of them must be there, and inside unless allowed."""
     tried = [Path(folder)] if folder else candidate_folders(path)
-    here = next((place for place in tried if (place / images[0].file_name).is_file()), None)
+    first = next((image for image in images if not leads_on(image.file_name)), images[0])  # absolute ones tell nothing
+    here = next((place for place in tried if isfile(image_file(place, first))), None)
+    for image in images if not images_outside else ():
+        problem = outside(path, image, [here] if here else tried, folder)
+        if problem:
+            raise_errors(problem)
     if here is None:
         raise DataError(
-            f"{path}: image {images[0].file_name!r} is in none of {', '.join(str(place) for place in tried)}; "
+            f"{path}: image {first.file_name!r} is in none of {', '.join(str(place) for place in tried)}; "
             "name the folder (images=...), or pass need_images=False if only the objects are needed"
         )
-    missing = [image.file_name for image in images if not (here / image.file_name).is_file()]
+    missing = [image.file_name for image in images if not isfile(image_file(here, image))]
     if missing:
         raise DataError(
             f"{here}: {len(missing)} of {len(images)} images are missing, first {missing[0]!r}; restore them, "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepgrad.data.base import ImageId
-from stepgrad.data.problems import Complaints, Report, raise_errors
+from stepgrad.data.problems import Complaints, Report, brief, raise_errors
 
 LARGEST = 1e15  # pixels; beyond it, and for NaN, something is wrong
 Entry = dict[str, Any]  # what json gives: any value may be of any type
@@ -115,14 +115,17 @@ def _read_categories(entries: list[Entry], complain: Complaints) -> dict[int, st
 
 def _read_images(entries: list[Entry], complain: Complaints) -> dict[ImageId, CocoImage]:
     images: dict[ImageId, CocoImage] = {}
+    seen: set[str] = set()
     for number, entry in enumerate(entries):
         image_id = _get(entry, "id")
         if not _is_id(image_id):
             complain(f"image {number} has no id", "number the images", "image-id")
-        elif image_id in images:
+        elif str(image_id) in seen:  # detections of a text file could not tell 7 from "7"
             complain(f"image id {image_id} occurs more than once", "give each image its own id", "duplicate-id")
         else:
-            images[image_id] = CocoImage(image_id, str(entry.get("file_name", "")), _read_size(entry))
+            name = entry.get("file_name", "")
+            images[image_id] = CocoImage(image_id, str(name) if _is_id(name) else "", _read_size(entry))
+            seen.add(str(image_id))
     if not images:
         complain("lists no images", "choose another file", "no-images")
     return images
@@ -130,7 +133,9 @@ def _read_images(entries: list[Entry], complain: Complaints) -> dict[ImageId, Co
 
 def _read_size(entry: Entry) -> tuple[int, int] | None:
     width, height = entry.get("width"), entry.get("height")
-    return (width, height) if isinstance(width, int) and isinstance(height, int) and width > 0 < height else None
+    if not (isinstance(width, int) and isinstance(height, int)):
+        return None
+    return (width, height) if 0 < width < LARGEST and 0 < height < LARGEST else None
 
 
 def _read_annotations(
@@ -141,6 +146,10 @@ def _read_annotations(
     for number, entry in enumerate(entries):
         own_id = _get(entry, "id")
         where = f"annotation {own_id if _is_id(own_id) else f'number {number}'}"
+        if isinstance(own_id, (list, dict)):
+            what = f"{where}: expected a number or text as id but got {brief(own_id)}"
+            complain(what, "number the annotations anew", "annotation-id")
+            continue
         if _is_id(own_id) and own_id in seen:
             complain(f"annotation id {own_id} occurs more than once", "number the annotations anew", "duplicate-id")
         if own_id == 0:
@@ -160,22 +169,29 @@ def _read_annotation(
 ) -> CocoAnnotation | None:
     image_id, category, box = entry.get("image_id"), entry.get("category_id"), entry.get("bbox")
     if not _is_id(image_id) or image_id not in images:
-        return complain(f"{where} is of unknown image {image_id!r}", "list that image or delete it", "unknown-image")
+        return complain(
+            f"{where} is of unknown image {brief(image_id)}", "list that image or delete it", "unknown-image"
+        )
     where = f"{where} (image {image_id})"
     if not _is_id(category) or category not in categories:
         known = ", ".join(f"{i} {name}" for i, name in categories.items())
-        return complain(f"{where} has unknown category {category!r}", f"expected one of {known}", "unknown-class")
+        what = f"{where} has unknown category {brief(category)}"
+        return complain(what, f"expected one of {known}", "unknown-class")
     if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
-        return complain(f"{where}: expected bbox [x, y, width, height] but got {box!r}", "write its box", "box-numbers")
+        what = f"{where}: expected bbox [x, y, width, height] but got {brief(box)}"
+        return complain(what, "write its box", "box-numbers")
     if box[2] <= 0 or box[3] <= 0:
         fix = 'delete the annotation, or load the file with degenerate="drop"'
         return complain(f"{where}: width {box[2]:g}, height {box[3]:g}", fix, "box-degenerate")
     area = _get(entry, "area")
+    if area is not None and not (_is_number(area) and area >= 0):
+        what = f"{where}: expected an area of at least 0 but got {brief(area)}"
+        return complain(what, "write its area, or leave it out to have that of the box", "area")
     x, y, width, height = (float(value) for value in box)
     return CocoAnnotation(
         id=entry.get("id"),
         category=category,
         xywh=(x, y, width, height),
-        area=float(area) if _is_number(area) else width * height,
+        area=width * height if area is None else float(area),
         crowd=int(bool(entry.get("iscrowd", 0))),
     )

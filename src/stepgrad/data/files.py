@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from stepgrad.data.beside import file_beside
 from stepgrad.errors import DataError
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -32,19 +33,17 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     Unless `durable`, nothing waits for the disk: after a power cut the file may be there with wrong bytes in it, so the
     reader must be able to tell.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as handle:
+        with file_beside(path) as (handle, beside):
             yield handle
             handle.flush()
             if durable:
                 os.fsync(handle.fileno())
-        os.replace(beside, path)
+            handle.close()  # Windows moves no open files
+            os.replace(beside, path)
     except OSError as error:
-        raise WriteError(_explain(path, error)) from error
-    finally:
-        _remove(beside)
+        raise WriteError(explain(path, error)) from error
     if durable:
         _sync_folder(path.parent)
 
@@ -82,7 +81,8 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _explain(path: Path, error: OSError) -> str:
+def explain(path: Path, error: OSError) -> str:
+    """Why a path could not be written to, and the way out."""
     reason = error.strerror or type(error).__name__
     if error.errno in _NO_ROOM:
         return f"{path}: the disk is full ({reason}); nothing was overwritten; make room and run it again"

@@ -12,6 +12,7 @@ from stepgrad.data.coco import COCODataset
 from stepgrad.data.shapes import ShapesDataset, parse_shapes
 from stepgrad.data.voc import Degenerate, VOCDataset, folder_name
 from stepgrad.errors import ConfigError, DataError, suggest
+from stepgrad.names import on_disk
 
 Kind = Literal["voc", "coco", "shapes"]
 
@@ -33,6 +34,7 @@ def load_dataset(
     images: str | Path | None = None,
     need_images: bool = True,
     degenerate: Degenerate = "error",
+    images_outside: bool = False,
 ) -> DetectionDataset:
     """The dataset at `data`, recognised by what is there.
 
@@ -45,6 +47,7 @@ def load_dataset(
         images: COCO only: the folder of the images, where it is not beside the file.
         need_images: False is enough to evaluate detections: no image is looked for.
         degenerate: "error" refuses boxes without area, "drop" leaves them out.
+        images_outside: COCO: whether file names may lead out of the data's folder.
 
     >>> load_dataset("shapes", "val").class_names
     ('disk', 'ring', 'square', 'triangle', 'cross', 'star')
@@ -57,7 +60,7 @@ def load_dataset(
     if located.kind == "shapes":
         return ShapesDataset(**parse_shapes(str(data), split))
     if located.kind == "coco":
-        return COCODataset(located.path, images, need_images, degenerate)
+        return COCODataset(located.path, images, need_images, degenerate, images_outside=images_outside)
     return VOCDataset(located.path, located.split, class_names, need_images, degenerate)
 
 
@@ -65,7 +68,7 @@ def locate(data: str | Path, split: str | None = None) -> Located:
     """Find out what `data` is, or say what was looked for."""
     if str(data) == "shapes" or str(data).startswith("shapes:"):
         return Located("shapes", Path(str(data)), split)
-    path = Path(data).expanduser()
+    path = Path(on_disk(str(data))).expanduser()
     if path.is_file():
         return _locate_file(path, split)
     if not path.is_dir():

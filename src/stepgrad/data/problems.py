@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,3 +61,12 @@ class Complaints:
     def __call__(self, what: str, fix: str, kind: str, severity: Severity = "error") -> Any:
         """Hand a problem on. Gives None, for readers to return in place of what they could not read."""
         self.report(Problem(self.path, what, fix, severity, kind))
+
+
+def brief(value: object) -> str:
+    """A value for a message: lists and objects cut short, however long or deeply nested a file has them.
+
+    >>> brief("000123"), brief([[[[[[[[1]]]]]]]])
+    ("'000123'", '[[[[[[[...]]]]]]]')
+    """
+    return repr(value) if isinstance(value, (str, float)) and len(str(value)) < 200 else reprlib.repr(value)

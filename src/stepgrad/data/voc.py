@@ -17,6 +17,7 @@ from stepgrad.data.images import file_fingerprint, read_image
 from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
 from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
 from stepgrad.errors import ConfigError, DataError, one_of, suggest
+from stepgrad.names import as_text, is_below, leads_on, on_disk
 
 # fmt: off
 VOC_CLASSES = (
@@ -103,9 +104,14 @@ class VOCDataset(DetectionDataset):
 
 
 def _read(root: Path, image_id: str, report: Report) -> VOCAnnotation:
-    annotation = read_annotation(root / "Annotations" / f"{image_id}.xml", report)
+    annotation = read_annotation(annotation_file(root, image_id), report)
     assert annotation is not None, "loading raises where the doctor goes on"
     return annotation
+
+
+def annotation_file(root: Path, image_id: str) -> Path:
+    """The XML file of an image."""
+    return root / "Annotations" / on_disk(f"{image_id}.xml")
 
 
 def folder_name(root: Path) -> str:
@@ -129,7 +135,7 @@ def list_splits(root: Path) -> list[str]:
 def image_ids(root: Path, split: str | None, report: Report = raise_errors) -> list[str]:
     """The image ids of a split in the order of its list, or of all annotations, sorted."""
     if split is None:
-        source, ids = root / "Annotations", sorted(path.stem for path in (root / "Annotations").glob("*.xml"))
+        source, ids = root / "Annotations", sorted(as_text(path.stem) for path in (root / "Annotations").glob("*.xml"))
     else:
         source = root / "ImageSets" / "Main" / f"{split}.txt"
         ids = read_image_set(source, root, split)
@@ -141,7 +147,17 @@ def image_ids(root: Path, split: str | None, report: Report = raise_errors) -> l
             what = f"lists image {image_id!r} more than once"
             report(Problem(str(source), what, "delete the repeated line", "error", "duplicate-id"))
         seen.add(image_id)
-    return list(dict.fromkeys(ids))
+    return [image_id for image_id in dict.fromkeys(ids) if _stays_inside(image_id, root, source, report)]
+
+
+def _stays_inside(image_id: str, root: Path, source: Path, report: Report) -> bool:
+    """Whether the annotation of an image is in the folder of annotations, where the lists of others may not lead out."""
+    if not leads_on(image_id) or is_below(annotation_file(root, image_id), root / "Annotations"):
+        return True
+    what = f"lists image {image_id!r}, which leads out of {root / 'Annotations'}"
+    fix = "correct the line, or copy image and annotation into the folder"
+    report(Problem(str(source), what, fix, "error", "id-outside"))
+    return False
 
 
 def read_image_set(path: Path, root: Path, split: str) -> list[str]:
@@ -166,7 +182,7 @@ def index_images(root: Path) -> dict[str, str]:
     ranks = {suffix: rank for rank, suffix in enumerate(IMAGE_SUFFIXES)}
     names = [path.name for path in folder.iterdir() if path.suffix.lower() in ranks]
     names.sort(key=lambda name: (-ranks[Path(name).suffix.lower()], name))  # the preferred suffix comes last and wins
-    return {Path(name).stem: name for name in names}
+    return {as_text(Path(name).stem): name for name in names}
 
 
 def infer_classes(root: Path, annotations: Iterable[VOCAnnotation]) -> tuple[str, ...]:

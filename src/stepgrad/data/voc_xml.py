@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -12,6 +11,7 @@ from xml.parsers import expat
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stepgrad.data.coco_json import LARGEST
 from stepgrad.data.problems import Complaints, Report, raise_errors
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -138,7 +138,7 @@ def _read_box(element: Element, where: str, path: Path, report: Report) -> list[
         box = [float(text) for text in texts if text is not None]
     except ValueError:
         box = []
-    if len(box) != 4 or not all(math.isfinite(value) for value in box):
+    if len(box) != 4 or not all(abs(value) < LARGEST for value in box):
         got = ", ".join(f"{corner} {text}" for corner, text in zip(CORNERS, texts, strict=True))
         return complain(f"{where}: expected four numbers in <bndbox> but got {got}", "write its box", "box-numbers")
     xmin, ymin, xmax, ymax = box

@@ -97,13 +97,12 @@ class FastRCNN(nn.Module):
         super().__init__()
         one_of("score", score, SCORES)
         one_of("freeze", freeze, FREEZE)
-        check_nms_threshold(nms_threshold)
         for name, number in (("num_classes", num_classes), ("hidden", hidden), ("candidates", candidates)):
             if number is not None and number < 1:
                 raise ConfigError(f"Expected {name} to be at least 1 but got {number!r}.")
         self.num_classes, self.score = num_classes, score
         self.shortest_side, self.longest_side = shortest_side, longest_side
-        self.nms_threshold, self.candidates = nms_threshold, candidates
+        self.nms_threshold, self.candidates = check_nms_threshold(nms_threshold), candidates
         built = build_backbone(backbone)
         self.backbone, self.channels, self.geometry, self.pool = backbone, built.channels, built.geometry, built.pool
         self.trunk = built.trunk

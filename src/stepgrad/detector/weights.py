@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from stepgrad.detector.backbones import Backbone
 from stepgrad.detector.head import Head
 from stepgrad.errors import ConfigError, DataError, suggest
+from stepgrad.names import on_disk
 
 State = Mapping[str, Tensor]
 _WAY_OUT = "give a local .safetensors or .pt file, or weights: null for random ones"
@@ -78,7 +79,7 @@ def _frozen(trunk: nn.Module) -> list[str]:
 
 def read_state(backbone: str, source: str | Path) -> State:
     """The tensors of a file, or of torchvision's weights by name ("imagenet" or such as "IMAGENET1K_V1")."""
-    path = Path(source).expanduser()
+    path = Path(on_disk(str(source))).expanduser()
     if path.is_file():
         return _read_file(path)
     if path.suffix in _SUFFIXES or len(path.parts) > 1:
@@ -120,7 +121,8 @@ def _download(backbone: str, name: str) -> State:
             f"weights: expected a file or one of {known} for {backbone} but got {name!r}.{suggest(name, known)}"
         )
     try:
-        state: State = chosen.get_state_dict(progress=False, check_hash=True)
+        # an earlier download is not checked again, so it must not be able to hold code either
+        state: State = chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except Exception as error:  # no network, a proxy, a full disk, a damaged download
         raise DataError(f"{chosen.url}: cannot be downloaded ({error}); fetch it elsewhere, then {_WAY_OUT}") from error
     return state

@@ -8,12 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError, MissingDependencyError, one_of
+from stepgrad.evaluation.giants import LARGEST_OF_COCO, warn_of_giants
+from stepgrad.evaluation.judge import ranked_by_class
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table, shown
+from stepgrad.metric.boxes import areas_of, overlap_table
 
-AREAS = {"all": (0.0, 1e5**2), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e5**2)}
+AREAS = {
+    **{"all": (0.0, LARGEST_OF_COCO), "small": (0.0, 32.0**2)},
+    **{"medium": (32.0**2, 96.0**2), "large": (96.0**2, LARGEST_OF_COCO)},
+}
 """COCO's sizes, in square pixels; both bounds belong to the range."""
 
 
@@ -56,27 +63,22 @@ def coco_numbers(
     """The twelve numbers of the detections.
 
     Args:
-        evidence: detections and objects, continuous boxes.
+        evidence: detections and objects; boxes of a known convention are turned into continuous ones first.
         max_detections: per image and class; average precision uses the last.
         areas: bounds of "small", "medium" and "large" in square pixels, if not COCO's.
     """
     if len(max_detections) != 3 or sorted(set(max_detections)) != list(max_detections) or max_detections[0] < 1:
         raise ConfigError(f"Expected three increasing max_detections such as (1, 10, 100) but got {max_detections!r}.")
+    evidence = evidence.seen_with(0.0)
     ranges = {**AREAS, **(areas or {})}
     if list(ranges) != list(AREAS):
         raise ConfigError(f"Expected areas among {list(AREAS)} but got {list(areas or {})}.")
-    evaluation = _evaluation(evidence)
-    if len(evidence.objects) == 0 or evidence.num_images == 0:
+    warn_of_giants(evidence, ranges["all"][1])
+    counts = coco_counts(evidence, max_detections, ranges)
+    if counts is None:
         return CocoNumbers((math.nan,) * 12, max_detections)
-    parameters = evaluation.params
-    parameters.maxDets = list(max_detections)
-    parameters.areaRng = [list(bounds) for bounds in ranges.values()]
-    parameters.areaRngLbl = list(ranges)
-    evaluation.evaluate()
-    evaluation.accumulate()
-    precision, recall = evaluation.eval["precision"], evaluation.eval["recall"]  # (T, R, K, A, M), (T, K, A, M)
-    thresholds = parameters.iouThrs
-    at = lambda t: np.isclose(thresholds, t)  # noqa: E731
+    precision, recall = counts.precision, counts.recall
+    at = lambda t: np.isclose(counts.thresholds, t)  # noqa: E731
     values = [
         *(_mean(precision[..., 0, 2]), _mean(precision[at(0.5), ..., 0, 2]), _mean(precision[at(0.75), ..., 0, 2])),
         *(_mean(precision[..., a, 2]) for a in (1, 2, 3)),
@@ -84,6 +86,66 @@ def coco_numbers(
         *(_mean(recall[..., a, 2]) for a in (1, 2, 3)),
     ]
     return CocoNumbers(tuple(values), max_detections)
+
+
+@dataclass(frozen=True)
+class CocoCounts:
+    """What the twelve numbers are means of; -1 where there is nothing to find."""
+
+    precision: NDArray[np.float64]  # (T, R, K, A, M): threshold, recall level, class, area, most detections
+    recall: NDArray[np.float64]  # (T, K, A, M)
+    thresholds: NDArray[np.float64]  # (T,)
+
+
+def coco_counts(
+    evidence: Evidence, max_detections: tuple[int, int, int], areas: Mapping[str, tuple[float, float]]
+) -> CocoCounts | None:
+    """Let faster-coco-eval count, by the overlaps our own protocols go by; None if there is nothing to find."""
+    evaluation = _evaluation(evidence)
+    if len(evidence.objects) == 0 or evidence.num_images == 0:
+        return None
+    parameters = evaluation.params
+    parameters.maxDets = list(max_detections)
+    parameters.areaRng = [list(bounds) for bounds in areas.values()]
+    parameters.areaRngLbl = list(areas)
+    # One rule for all numbers: a box given by corners would be turned into sizes and back here, which moves its edges.
+    evaluation.computeIoU = _Overlaps(evidence, max_detections[-1])
+    evaluation.evaluate()
+    evaluation.accumulate()
+    return CocoCounts(evaluation.eval["precision"], evaluation.eval["recall"], parameters.iouThrs)
+
+
+class _Overlaps:
+    """(detections, objects) IoU of an image and class: detections by decreasing score, objects in their order."""
+
+    def __init__(self, evidence: Evidence, most: int) -> None:
+        self.detections, self.objects, self.most = evidence.detections, evidence.objects, most
+        self.found: dict[tuple[int, int], NDArray[np.int64]] = {}
+        for label, rows in enumerate(ranked_by_class(evidence, "image")):
+            self.found.update(_by_image(self.detections.images, rows, label))
+        self.there: dict[tuple[int, int], NDArray[np.int64]] = {}
+        for label in np.unique(self.objects.labels).tolist():
+            rows = np.flatnonzero(self.objects.labels == label)
+            self.there.update(_by_image(self.objects.images, rows, label))
+
+    def __call__(self, image: int, label: int) -> NDArray[np.float64] | list[float]:
+        key = int(image), int(label)
+        if key not in self.found or key not in self.there:
+            return []
+        d, g = self.found[key][: self.most], self.there[key]
+        areas, object_areas = areas_of(self.detections.sizes[d], 0.0), areas_of(self.objects.sizes[g], 0.0)
+        return overlap_table(
+            self.detections.boxes[d], areas, self.objects.boxes[g], object_areas, self.objects.crowd[g]
+        )
+
+
+def _by_image(
+    images: NDArray[np.int32], rows: NDArray[np.int64], label: int
+) -> dict[tuple[int, int], NDArray[np.int64]]:
+    """The rows of each image, in their order."""
+    rows = rows[np.argsort(images[rows], kind="stable")]
+    there, first = np.unique(images[rows], return_index=True)
+    return {(image, label): part for image, part in zip(there.tolist(), np.split(rows, first[1:]), strict=False)}
 
 
 def _mean(values: Any) -> float:
@@ -109,7 +171,7 @@ def _ground_truth(evidence: Evidence) -> dict[str, Any]:
     """Images are numbered in their order and annotations from 1: id 0 means "no match" to the counting code."""
     objects = evidence.objects
     rows = zip(
-        *(objects.images.tolist(), objects.labels.tolist(), _xywh(objects.boxes)),
+        *(objects.images.tolist(), objects.labels.tolist(), _xywh(objects.boxes, objects.sizes)),
         *(objects.area.tolist(), objects.crowd.tolist()),
         strict=True,
     )
@@ -125,7 +187,10 @@ def _ground_truth(evidence: Evidence) -> dict[str, Any]:
 
 def _detections(evidence: Evidence) -> list[dict[str, Any]]:
     found = evidence.detections
-    rows = zip(found.images.tolist(), found.labels.tolist(), _xywh(found.boxes), found.scores.tolist(), strict=True)
+    rows = zip(
+        *(found.images.tolist(), found.labels.tolist(), _xywh(found.boxes, found.sizes), found.scores.tolist()),
+        strict=True,
+    )
     return [
         {
             **{"id": i, "image_id": image, "category_id": label, "bbox": box, "score": score},
@@ -135,6 +200,6 @@ def _detections(evidence: Evidence) -> list[dict[str, Any]]:
     ]
 
 
-def _xywh(boxes: Any) -> list[list[float]]:
-    sized: list[list[float]] = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).tolist()
-    return sized
+def _xywh(boxes: NDArray[np.float64], sizes: NDArray[np.float64]) -> list[list[float]]:
+    rows: list[list[float]] = np.concatenate([boxes[:, :2], sizes], axis=1).tolist()
+    return rows

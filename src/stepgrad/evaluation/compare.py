@@ -15,6 +15,7 @@ from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.evaluation.rules import VERDICT_RULES, describe, differing, switched
 from stepgrad.evaluation.tables import plain_table, shown
+from stepgrad.metric.boxes import areas_of, overlap_table
 from stepgrad.metric.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class FirstDifference:
     score: float
     box: tuple[float, float, float, float]
     threshold: float
+    overlaps: tuple[float, float]
+    """With its best object, as each protocol counts it; 0 where the image has no object of the class."""
     verdicts: tuple[str, str]
     rules: tuple[str, ...]
     """The rules responsible: each of them alone changes the verdict, or they do so only together."""
@@ -49,6 +52,11 @@ class FirstDifference:
     @property
     def because(self) -> str:
         return (" and " if self.together else " or ").join(self.rules)
+
+    def said(self) -> list[str]:
+        """Overlap and verdict of one protocol, then of the other, as words."""
+        (first, second), (one, other) = self.overlaps, self.verdicts
+        return [_overlap(first, self.threshold), one, _overlap(second, self.threshold), other]
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,11 @@ class Pair:
             for step, was, now in zip(self.steps, maps, maps[1:], strict=False)
         ]
         first = [
-            [d.class_name, str(d.image_id), f"{d.score:.6g}", _box(d.box), f"{d.threshold:g}", *d.verdicts, d.because]
+            [d.class_name, str(d.image_id), f"{d.score:.6g}", _box(d.box), f"{d.threshold:g}", *d.said(), d.because]
             for d in self.first
         ]
         return (["rule", a, b, "mAP", "change"], steps), (
-            ["class", "image", "score", "box", "IoU", a, b, "rule"],
+            ["class", "image", "score", "box", "threshold", "IoU", a, "IoU", b, "rule"],
             first,
         )
 
@@ -199,10 +207,27 @@ class _Differences:
             score=float(found.scores[row]),
             box=(x1, y1, x2, y2),
             threshold=self.a.protocol.match_thresholds[t],
+            overlaps=(self._best_overlap(self.a, row), self._best_overlap(self.b, row)),
             verdicts=verdicts,
             rules=rules,
             together=together,
         )
+
+    def _best_overlap(self, counting: Counting, row: int) -> float:
+        """The largest overlap of a detection with an object of its class and image, as the protocol counts it."""
+        protocol = counting.protocol
+        seen = self.evidence.seen_with(protocol.pixel_offset)
+        found, objects = seen.detections, seen.objects
+        near = np.flatnonzero((objects.images == found.images[row]) & (objects.labels == found.labels[row]))
+        overlaps = overlap_table(
+            found.boxes[row : row + 1],
+            areas_of(found.sizes[row : row + 1], protocol.pixel_offset),
+            objects.boxes[near],
+            areas_of(objects.sizes[near], protocol.pixel_offset),
+            objects.crowd[near] & (protocol.duplicates == "best_free"),
+            protocol.pixel_offset,
+        )
+        return float(overlaps.max(initial=0.0))
 
 
 def _verdict(judged: ClassJudgement, row: int, t: int) -> int:
@@ -218,6 +243,19 @@ def _at_common_thresholds(a: Counting, b: Counting) -> tuple[Counting, Counting]
         for x in (a, b)
     )
     return first, second
+
+
+def _overlap(value: float, threshold: float) -> str:
+    """Four decimals, or as many as it takes to see on which side of the threshold an overlap lies.
+
+    >>> _overlap(0.50341, 0.5), _overlap(0.5, 0.5), _overlap(0.4999999, 0.5)
+    ('0.5034', '0.5000', '0.4999999')
+    """
+    for decimals in range(4, 17):
+        text = f"{value:.{decimals}f}"
+        if value == threshold or float(text) != threshold:
+            return text
+    return repr(value)
 
 
 def _box(box: tuple[float, float, float, float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, InputError, one_of
+from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, one_of
 from stepgrad.evaluation.coco_numbers import CocoNumbers, coco_numbers
 from stepgrad.evaluation.compare import Comparison, compare
 from stepgrad.evaluation.judge import Counting
@@ -33,7 +34,9 @@ class Evaluator:
         boxes: "given": each protocol adds its `pixel_offset` to the numbers as they are, so "voc07-devkit" wants
             inclusive pixels as VOC's files have them. "continuous": the numbers are continuous boxes, and protocols
             with a pixel offset get them with the right and lower edges moved in by it.
-        empty_boxes: "error" refuses detections without area; "count" counts them as the false positives they are.
+        empty_boxes: "count": a detection without width or height overlaps nothing, so it is a false positive, as for
+            pycocotools; detectors that clip boxes to the image make such. "error" refuses them. Reversed boxes are
+            refused either way.
 
     Equal scores rank in the order they were given. The value equals that of `MAPLoss` and `mean_average_precision`
     to the last bit when the detections are the windows that NMS kept.
@@ -61,7 +64,7 @@ class Evaluator:
         class_names: Sequence[str] | None = None,
         *,
         boxes: str = "given",
-        empty_boxes: str = "error",
+        empty_boxes: str = "count",
     ) -> None:
         one_of("boxes", boxes, ["given", "continuous"])
         one_of("empty_boxes", empty_boxes, ["error", "count"])
@@ -80,6 +83,8 @@ class Evaluator:
         self._detections: list[Detections] = []
         self._objects: list[Objects] = []
         self._image_ids: list[ImageId] = []
+        self._given_ids: set[ImageId] = set()
+        self._warned = False
 
     def update(self, preds: Sequence[Entry], targets: Sequence[Entry]) -> None:
         """Take in some images.
@@ -87,7 +92,7 @@ class Evaluator:
         Args:
             preds: per image a dict of boxes (M, 4), scores (M,) and labels (M,): the final detections.
             targets: per image a dict of boxes (G, 4) and labels (G,); if wanted difficult, iscrowd and area (G,) and
-                the image's id, image_id, for messages.
+                the image's id, image_id: messages name it, and an id that comes again is warned of.
         """
         _check_lists(preds, targets)
         first = len(self._image_ids)
@@ -102,19 +107,16 @@ class Evaluator:
             raise
         self._detections.append(found)
         self._objects.append(objects)
+        self._warn_of_repeats([image_id for image_id, target in zip(ids, targets, strict=True) if "image_id" in target])
 
     def compute(self) -> EvaluationResult:
         """The result under the first protocol; those under the others are `result["coco"]` and so on."""
         evidence = self.evidence()
-        results = [evaluate_under(self._seen_by(p, evidence), Counting.of(p)) for p in self.protocols]
+        results = [evaluate_under(evidence, Counting.of(p)) for p in self.protocols]
         return replace(results[0], others={p.name: r for p, r in zip(self.protocols[1:], results[1:], strict=True)})
 
     def compare(self) -> Comparison:
         """All protocols side by side and, for any two, the first detection they judge differently, and why."""
-        if self.boxes == "continuous":
-            raise ConfigError(
-                'Comparing needs boxes="given": the same numbers under every protocol, so that a pixel offset shows.'
-            )
         return compare(self.evidence(), self.protocols)
 
     def coco_numbers(
@@ -132,10 +134,24 @@ class Evaluator:
             _join(self._objects, objects_of([], 0, [])),
             list(self._image_ids),
             self.class_names,
+            pixel_offset=0.0 if self.boxes == "continuous" else None,
         )
 
-    def _seen_by(self, protocol: Protocol, evidence: Evidence) -> Evidence:
-        return evidence.shrunk(protocol.pixel_offset) if self.boxes == "continuous" else evidence
+    def _warn_of_repeats(self, given: list[ImageId]) -> None:
+        """A warning, not an error: whether ids are unique is up to the caller, and a padded batch should not end a run."""
+        again = None
+        for image_id in given:
+            if again is None and image_id in self._given_ids:
+                again = image_id
+            self._given_ids.add(image_id)
+        if again is not None and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"image {again} has been handed in before, and now counts twice; call reset() before each pass over "
+                "the data, and leave out images that a distributed sampler repeats to fill its last batch.",
+                LikelyMistakeWarning,
+                stacklevel=3,
+            )
 
     def __repr__(self) -> str:
         names = [p.name for p in self.protocols]

@@ -1,8 +1,8 @@
-"""Evidence from a dataset and a file of detections, in the pixel convention of the one or of the other.
+"""Evidence from a dataset and a file of detections, in the pixel convention of the dataset.
 
 VOC's files number pixels from 1 and include both corners: a box from 1 to 10 is ten pixels wide, and protocols with
-`pixel_offset` 1 count it so. COCO's boxes are continuous. Evaluating "as in the files" takes the objects' numbers as they
-stand and, where detections come in the other convention, converts those.
+`pixel_offset` 1 count it so. COCO's boxes are continuous. Evidence is in the convention of the annotation files, whose
+numbers are never touched; detections that come in the other one are converted.
 """
 
 from __future__ import annotations
@@ -22,36 +22,55 @@ def natural_offset(dataset: DetectionDataset) -> float:
     return 1.0 if isinstance(dataset, VOCDataset) else 0.0
 
 
-def evidence_from(dataset: DetectionDataset, found: FileDetections, continuous: bool = False) -> Evidence:
-    """Detections and objects in one convention: continuous, or the one of the annotation files."""
-    inclusive = not continuous and natural_offset(dataset) == 1.0
-    return Evidence(found.boxes(inclusive), _objects(dataset, inclusive), list(dataset.ids), dataset.class_names)
+def evidence_from(dataset: DetectionDataset, found: FileDetections, as_they_stand: bool = False) -> Evidence:
+    """Detections and objects in the convention of the annotation files.
+
+    Args:
+        dataset: the objects.
+        found: the detections.
+        as_they_stand: every protocol counts these very numbers; otherwise each gets them in its own convention.
+    """
+    offset = natural_offset(dataset)
+    return Evidence(
+        found.boxes(inclusive=offset == 1.0),
+        _objects(dataset),
+        list(dataset.ids),
+        dataset.class_names,
+        pixel_offset=None if as_they_stand else offset,
+    )
 
 
-def _objects(dataset: DetectionDataset, inclusive: bool) -> Objects:
+def _objects(dataset: DetectionDataset) -> Objects:
     targets = [dataset.target(i) for i in range(len(dataset))]
     counts = [len(target["labels"]) for target in targets]
     column = lambda key, dtype: np.concatenate(  # noqa: E731
         [np.zeros(0, dtype=dtype), *(target[key].numpy().astype(dtype) for target in targets)]  # type: ignore[literal-required]
     )
+    xywh = _xywh(dataset) if isinstance(dataset, COCODataset) else None
     return Objects(
         images=np.repeat(np.arange(len(targets), dtype=np.int32), counts),
         labels=column("labels", np.int64),
-        boxes=np.concatenate([np.zeros((0, 4)), *(_boxes(dataset, i, inclusive) for i in range(len(targets)))]),
+        boxes=_boxes(dataset) if xywh is None else xyxy_from_xywh(xywh),
         difficult=column("difficult", np.bool_),
         crowd=column("iscrowd", np.bool_),
         area=_areas(dataset) if isinstance(dataset, COCODataset) else column("area", np.float64),
+        sizes=None if xywh is None else xywh[:, 2:],  # type: ignore[arg-type]
     )
 
 
-def _boxes(dataset: DetectionDataset, index: int, inclusive: bool) -> NDArray[np.float64]:
+def _boxes(dataset: DetectionDataset) -> NDArray[np.float64]:
     """In double precision: targets are float32, which moves boxes with decimals a little."""
     if isinstance(dataset, VOCDataset):
-        return dataset.devkit_boxes(index) if inclusive else dataset.annotations[index].boxes
-    if isinstance(dataset, COCODataset):
-        annotations = dataset.images[index].annotations
-        return xyxy_from_xywh(np.array([a.xywh for a in annotations], dtype=np.float64).reshape(-1, 4))
-    return dataset.target(index)["boxes"].numpy().astype(np.float64)
+        rows = [dataset.devkit_boxes(i) for i in range(len(dataset))]
+    else:
+        rows = [dataset.target(i)["boxes"].numpy().astype(np.float64) for i in range(len(dataset))]
+    return np.concatenate([np.zeros((0, 4)), *rows])
+
+
+def _xywh(dataset: COCODataset) -> NDArray[np.float64]:
+    """(G, 4) the numbers of the file."""
+    rows = [annotation.xywh for image in dataset.images for annotation in image.annotations]
+    return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
 
 def _areas(dataset: COCODataset) -> NDArray[np.float64]:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric._jit import explain_wait, run_threads
-from stepgrad.metric.arrange import Arrangement, ClassView, Layout, class_average_precision, ranked_list
+from stepgrad.metric.arrange import Areas, Arrangement, ClassView, Layout, class_average_precision, ranked_list
 from stepgrad.metric.average_precision import Ranked
 from stepgrad.metric.batch import Batch
+from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.metric.overlaps import Slots, no_rows
 from stepgrad.metric.protocol import Protocol
@@ -69,7 +70,8 @@ def ranked_by_class(evidence: Evidence, ties: Ties) -> list[NDArray[np.int64]]:
 
 
 def judge(evidence: Evidence, counting: Counting, labels: Sequence[int] | None = None) -> list[ClassJudgement]:
-    """Judge the classes (all, or those named)."""
+    """Judge the classes (all, or those named); boxes of a known convention are turned into the protocol's first."""
+    evidence = evidence.seen_with(counting.protocol.pixel_offset)
     ranked = ranked_by_class(evidence, counting.ties)
     chosen = range(evidence.num_classes) if labels is None else labels
     with explain_wait():
@@ -122,7 +124,9 @@ def _class_view(
         crowd=objects.crowd[chosen],
     )
     slots = _plain_slots(counts)
-    arrangement = Arrangement(batch, protocol, None, 1, Layout(slots, no_rows(len(slots.window_of))))
+    sizes = found.sizes[ranked[rank]], objects.sizes[chosen]
+    areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
+    arrangement = Arrangement(batch, protocol, None, 1, Layout(slots, no_rows(len(slots.window_of))), areas)
     return arrangement, arrangement.view(0)
 
 

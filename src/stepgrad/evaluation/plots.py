@@ -87,5 +87,5 @@ def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependencyError('Plots need matplotlib: pip install "stepgrad[detector]"') from error
+        raise MissingDependencyError("Plots need matplotlib: pip install matplotlib") from error
     return Figure

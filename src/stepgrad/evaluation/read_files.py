@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset, xyxy_from_xywh
+from stepgrad.data.problems import brief
 from stepgrad.data.voc_xml import continuous_from_devkit, devkit_from_continuous
 from stepgrad.errors import DataError, suggest
-from stepgrad.evaluation.records import Detections
+from stepgrad.evaluation.records import LARGEST_AREA, Detections
+from stepgrad.evaluation.swapped_format import warn_of_corners
+from stepgrad.names import file_name, name_in, name_of
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,16 @@ class FileDetections:
         if inclusive == self.inclusive:
             return self.detections
         convert = devkit_from_continuous if inclusive else continuous_from_devkit
-        return replace(self.detections, boxes=convert(self.detections.boxes))
+        return self.detections.with_boxes(convert(self.detections.boxes))
 
 
-def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: str = "error") -> FileDetections:
+def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: str = "count") -> FileDetections:
     """Read a COCO result file, or VOC text files: a folder, one file, or a pattern such as `out/comp4_det_val_*.txt`.
 
     Args:
         path: where the detections are.
         dataset: what they were made on; its images and classes are the ones that are known.
-        empty_boxes: "error" refuses boxes without area, "count" lets them pass.
+        empty_boxes: "count" lets boxes without width or height pass, as false positives; "error" refuses them.
     """
     place = Path(path).expanduser()
     if place.suffix.lower() == ".json":
@@ -67,11 +70,12 @@ class _Reader:
 
     def image(self, image_id: object, where: str) -> int:
         """Ids compare as text: a text file cannot tell 7 from "7"."""
-        position = self.positions.get(str(image_id))
+        position = self.positions.get(str(image_id)) if isinstance(image_id, (str, int, float)) else None
         if position is None:
-            close = suggest(str(image_id), list(self.positions)) if len(self.positions) < 10_000 else ""
+            near = isinstance(image_id, (str, int)) and len(self.positions) < 10_000
+            close = suggest(str(image_id), list(self.positions)) if near else ""
             raise DataError(
-                f"{where}: image {image_id!r} is not among the {len(self.positions)} images of {self.dataset.name}; "
+                f"{where}: image {brief(image_id)} is not among the {len(self.positions)} images of {self.dataset.name}; "
                 f"check that detections and data are of the same split.{close}"
             )
         return position
@@ -82,14 +86,21 @@ class _Reader:
             raise DataError(f"{where}: expected a finite score but got {score}; remove the line or mend the detector")
         if not all(math.isfinite(value) for value in box):
             raise DataError(f"{where}: expected a finite box but got {list(box)}; remove the line or mend the detector")
-        if self.empty_boxes == "error" and (box[2] <= 0.0 or box[3] <= 0.0):
+        if box[2] < 0.0 or box[3] < 0.0:
+            raise DataError(f"{where}: the box is {box[2]:g} wide and {box[3]:g} high; swap its corners or remove it")
+        if self.empty_boxes == "error" and (box[2] == 0.0 or box[3] == 0.0):
             raise DataError(
                 f"{where}: the box is {box[2]:g} wide and {box[3]:g} high; remove it, or count such boxes as the false "
                 "positives they are with --empty_boxes count"
             )
+        edges = float(box[0]) + box[2], float(box[1]) + box[3]
+        if not all(map(math.isfinite, edges)) or float(box[2]) * box[3] > LARGEST_AREA:
+            raise DataError(
+                f"{where}: the box {list(box)} is too large for double precision; are these pixels? Mend the detector"
+            )
 
 
-def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = "error") -> Detections:
+def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
     """Read a list of {image_id, category_id, bbox [x, y, width, height], score}, or the same under "annotations"."""
     entries = _json_entries(path)
     labels = _labels_by_category(dataset)
@@ -98,15 +109,17 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
     for number, entry in enumerate(entries):
         where = f"{path}: detection {number}"
         box, score, category = _coco_fields(entry, where)
-        if category not in labels:
+        if isinstance(category, (list, dict)) or category not in labels:
             known = ", ".join(f"{key} {dataset.class_names[label]}" for key, label in labels.items())
-            raise DataError(f"{where}: unknown category_id {category!r}; {dataset.name} has {known}")
-        reader.numbers(score, box, where)
+            raise DataError(f"{where}: unknown category_id {brief(category)}; {dataset.name} has {known}")
         images.append(reader.image(entry["image_id"], where))
+        reader.numbers(score, box, f"{where}: image {entry['image_id']}")
         found.append(labels[category])
         scores.append(score)
         boxes.append(box)
-    return _arrays(images, found, scores, xyxy_from_xywh(np.array(boxes, dtype=np.float64).reshape(-1, 4)))
+    xywh = np.array(boxes, dtype=np.float64).reshape(-1, 4)
+    warn_of_corners(path, xywh, np.array(images, dtype=np.int64), dataset)
+    return replace(_arrays(images, found, scores, xyxy_from_xywh(xywh)), sizes=xywh[:, 2:])
 
 
 def _json_entries(path: Path) -> list[Any]:
@@ -134,10 +147,19 @@ def _coco_fields(entry: Any, where: str) -> tuple[list[float], float, Any]:
         )
     box, score = entry["bbox"], entry["score"]
     if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
-        raise DataError(f"{where}: expected bbox [x, y, width, height] but got {box!r}")
+        raise DataError(f"{where}: expected bbox [x, y, width, height] but got {brief(box)}")
     if not _is_number(score):
-        raise DataError(f"{where}: expected a number as score but got {score!r}")
-    return box, float(score), entry["category_id"]
+        raise DataError(f"{where}: expected a number as score but got {brief(score)}")
+    return [_bounded(value) for value in box], float(_bounded(score)), entry["category_id"]
+
+
+def _bounded(value: float) -> float:
+    """The number, or an infinity where it is a whole number beyond all doubles."""
+    try:
+        float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    return value
 
 
 def _is_number(value: object) -> bool:
@@ -189,7 +211,9 @@ def _text_files(path: Path) -> list[Path]:
 
 
 def _class_of(file: Path, class_names: Sequence[str]) -> str | None:
-    fitting = [name for name in class_names if file.stem == name or file.stem.endswith(f"_{name}")]
+    unquoted = name_in(file.stem)
+    fitting = [name for name in class_names if _ends_in(unquoted, name) or _ends_in(file.stem, file_name(name))]
+    fitting = fitting or [name for name in class_names if _ends_in(file.stem, name)]  # others quote nothing
     if fitting:
         return max(fitting, key=len)  # `motor_bike` before `bike`
     if "_det_" in file.name:
@@ -201,7 +225,11 @@ def _class_of(file: Path, class_names: Sequence[str]) -> str | None:
     return None
 
 
-def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_boxes: str = "error") -> Detections:
+def _ends_in(stem: str, name: str) -> bool:
+    return stem == name or stem.endswith(f"_{name}")
+
+
+def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
     """Read the lines `image score xmin ymin xmax ymax` of one file a class; the numbers stay as they are."""
     reader = _Reader.of(dataset, empty_boxes)
     images: list[int] = []
@@ -234,7 +262,8 @@ def _voc_lines(path: Path, reader: _Reader) -> Iterator[tuple[int, list[float]]]
             raise DataError(f"{where}: expected `image score xmin ymin xmax ymax` but got {line.strip()!r}")
         score, x1, y1, x2, y2 = values
         reader.numbers(score, (x1, y1, x2 - x1 + 1.0, y2 - y1 + 1.0), where)
-        yield reader.image(parts[0], where), values
+        image_id = name_of(parts[0])  # our own files quote ids with white space; others quote nothing
+        yield reader.image(image_id if image_id in reader.positions else parts[0], where), values
 
 
 def _arrays(images: list[int], labels: list[int], scores: Any, boxes: NDArray[np.float64]) -> Detections:

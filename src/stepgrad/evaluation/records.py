@@ -12,12 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
+from stepgrad.metric.boxes import areas_of
+from stepgrad.plain_tensors import tensor_of
 
 if TYPE_CHECKING:
     from stepgrad.data.base import ImageId
 
 Entry = Mapping[str, Any]
 """One image: tensors by name."""
+
+
+LARGEST_AREA = float(np.finfo(np.float64).max) / 4
+"""A union is less than the sum of two areas; larger ones would overflow, and every overlap be 0."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +34,23 @@ class Detections:
     labels: NDArray[np.int64]
     scores: NDArray[np.float64]
     boxes: NDArray[np.float64]  # (M, 4) x1 y1 x2 y2
+    sizes: NDArray[np.float64] = None  # type: ignore[assignment]
+    """(M, 2) width and height as the source wrote them; of boxes written as corners, what the corners give.
+
+    COCO's files say x, y, width, height. Where these have decimals, (x + width) - x need not be the width that was
+    written, and pycocotools takes areas from the latter: enough to push an overlap over a threshold.
+    """
+
+    def __post_init__(self) -> None:
+        if self.sizes is None:
+            object.__setattr__(self, "sizes", _sizes(self.boxes))
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def with_boxes(self, boxes: NDArray[np.float64]) -> Detections:
+        """The same with other corners, from which the sizes follow."""
+        return replace(self, boxes=boxes, sizes=None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -42,10 +62,26 @@ class Objects:
     boxes: NDArray[np.float64]  # (G, 4) x1 y1 x2 y2
     difficult: NDArray[np.bool_]
     crowd: NDArray[np.bool_]
-    area: NDArray[np.float64]
+    area: NDArray[np.float64]  # as annotated, which may be that of a mask: what COCO's small, medium and large go by
+    sizes: NDArray[np.float64] = None  # type: ignore[assignment]
+    """(G, 2) as for `Detections`."""
+
+    def __post_init__(self) -> None:
+        if self.sizes is None:
+            object.__setattr__(self, "sizes", _sizes(self.boxes))
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def with_boxes(self, boxes: NDArray[np.float64]) -> Objects:
+        """The same with other corners, from which the sizes follow."""
+        return replace(self, boxes=boxes, sizes=None)  # type: ignore[arg-type]
+
+
+def _sizes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(over="ignore", invalid="ignore"):  # nobody has looked at the numbers yet
+        sizes: NDArray[np.float64] = boxes[:, 2:] - boxes[:, :2]
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -56,6 +92,9 @@ class Evidence:
     objects: Objects
     image_ids: Sequence[ImageId]
     class_names: tuple[str, ...]
+    pixel_offset: float | None = None
+    """What has to be added to widths and heights to make them right: 0 for continuous boxes, 1 for inclusive pixels.
+    None: every protocol counts the numbers as they stand, whatever they mean."""
 
     @property
     def num_images(self) -> int:
@@ -65,6 +104,13 @@ class Evidence:
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    def seen_with(self, pixel_offset: float) -> Evidence:
+        """The boxes as a protocol that adds `pixel_offset` wants them; those that are so already stay to the last bit.
+
+        Inclusive pixels that start at 1 still do: all boxes lie a pixel to the right and down, which no overlap notices.
+        """
+        return self if self.pixel_offset is None else self.shrunk(pixel_offset - self.pixel_offset)
+
     def shrunk(self, pixels: float) -> Evidence:
         """The same with right and lower edges moved in: what turns continuous boxes into inclusive ones."""
         if pixels == 0.0:
@@ -72,8 +118,9 @@ class Evidence:
         corner = np.array([0.0, 0.0, pixels, pixels])
         return replace(
             self,
-            detections=replace(self.detections, boxes=self.detections.boxes - corner),
-            objects=replace(self.objects, boxes=self.objects.boxes - corner),
+            pixel_offset=None if self.pixel_offset is None else self.pixel_offset + pixels,
+            detections=self.detections.with_boxes(self.detections.boxes - corner),
+            objects=self.objects.with_boxes(self.objects.boxes - corner),
         )
 
 
@@ -83,9 +130,9 @@ class Door:
 
     num_classes: int
     pixel_offset: float = 0.0
-    """Boxes must have positive width and height after this is added."""
-    empty_boxes: str = "error"
-    """"error", or "count": a detection without area finds nothing, so it is a false positive."""
+    """Objects must have positive width and height after this is added; of detections neither may be negative."""
+    empty_boxes: str = "count"
+    """"count": a detection without area overlaps nothing, so it is a false positive; "error" refuses it."""
 
     def check_detections(self, found: Detections, names: Sequence[ImageId]) -> None:
         """Raise if a detection cannot be judged; `names` are the ids of the images."""
@@ -94,13 +141,23 @@ class Door:
         self._check_labels(found.labels, found.images, names, "detection")
         if self.empty_boxes == "error":
             way_out = 'drop it, or count such detections as false positives with empty_boxes="count"'
-            self._check_boxes(found.boxes, found.images, names, "detection", way_out)
+            self._check_boxes(found, names, "detection", "positive", way_out)
+        else:
+            way_out = "swap its corners or drop it (were sizes given in the place of corners?)"
+            self._check_boxes(found, names, "detection", "no negative", way_out)
 
     def check_objects(self, found: Objects, names: Sequence[ImageId]) -> None:
         """Raise if an object cannot be found by any detection."""
         _check_finite(found.boxes, found.images, names, "target boxes", "mend the annotation")
         self._check_labels(found.labels, found.images, names, "object")
-        self._check_boxes(found.boxes, found.images, names, "object", "mend or drop the annotation")
+        self._check_boxes(found, names, "object", "positive", "mend or drop the annotation")
+        wrong = ~(np.isfinite(found.area) & (found.area >= 0.0))
+        if wrong.any():
+            image, index = _locate(wrong, found.images)
+            raise InputError(
+                f"image {names[image]}: expected areas of at least 0 but the area of object {index} is "
+                f"{found.area[wrong][0]}; mend the annotation, or leave its area out to have that of the box."
+            )
 
     def _check_labels(
         self, labels: NDArray[np.int64], images: NDArray[np.int32], names: Sequence[ImageId], what: str
@@ -114,16 +171,33 @@ class Door:
             )
 
     def _check_boxes(
-        self, boxes: NDArray[np.float64], images: NDArray[np.int32], names: Sequence[ImageId], what: str, way_out: str
+        self, found: Detections | Objects, names: Sequence[ImageId], what: str, least: str, way_out: str
     ) -> None:
-        sizes = boxes[:, 2:] - boxes[:, :2] + self.pixel_offset
-        empty: NDArray[np.bool_] = np.logical_or(sizes[:, 0] <= 0.0, sizes[:, 1] <= 0.0)
-        if empty.any():
-            image, index = _locate(empty, images)
+        """`least` is what sizes must be: "positive" or "no negative"."""
+        sizes = found.sizes + self.pixel_offset
+        smallest = np.minimum(sizes[:, 0], sizes[:, 1])
+        wrong: NDArray[np.bool_] = smallest <= 0.0 if least == "positive" else smallest < 0.0
+        if wrong.any():
+            image, index = _locate(wrong, found.images)
             raise InputError(
-                f"image {names[image]}: expected boxes as (x1, y1, x2, y2) of positive width and height "
-                f"but {what} {index} is {boxes[empty][0].tolist()}; {way_out}."
+                f"image {names[image]}: expected boxes as (x1, y1, x2, y2) of {least} width and height "
+                f"but {what} {index} is {found.boxes[wrong][0].tolist()}; {way_out}."
             )
+        _check_areas(found, names, what, self.pixel_offset)
+
+
+def _check_areas(found: Detections | Objects, names: Sequence[ImageId], what: str, pixel_offset: float = 0.0) -> None:
+    """Raise if a box is so large that its area, or that of two, is beyond double precision, or an object's is lost in it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        areas = np.abs(areas_of(found.sizes, pixel_offset))
+    held = areas <= LARGEST_AREA if isinstance(found, Detections) else (areas > 0.0) & (areas <= LARGEST_AREA)
+    wrong: NDArray[np.bool_] = ~(np.isfinite(found.boxes).all(axis=1) & held)
+    if wrong.any():
+        image, index = _locate(wrong, found.images)
+        raise InputError(
+            f"image {names[image]}: expected boxes whose areas double precision can hold but {what} {index} is "
+            f"{found.boxes[wrong][0].tolist()}; are these pixels?"
+        )
 
 
 def _locate(wrong: NDArray[np.bool_], images: NDArray[np.int32]) -> tuple[int, int]:
@@ -159,7 +233,8 @@ def objects_of(targets: Sequence[Entry], first: int, names: Sequence[ImageId]) -
     _check_counts(names, {"boxes": counts, "labels": labelled})
     images = np.repeat(np.arange(first, first + len(targets), dtype=np.int32), counts)
     corners = _doubles(boxes)
-    own_area = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        own_area = areas_of(np.maximum(_sizes(corners), 0.0), 0.0)
     return Objects(
         images,
         _integers(labels, targets, names),
@@ -175,14 +250,14 @@ def _rows(
 ) -> tuple[Tensor, NDArray[np.int64]]:
     """The tensors of one name as one, and how many rows each image has."""
     parts, counts = [], np.zeros(len(entries), dtype=np.int64)
+    name = f"{key} in the {what}"
     for i, entry in enumerate(entries):
         try:
             rows = entry[key]
         except (KeyError, TypeError, IndexError):
             keys = sorted(entry) if isinstance(entry, Mapping) else type(entry).__name__
             raise InputError(f"image {names[i]}: expected {what} to be a dict with {key!r} but got {keys}.") from None
-        if not isinstance(rows, Tensor):
-            rows = torch.as_tensor(rows)
+        rows = tensor_of(rows, names[i], name)
         size = rows.shape
         if len(size) == 1 + len(shape) and size[1:] == shape:
             counts[i] = size[0]

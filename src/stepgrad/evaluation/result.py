@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError, InputError, one_of
+from stepgrad.evaluation.giants import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table, shown
@@ -204,6 +205,8 @@ def _class_dict(row: ClassResult) -> dict[str, Any]:
 
 def evaluate_under(evidence: Evidence, counting: Counting) -> EvaluationResult:
     """Judge everything under one protocol."""
+    if counting.protocol.duplicates == "best_free":  # COCO's way, whose numbers are compared with pycocotools'
+        warn_of_giants(evidence)
     return result_from(judge(evidence, counting), evidence, counting.protocol)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from stepgrad.names import visible
+
 
 def shown(value: float) -> str:
     """Four decimals, or a dash for nan.
@@ -23,7 +25,8 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     dog      0.5  ties
     cat    12.75
     """
-    columns = list(zip(header, *rows, strict=True))
+    seen = [[visible(cell) for cell in line] for line in (header, *rows)]  # class names may hold anything
+    columns = list(zip(*seen, strict=True))
     widths = [max(map(len, column)) for column in columns]
     right = [all(_numeric(cell) for cell in column[1:]) for column in columns]
     lines = [
@@ -31,7 +34,7 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
             cell.rjust(width) if numeric else cell.ljust(width)
             for cell, width, numeric in zip(line, widths, right, strict=True)
         ).rstrip()
-        for line in [header, *rows]
+        for line in seen
     ]
     return "\n".join(lines)
 

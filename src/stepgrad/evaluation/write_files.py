@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from stepgrad.data.base import ImageId
-from stepgrad.data.files import WriteError, write_whole
+from stepgrad.data.beside import folder_beside
+from stepgrad.data.files import WriteError, explain, write_whole
 from stepgrad.data.voc_xml import devkit_from_continuous
 from stepgrad.evaluation.records import Entry, detections_of
+from stepgrad.names import file_name, file_names, word
 
 
 def write_coco_results(
@@ -53,36 +54,39 @@ def write_voc_results(
         folder: where the files go; existing ones are replaced only once all new ones are whole.
         preds: per image a dict of boxes, scores and labels.
         image_ids: the id of each image.
-        class_names: a file each, empty for a class without detections.
+        class_names: a file each, empty for a class without detections. What no file name can hold is percent-quoted,
+            as are white space and line ends in image ids; `read_detections` knows.
         prefix: of the file names: `comp4_det_val` for VOC's val split.
         decimals: of scores and boxes; None writes as many as the numbers have. Three, as often seen, make ties.
     """
     found = detections_of(preds, 0, image_ids)
+    words = [word(str(image_id)) for image_id in image_ids]
+    start = f"{file_name(prefix)}_" if prefix else ""
     text = repr if decimals is None else f"{{:.{decimals}f}}".format
     boxes = devkit_from_continuous(found.boxes).tolist()
     lines: dict[int, list[str]] = {label: [] for label in range(len(class_names))}
     for image, label, score, box in zip(
         found.images.tolist(), found.labels.tolist(), found.scores.tolist(), boxes, strict=True
     ):
-        lines[label].append(" ".join([str(image_ids[image]), *(text(value) for value in (score, *box))]) + "\n")
-    contents = {f"{prefix}_{name}.txt": "".join(lines[label]).encode() for label, name in enumerate(class_names)}
+        lines[label].append(" ".join([words[image], *(text(value) for value in (score, *box))]) + "\n")
+    contents = {
+        f"{start}{name}.txt": "".join(lines[label]).encode() for label, name in enumerate(file_names(class_names))
+    }
     return _write_together(Path(folder), contents)
 
 
 def _write_together(folder: Path, contents: dict[str, bytes]) -> list[Path]:
     """All files or none: they are made whole in a folder beside, then put in place."""
-    beside = folder / f".writing-{os.getpid()}"
     try:
-        for name, content in contents.items():
-            write_whole(beside / name, content)
-        for name in contents:
-            os.replace(beside / name, folder / name)
+        with folder_beside(folder) as beside:
+            for name, content in contents.items():
+                write_whole(beside / name, content)
+            for name in contents:
+                os.replace(beside / name, folder / name)
     except WriteError as error:
         raise WriteError(str(error).replace(str(beside), str(folder))) from error
-    finally:
-        for name in contents:
-            with suppress(OSError):
-                (beside / name).unlink()
-        with suppress(OSError):
-            beside.rmdir()
+    except OSError as error:
+        raise WriteError(
+            explain(Path(error.filename2 or folder), error)
+        ) from error  # the file that could not be replaced
     return [folder / name for name in contents]

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, one_of
+from stepgrad.errors import ConfigError, one_of, real_number
 from stepgrad.gradient.box_scene import Image, Rest, Rules, make_image, roles_now
 from stepgrad.gradient.box_walk import Found, search_image
 from stepgrad.gradient.estimators import check_min_step, mee, sde
@@ -39,6 +39,8 @@ class BoxMethod:
         radius: of the radius estimator; below 1, so that no box turns inside out.
         min_step: lower bound on the distance to a step where there is one on one side only.
         reach: steps farther away do not count; math.inf: all do. Without meaning for the radius estimator.
+
+    A side of length zero has nothing within any share of it: no step, no gradient.
     """
 
     estimator: str = "mee"
@@ -48,7 +50,9 @@ class BoxMethod:
 
     def __post_init__(self) -> None:
         one_of("the boxes' estimator", self.estimator, ["mee", "sde", "radius"])
-        check_min_step(self.min_step)
+        object.__setattr__(self, "min_step", check_min_step(self.min_step))
+        object.__setattr__(self, "radius", real_number("the boxes' radius", self.radius))
+        object.__setattr__(self, "reach", real_number("the boxes' reach", self.reach))
         if not 0.0 < self.radius < 1.0:
             raise ConfigError(
                 f"Expected the boxes' radius to be in (0, 1), a share of the side, but got {self.radius!r}."
@@ -89,7 +93,7 @@ def _class_images(arrangement: Arrangement, c: int) -> _OneClass:
     chosen = batch.object_labels == c
     crowd = batch.crowd & (protocol.duplicates == "best_free")
     ignored = crowd | (batch.difficult & (protocol.difficult == "ignore"))
-    threshold = _NO_NMS if arrangement.nms_threshold is None else float(arrangement.nms_threshold)
+    threshold = _NO_NMS if arrangement.nms_threshold is None else arrangement.nms_threshold
     images, windows = [], []
     for i in range(batch.images):
         position = np.flatnonzero(image_of == i)
@@ -121,7 +125,7 @@ def _search_class(
     """AP of a class at one threshold, and what the search found, by window of the batch; sums already divided."""
     protocol = arrangement.protocol
     counts, norm = protocol.level_counts(scene.P)
-    threshold = _NO_NMS if arrangement.nms_threshold is None else float(arrangement.nms_threshold)
+    threshold = _NO_NMS if arrangement.nms_threshold is None else arrangement.nms_threshold
     rules = Rules(rule, threshold, float(protocol.pixel_offset), arrangement.max_detections, np.cumsum(counts))
     rests = _rests(scene.images, [roles_now(image, rules) for image in scene.images])
     shape = (len(arrangement.batch.scores), 4)
@@ -141,6 +145,7 @@ def _class_gradient(arrangement: Arrangement, c: int, method: BoxMethod) -> NDAr
         return None
     boxes = arrangement.class_boxes(c)
     side = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
+    side[side == 0.0] = 1.0  # lengths are shares of the side: without one nothing is in reach, and any length gives 0
     total = np.zeros(boxes.shape)
     rules = arrangement.rules()
     for rule in rules:
@@ -251,7 +256,7 @@ def _arranged(
     match_threshold: float | Sequence[float] | None,
     absent_classes: str | None,
 ) -> Arrangement:
-    check_nms_threshold(nms_threshold)
+    nms_threshold = check_nms_threshold(nms_threshold)
     resolved = resolve_protocol(protocol, match_threshold, absent_classes)
     with explain_wait():
         return arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)

@@ -1,4 +1,4 @@
-"""What NMS would keep if one window were missing, or were kept on top: only the windows that change (ALGORITHM Sec. 4).
+"""What NMS would keep if one window were missing, or were kept on top: only the windows that change (docs/method.md, Sec. 5).
 
 Taking a kept window away frees the windows that it alone suppressed; a freed window, if nothing higher stops it, is kept and
 suppresses lower kept neighbours, which frees others. Candidates are decided in decreasing score, so that everything
@@ -109,11 +109,10 @@ def _free(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: NDArray
         if not stopped:
             continue
         count_up(cascade.lost, word, stopped)
-        freed = stopped
+        freed = stopped  # those that have lost as many stoppers as they had, modulo what the planes can count:
         for i in range(PLANES):
             freed &= ~(cascade.lost[word, i] ^ kept.planes[word, i])
-        unsure = stopped & kept.many[word]
-        freed |= unsure
+        unsure = stopped & kept.many[word]  # of more stoppers than that, some may be left
         while freed:
             bit = lowest_bit(freed)
             freed &= freed - np.uint64(1)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stepgrad.errors import ConfigError
+from stepgrad.errors import ConfigError, positive_number, real_number
 from stepgrad.metric._jit import inlined, kernel
 
 Array = TypeVar("Array", NDArray[np.float64], torch.Tensor)
@@ -97,28 +97,28 @@ def radius_difference(raised: Array, lowered: Array, radius: float) -> Array:
     >>> float(radius_difference(torch.tensor(0.75), torch.tensor(0.25), radius=2.0))
     0.125
     """
-    check_radius(radius)
-    return (raised - lowered) / (2.0 * radius)
+    return (raised - lowered) / (2.0 * check_radius(radius))
 
 
-def check_min_step(min_step: float) -> None:
-    """Raise ConfigError unless min_step is a finite number >= 0."""
-    if not (np.isfinite(min_step) and min_step >= 0.0):
+def check_min_step(min_step: float) -> float:
+    """min_step as a plain float, which kernels take; raises ConfigError unless it is a finite number >= 0."""
+    number = real_number("min_step", min_step)
+    if not 0.0 <= number < np.inf:
         raise ConfigError(f"Expected min_step to be a finite number >= 0 but got {min_step!r}.")
+    return number
 
 
-def check_radius(radius: float) -> None:
-    """Raise ConfigError unless radius is a finite number > 0."""
-    if not (np.isfinite(radius) and radius > 0.0):
-        raise ConfigError(f"Expected radius to be a finite number > 0 but got {radius!r}.")
+def check_radius(radius: float) -> float:
+    """radius as a plain float, which kernels take; raises ConfigError unless it is a finite number > 0."""
+    return positive_number("radius", radius)
 
 
 def _apply(each: Callable[..., NDArray[np.float64]], arguments: tuple[Any, ...], min_step: float) -> Any:
     """Run an estimator in float64 on tensors or arrays; the result has the type, dtype and device of the first."""
-    check_min_step(min_step)
+    min_step = check_min_step(min_step)
     first = arguments[0]
     if not isinstance(first, torch.Tensor):
         columns = np.stack(np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in arguments)))
-        return each(columns.reshape(6, -1), float(min_step)).reshape(columns.shape[1:])
+        return each(columns.reshape(6, -1), min_step).reshape(columns.shape[1:])
     plain = [torch.as_tensor(a).detach().to("cpu", torch.float64).numpy() for a in arguments]
     return torch.as_tensor(_apply(each, tuple(plain), min_step), device=first.device).to(first.dtype)

@@ -63,13 +63,13 @@ class Method:
     def __post_init__(self) -> None:
         one_of("estimator", self.estimator, ESTIMATORS)
         one_of("through_nms", self.through_nms, THROUGH_NMS)
-        check_min_step(self.min_step)
+        object.__setattr__(self, "min_step", check_min_step(self.min_step))
         if self.estimator == "radius" and self.through_nms == "paper":
             raise ConfigError(
                 "Expected through_nms 'exact' or 'none' for estimator 'radius' but got 'paper': the paper's "
                 "approximation shares nearest steps, and the radius estimator uses none."
             )
-        check_radius(self.radius)
+        object.__setattr__(self, "radius", check_radius(self.radius))
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _add_threshold_gradient(
     else:
         steps = steps_of_class(inputs, _THROUGH[method.through_nms])
     symmetric = method.estimator == "sde"
-    _add_estimates(out, slot_of, view.scores, steps, float(view.norm), symmetric, float(method.min_step))
+    _add_estimates(out, slot_of, view.scores, steps, float(view.norm), symmetric, method.min_step)
     return float(steps.present / view.norm)
 
 
@@ -215,7 +215,7 @@ def map_pseudogradient(
     >>> map_pseudogradient([torch.tensor([[1.0], [0.0]])], [window], [target])[0].flatten().tolist()
     [-0.25, 0.25]
     """
-    check_nms_threshold(nms_threshold)
+    nms_threshold = check_nms_threshold(nms_threshold)
     one_of("balance", balance, BALANCES)
     method = Method(estimator, radius, through_nms, min_step)
     resolved = resolve_protocol(protocol, match_threshold, absent_classes)
@@ -251,7 +251,7 @@ def map_steps(
     >>> steps.value.tolist(), steps.up_at[0].tolist(), steps.up_value[0].tolist(), steps.down_at[0].tolist()
     ([0.5], [[inf], [0.75]], [[0.5], [1.0]], [[0.5], [-inf]])
     """
-    check_nms_threshold(nms_threshold)
+    nms_threshold = check_nms_threshold(nms_threshold)
     one_of("through_nms", through_nms, THROUGH_NMS)
     resolved = resolve_protocol(protocol, match_threshold, None)
     if len(resolved.match_thresholds) != 1:

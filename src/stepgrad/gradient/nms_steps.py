@@ -1,4 +1,4 @@
-"""Nearest steps of AP after NMS in every window's score, exactly (ALGORITHM Sec. 4).
+"""Nearest steps of AP after NMS in every window's score, exactly (docs/method.md, Sec. 5).
 
 For window b, f(x) = AP as a function of its score alone. NMS has two outcomes: W- (b missing) below theta, W+ (b kept)
 above. A kept b lives in W+ and falls out at theta, the best window that only b suppresses; a suppressed b lives in W- and

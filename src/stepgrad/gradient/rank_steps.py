@@ -1,4 +1,4 @@
-"""Nearest steps of a ranked list's AP, for every detection at once (ALGORITHM Sec. 2; Henderson & Ferrari 2016, Sec. 4.4).
+"""Nearest steps of a ranked list's AP, for every detection at once (docs/method.md, Sec. 4; Henderson & Ferrari 2016, Sec. 4.4).
 
 Only true positives' ranks matter, so all false positives between the same two true positives share one answer: their
 *gap* u = number of true positives above. p_j = max over l >= j of l / r_l, attained first at m_j and last at M_j.

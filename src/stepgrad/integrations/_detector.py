@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, InputError
+from stepgrad.errors import ConfigError, InputError, real_number, whole_number
+from stepgrad.integrations._labels import check_int64
 from stepgrad.integrations._specialise import Specialised
 from stepgrad.integrations._switch import MapLossSwitch
 from stepgrad.losses.map_loss import MAPLoss
@@ -35,9 +36,9 @@ class Selection:
 
     def __post_init__(self) -> None:
         for name, number in (("windows_per_image", self.windows_per_image), ("topk", self.topk)):
-            if number is not None and number < 1:
-                raise ConfigError(f"Expected {name} to be None or at least 1 but got {number!r}.")
-        if not 0.0 <= self.score_thresh < 1.0:
+            if number is not None:
+                whole_number(name, number, least=1)
+        if not 0.0 <= real_number("score_thresh", self.score_thresh) < 1.0:
             raise ConfigError(f"Expected score_thresh to be a probability in [0, 1) but got {self.score_thresh!r}.")
 
 
@@ -131,9 +132,7 @@ def check_targets(targets: Any, images: int, first: int, end: int) -> None:
 
 
 def _check_labels(labels: Any, image: int, first: int, end: int) -> None:
-    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.dtype != torch.int64:
-        came = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
-        raise InputError(f"image {image}: expected labels to be an int64 tensor of shape (G,) but got {came}.")
+    check_int64("labels", labels, image)
     outside = (labels < first) | (labels >= end)
     if outside.any():
         wrong = int(labels[outside][0])

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from stepgrad.errors import ConfigError, InputError, MissingDependencyError, one_of
+from stepgrad.errors import (
+    ConfigError,
+    InputError,
+    MissingDependencyError,
+    one_of,
+    positive_number,
+    suggest,
+    whole_number,
+)
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
 from stepgrad.train.distributed import DistributedMAPLoss
@@ -48,9 +56,7 @@ class MapLossSwitch:
         self, loss_fn: MAPLoss, mode: str = "mix", weight: float = 1.0, enabled: bool = True, measure: bool = True
     ) -> None:
         one_of("mode", mode, MODES)
-        if not (math.isfinite(weight) and weight > 0.0):
-            raise ConfigError(f"Expected weight to be a finite number > 0 but got {weight!r}.")
-        self.loss_fn, self.mode, self.weight = loss_fn, mode, weight
+        self.loss_fn, self.mode, self.weight = loss_fn, mode, positive_number("weight", weight)
         self.enabled, self.measure = enabled, measure
         self.metrics: dict[str, Any] = {}
 
@@ -95,6 +101,25 @@ def make_loss(num_classes: int, loss_fn: MAPLoss | None, options: Mapping[str, A
     return loss_fn
 
 
+def check_options(
+    options: Mapping[str, Any], loss_fn: MAPLoss | None, kind: type[MAPLoss], caller: Callable[..., Any]
+) -> None:
+    """Raise ConfigError unless there is a ready loss or all are options of one; `caller`'s other arguments may be meant."""
+    loss_options = _arguments(*(base.__init__ for base in kind.__mro__ if issubclass(base, MAPLoss)))
+    loss_options -= {"self", "num_classes"}  # the model knows how many
+    for name in options:
+        if name not in loss_options:
+            meant = suggest(name, sorted(loss_options | _arguments(caller)))
+            raise ConfigError(f"Expected options of {kind.__name__}, {sorted(loss_options)}, but got {name!r}.{meant}")
+    if loss_fn is not None and options:
+        raise ConfigError(f"Expected either a ready loss_fn or options of one but got both: {sorted(options)}.")
+
+
+def _arguments(*functions: Callable[..., Any]) -> set[str]:
+    given = (argument for function in functions for argument in signature(function).parameters.values())
+    return {argument.name for argument in given if argument.kind is not Parameter.VAR_KEYWORD}
+
+
 def require(package: str, extra: str) -> Any:
     """The imported package; without it, an error that says which extra brings it."""
     try:
@@ -105,5 +130,5 @@ def require(package: str, extra: str) -> Any:
 
 def check_switch_at(switch_at: int | None) -> None:
     """Raise unless this is a step at which a callback can switch to MAPLoss, or None."""
-    if switch_at is not None and (isinstance(switch_at, bool) or not isinstance(switch_at, int) or switch_at < 0):
-        raise ConfigError(f"Expected switch_at to be a step, an integer >= 0, or None but got {switch_at!r}.")
+    if switch_at is not None:
+        whole_number("switch_at (None to leave the switch alone)", switch_at, least=0)

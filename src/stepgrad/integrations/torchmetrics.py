@@ -40,7 +40,7 @@ class MAPMetric(Metric):
         protocol: a `Protocol` or its name.
         class_names: for tables and messages.
         boxes: "given" or "continuous", as for `Evaluator`.
-        empty_boxes: "error" or "count", as for `Evaluator`.
+        empty_boxes: "count" or "error", as for `Evaluator`.
         options: those of every torchmetrics metric.
 
     `evaluator()` is an `Evaluator` that has seen the same, for tables and curves.
@@ -70,7 +70,7 @@ class MAPMetric(Metric):
         class_names: Sequence[str] | None = None,
         *,
         boxes: str = "given",
-        empty_boxes: str = "error",
+        empty_boxes: str = "count",
         **options: Any,
     ) -> None:
         super().__init__(**options)

@@ -21,7 +21,7 @@ from stepgrad.errors import ConfigError, InputError
 from stepgrad.integrations._dense import AnchorHead, DenseDetector, FCOSDetector, RetinaNetDetector, SSDDetector
 from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection
 from stepgrad.integrations._specialise import Specialised, despecialise, specialise
-from stepgrad.integrations._switch import FINE_TUNING, NAME
+from stepgrad.integrations._switch import FINE_TUNING, NAME, check_options
 from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_batch_norm
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.protocol import Protocol
@@ -29,7 +29,7 @@ from stepgrad.train.distributed import DistributedMAPLoss
 
 M = TypeVar("M", bound=nn.Module)
 SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD"]
-"""Of MAPLoss where `train_for_map` makes it: what fine-tuned best in the project's experiments."""
+"""The models of torchvision that `train_for_map` takes; SSDlite is an SSD."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,7 @@ def _loss(family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, op
 def _made_or_given(
     family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, options: dict[str, Any]
 ) -> MAPLoss:
+    check_options(options, loss_fn, MAPLoss, train_for_map)
     if loss_fn is None:
         if family.columns is None:
             raise ConfigError(
@@ -172,8 +173,6 @@ def _made_or_given(
             )
         settings = {**FINE_TUNING, "nms_threshold": family.nms_threshold, **options}
         return MAPLoss(family.columns, protocol, **settings)
-    if options:
-        raise ConfigError(f"Expected either a ready loss_fn or options of one but got both: {sorted(options)}.")
     if not isinstance(loss_fn, MAPLoss) or isinstance(loss_fn, DistributedMAPLoss):
         raise ConfigError(
             f"Expected loss_fn to be a MAPLoss but got {type(loss_fn).__name__}; over several processes, let each train "

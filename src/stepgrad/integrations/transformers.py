@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, suggest
-from stepgrad.integrations._switch import NAME, MapLossSwitch, make_loss, require
+from stepgrad.integrations._labels import check_int64
+from stepgrad.integrations._switch import NAME, MapLossSwitch, check_options, make_loss, require
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
+from stepgrad.train.distributed import DistributedMAPLoss
 
 __all__ = ["FAMILIES", "restore", "train_for_map"]
 
@@ -92,6 +94,7 @@ def train_for_map(
     require("transformers", extra="transformers")
     family = _family_of(model)
     config: Any = model.config
+    check_options(options, loss_fn, DistributedMAPLoss, train_for_map)
     if loss_fn is not None and loss_fn.nms_threshold is not None:
         raise ConfigError(
             f"Expected a loss_fn with nms_threshold=None, as {type(model).__name__} does without NMS, but got "
@@ -213,6 +216,7 @@ def _check_labels(labels: Any, num_labels: int) -> None:
         keys = sorted(label) if isinstance(label, Mapping) else []
         if not {"boxes", "class_labels"} <= set(keys):
             raise InputError(f"image {i}: expected labels with 'boxes' and 'class_labels' but got {keys}.")
+        check_int64("class_labels", label["class_labels"], i)
     least, most = _range([label["class_labels"] for label in labels])
     if least < 0 or most >= num_labels:
         raise InputError(

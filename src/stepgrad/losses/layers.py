@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, InputError
+from stepgrad.errors import ConfigError, InputError, whole_number
 from stepgrad.metric.batch import make_batch
 from stepgrad.metric.mean_ap import check_nms_threshold
+from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.steps.layer import ElementwiseLayer, FourTensors, StepLayer, check_numbers, narrow
 from stepgrad.steps.nms_mask import keep_mask, mask_steps, neighbours, pull_back_mask
 from stepgrad.steps.rows import pull_back_ranks, pull_back_top_k, ranks, top_k_mask
@@ -169,9 +170,7 @@ class TopKMask(StepLayer):
 
     def __init__(self, k: int, estimator: str = "mee", radius: float = 1.0, min_step: float = 0.0) -> None:
         super().__init__(estimator, radius, min_step)
-        if k < 1 or k != int(k):
-            raise ConfigError(f"Expected k to be a whole number >= 1 but got {k!r}.")
-        self.k = int(k)
+        self.k = whole_number("k", k, least=1)
 
     def values(self, rows: Tensor) -> Tensor:
         return top_k_mask(rows, self.k)
@@ -235,14 +234,17 @@ class NMSLayer(StepLayer):
         self, threshold: float = 0.3, estimator: str = "mee", radius: float = 1.0, min_step: float = 0.0
     ) -> None:
         super().__init__(estimator, radius, min_step)
-        check_nms_threshold(threshold)
-        if threshold is None:
+        plain_threshold = check_nms_threshold(threshold)
+        if plain_threshold is None:
             raise ConfigError("Expected a threshold in [0, 1] but got None; without NMS every window is kept.")
-        self.threshold = float(threshold)
+        self.threshold = plain_threshold
 
     def forward(self, scores: Tensor, boxes: Tensor) -> Tensor:  # type: ignore[override]  # windows come with boxes
         """The keep mask, in the shape and dtype of the scores."""
         check_numbers(scores, 1)
+        if not isinstance(boxes, Tensor):
+            raise InputError(f"Expected boxes to be a tensor but got {type(boxes).__name__}.")
+        refuse_unreadable(boxes)
         if scores.ndim > 2 or boxes.shape != (len(scores), 4):
             raise InputError(
                 f"Expected scores (N,) or (N, K) and boxes (N, 4) but got {tuple(scores.shape)} and {tuple(boxes.shape)}."
@@ -257,6 +259,7 @@ class NMSLayer(StepLayer):
         kept = torch.stack([torch.from_numpy(keep_mask(column, close)) for column in numbers.T], dim=1)
 
         def pull_back(outer: Tensor) -> Tensor:
+            refuse_unreadable(outer)
             pushes = outer.detach().cpu().double().reshape(numbers.shape).numpy()
             how = (self.estimator, self.radius, self.min_step)
             found = [pull_back_mask(s, mask_steps(s, close), g, *how) for s, g in zip(numbers.T, pushes.T, strict=True)]

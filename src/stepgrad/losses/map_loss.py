@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stepgrad.errors import ConfigError, NonFiniteError, one_of
+from stepgrad.errors import NonFiniteError, one_of, positive_number, whole_number
 from stepgrad.gradient.balance import BALANCES, Sums
-from stepgrad.gradient.map_steps import ClassGradient, Method, all_gradients, classes_result, join_classes
+from stepgrad.gradient.map_steps import THROUGH_NMS, ClassGradient, Method, all_gradients, classes_result, join_classes
+from stepgrad.losses.likely_mistakes import Watch
 from stepgrad.metric._jit import explain_wait
 from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import Batch, Target, make_batch
@@ -59,7 +60,8 @@ class MAPLoss(nn.Module):
         match_threshold: IoU at which a window finds an object; None: the protocol's (0.5; .50:.05:.95 for "coco").
         estimator: "radius", "mee" or "sde"; None: "radius", or "mee" where `through_nms` is "paper", which needs nearest
             steps.
-        radius: for the radius estimator, in units of score: 3 suits logits and log-probabilities.
+        radius: for the radius estimator, in units of score: 3 suits log-probabilities, the scores to give, and logits. With
+            probabilities every window is within 3 of every other.
         through_nms: "exact" | "paper" | "none" (suppressed windows get no gradient).
         log: follow -log(mAP + eps) rather than 1 - mAP.
         eps: what keeps the logarithm finite.
@@ -75,6 +77,10 @@ class MAPLoss(nn.Module):
     After each call, `metrics` holds map, ap (K,), kept (windows after NMS, all classes), positives (objects to find),
     nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4) and, with
     `box_gradient`, box_nonzero (share of box coordinates with a gradient).
+
+    A window without area overlaps nothing. Input that is most likely not what was meant (boxes in two frames, probabilities
+    under a radius made for logarithms) is warned of once, by a `stepgrad.errors.LikelyMistakeWarning`. Gradients by
+    `backward` or `torch.autograd.grad`; `torch.func` and `vmap` cannot look into the loss.
 
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> scores = torch.tensor([[0.2], [0.1], [0.9]], requires_grad=True)
@@ -105,28 +111,24 @@ class MAPLoss(nn.Module):
     ) -> None:
         super().__init__()
         _keep_out_of_compiled_graphs(type(self))
-        check_nms_threshold(nms_threshold)
         one_of("balance", balance, BALANCES)
-        if num_classes < 1:
-            raise ConfigError(f"Expected num_classes to be at least 1 but got {num_classes!r}.")
-        for name, number in (("eps", eps), ("l4", l4), ("clip", clip)):
-            if number is not None and not (math.isfinite(number) and number > 0.0):
-                raise ConfigError(
-                    f"Expected {name} to be a finite number > 0 but got {number!r}; None switches it off."
-                )
-        self.num_classes = num_classes
+        self.num_classes = whole_number("num_classes", num_classes, least=1)
         self.protocol = resolve_protocol(protocol, match_threshold, absent_classes)
-        self.nms_threshold = nms_threshold
-        self.method = Method(
-            estimator or ("mee" if through_nms == "paper" else "radius"), radius, through_nms, min_step
-        )
-        self.log, self.eps, self.l4, self.clip, self.balance = log, eps, l4, clip, balance
+        self.nms_threshold = check_nms_threshold(nms_threshold)
+        one_of("through_nms", through_nms, THROUGH_NMS)
+        usual = "mee" if through_nms == "paper" else "radius"
+        self.method = Method(usual if estimator is None else estimator, radius, through_nms, min_step)
+        self.eps = positive_number("eps", eps)
+        self.l4 = None if l4 is None else positive_number("l4", l4, ", or None to switch it off,")
+        self.clip = None if clip is None else positive_number("clip", clip, ", or None to switch it off,")
+        self.log, self.balance = log, balance
         self.box_method: BoxMethod | None = None
         if box_gradient is not False:
             from stepgrad.losses.box_gradient import box_method  # kernels that only this option needs
 
             self.box_method = box_method(box_gradient, estimator or "mee")
         self.metrics: dict[str, Any] = {}
+        self._watch = Watch()
 
     @classmethod
     def paper(cls, num_classes: int, protocol: str | Protocol = "voc12", **changes: Any) -> MAPLoss:
@@ -147,10 +149,14 @@ class MAPLoss(nn.Module):
         }
         return cls(num_classes, protocol, **{**settings, **changes})
 
-    def forward(self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]) -> Tensor:
-        """The loss of a batch: lists per image of (N, K) scores, (N, 4) or (N, K, 4) boxes, and target dicts."""
-        batch = make_batch(scores, boxes, targets, self.num_classes)
-        flat = self._joined(scores)
+    def forward(
+        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None = None
+    ) -> Tensor:
+        """The loss of a batch: lists per image of (N, K) scores, (N, 4) or (N, K, 4) boxes, and target dicts.
+
+        Without targets, as when detections and targets are passed as to torchmetrics, the error says what is wanted.
+        """
+        batch, flat = self._read(scores, boxes, targets)
         objective = self._objective(batch, torch.is_grad_enabled() and flat.requires_grad)
         loss = self._loss_of(objective, flat, batch.scores)
         if self.box_method is not None:
@@ -159,8 +165,15 @@ class MAPLoss(nn.Module):
             loss = loss + box_term(self, self.box_method, boxes, batch, objective.slope).to(loss)
         return loss
 
-    def _joined(self, scores: Sequence[Tensor]) -> Tensor:
-        return torch.cat(list(scores)) if len(scores) else torch.zeros(0, self.num_classes, requires_grad=True)
+    def _read(
+        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
+    ) -> tuple[Batch, Tensor]:
+        """The batch, checked, and its scores as one tensor with their graph."""
+        batch = make_batch(scores, boxes, targets, self.num_classes)
+        flat = torch.cat(list(scores)) if len(scores) else torch.zeros(0, self.num_classes, requires_grad=True)
+        if torch.is_grad_enabled() and flat.requires_grad:
+            self._watch.look_at(batch, self.protocol, self.method)
+        return batch, flat
 
     def _loss_of(self, objective: Objective, flat: Tensor, values: NDArray[np.floating]) -> Tensor:
         """The objective as a tensor that passes its gradient on to the scores, plus L4."""
@@ -235,7 +248,8 @@ def check_l4(l4: float, scores: NDArray[np.floating], dtype: torch.dtype) -> Non
         return
     top = float(np.abs(scores).max())
     largest_loss, largest_gradient = torch.finfo(loss_precision(dtype)).max, torch.finfo(dtype).max
-    if l4 * scores.size * top**4 > largest_loss or 4.0 * l4 * top**3 > largest_gradient:
+    cube = top * top * top  # infinite where `top**3` would be an OverflowError
+    if l4 * scores.size * cube * top > largest_loss or 4.0 * l4 * cube > largest_gradient:
         raise NonFiniteError(
             f"Expected scores small enough for the L4 term but the largest of {scores.size} is {top:g}, so that "
             f"l4 * s^4 with l4={l4:g} overflows; switch it off with l4=None, or look for a diverged model."

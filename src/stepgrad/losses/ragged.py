@@ -1,7 +1,7 @@
 """MAPLoss of lists that differ from class to class: every class ranks its own candidates.
 
 `MAPLoss` takes a rectangle of scores: every window is a detection of every class. A detector's last stage is more
-choosy: of a hundred thousand anchors a class sees the few hundred best, and class-specific boxes of no area drop out.
+choosy: of a hundred thousand anchors a class sees the few hundred best.
 Here a candidate is one (window, class) pair. Pairs that are not candidates do not exist: no value, no gradient, no part
 in the balance of a class.
 """
@@ -22,7 +22,8 @@ from stepgrad.gradient.map_steps import ClassGradient, class_gradient
 from stepgrad.losses.map_loss import MAPLoss, Objective, report_sums
 from stepgrad.metric._jit import explain_wait, run_threads
 from stepgrad.metric.arrange import Arrangement
-from stepgrad.metric.batch import Batch, Target, make_batch
+from stepgrad.metric.batch import CONVERT, CORNERS, Batch, Target, check_box_format, inside_out, make_batch
+from stepgrad.plain_tensors import refuse_unreadable
 
 _ABSENT = ClassGradient(ap=0.0, P=0, kept=0, gradient=None)
 
@@ -71,6 +72,8 @@ class _Lists:
 
 
 def _lists(loss_fn: MAPLoss, candidates: Candidates, targets: Sequence[Target]) -> _Lists:
+    refuse_unreadable(candidates.scores, candidates.boxes)
+    check_box_format(candidates.boxes, "Expected the candidates' boxes")
     scores = candidates.scores.detach()
     exact = torch.float64 if scores.dtype == torch.float64 else torch.float32
     parts = scores.to("cpu", exact), candidates.boxes.detach().to("cpu", torch.float64)
@@ -93,12 +96,12 @@ def _check(
                 f"image {images[first]}: expected finite {name} but a candidate of class {classes[first]} has "
                 f"{values[first].tolist()}; look for a diverged model, or lower the learning rate."
             )
-    flat = (boxes[:, 2] <= boxes[:, 0]) | (boxes[:, 3] <= boxes[:, 1])
-    if flat.any():
-        first = int(np.argmax(flat))
+    wrong = inside_out(boxes)
+    if wrong.any():
+        first = int(np.argmax(wrong))
         raise InputError(
-            f"image {images[first]}: expected boxes with x2 > x1 and y2 > y1 but a candidate of class "
-            f"{classes[first]} has {boxes[first].tolist()}; drop empty boxes before the loss."
+            f"image {images[first]}: expected boxes as {CORNERS} but a candidate of class {classes[first]} has "
+            f"{boxes[first].tolist()}; {CONVERT}."
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, InputError
+from stepgrad.errors import InputError, whole_number
 from stepgrad.metric.batch import Target
 
 Loss = Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Target]], Tensor]
@@ -45,9 +45,7 @@ class ScoreMemory:
     """
 
     def __init__(self, size_images: int, *, rescale: bool = True) -> None:
-        if size_images < 0:
-            raise ConfigError(f"Expected size_images to be at least 0 but got {size_images!r}.")
-        self.size_images, self.rescale = size_images, rescale
+        self.size_images, self.rescale = whole_number("size_images", size_images, least=0), rescale
         self._images: OrderedDict[Hashable, _Image] = OrderedDict()  # oldest first
         self._unnamed = 0
 

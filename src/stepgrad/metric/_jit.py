@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -23,44 +19,20 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, models, register_model
 from numba.np.arrayobj import make_array
 
+from stepgrad.metric import _uncompiled
+from stepgrad.metric._cache import find_folder, keep_on_disk
+
 logger = logging.getLogger("stepgrad")
-_WITH_KERNELS = ("metric", "gradient", "ranking")  # the packages kernels stand in
 A = TypeVar("A")
 B = TypeVar("B")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@cache
-def cache_folder() -> str:
-    """Where compiled kernels are kept: one folder per version of the kernels' sources.
-
-    Numba looks only at the file a kernel stands in, not at those it calls; a folder named after all of them cannot go
-    stale. NUMBA_CACHE_DIR, if set, or XDG_CACHE_HOME holds it; where nothing is writable, the temporary folder does.
-    """
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for source in sorted(file for part in _WITH_KERNELS for file in package.glob(f"{part}/*.py")):
-        digest.update(source.read_bytes())
-    name = f"kernels-{digest.hexdigest()[:16]}"
-    homes = [numba.config.CACHE_DIR, os.environ.get("XDG_CACHE_HOME"), str(Path.home() / ".cache")]
-    for home in [h for h in homes if h]:
-        folder = Path(home) / "stepgrad" / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return str(folder)
-    return str(Path(tempfile.gettempdir()) / f"stepgrad-{os.getuid() if hasattr(os, 'getuid') else 'user'}" / name)
-
-
 def _compiled(**options: Any) -> Callable[[F], F]:
     def decorate(function: F) -> F:
-        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, cache_folder()
-        try:
-            return numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function)
-        finally:
-            numba.config.CACHE_DIR = before
+        compiled = numba.njit(nogil=True, error_model="numpy", **options)(function)
+        keep_on_disk(compiled)
+        return compiled
 
     return decorate
 
@@ -121,6 +93,13 @@ def keep_alive(typingctx: Any, owned: Any) -> Any:
     return types.none(owned), codegen
 
 
+if numba.config.DISABLE_JIT:  # kernels run as Python then, which cannot call intrinsics
+    kernel = inlined = _uncompiled.as_python
+    lowest_bit = _uncompiled.lowest_bit
+    by_reference = _uncompiled.by_reference
+    keep_alive = _uncompiled.keep_alive
+
+
 @infer_getattr
 class _RefAttribute(AttributeTemplate):
     key = RefType
@@ -171,9 +150,8 @@ class _CompilationNotice(event.Listener):
     def _tell(self) -> None:
         if not self.told:
             self.told = True
-            logger.warning(
-                "stepgrad is compiling its kernels for this machine: about a minute, once; later runs use the cache."
-            )
+            how_often = "once; later runs use the cache" if find_folder()[0] else "in each run"
+            logger.warning(f"stepgrad is compiling its kernels for this machine: about a minute, {how_often}.")
 
 
 _notice = _CompilationNotice()

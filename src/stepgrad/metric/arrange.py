@@ -21,6 +21,7 @@ from stepgrad.metric.sorting import descending_order
 
 _MANY_OBJECTS = 16  # images with more objects than this sort their windows by x1 first
 _NO_LIMIT = 2**31 - 1
+_NONE = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,15 @@ class ClassView:
 
     @property
     def kept_count(self) -> int:
-        return int(np.bitwise_count(self.kept.kept).sum())
+        return int(np.unpackbits(self.kept.kept.view(np.uint8)).sum())
+
+
+@dataclass(frozen=True)
+class Areas:
+    """Areas by width and height as they were written, where those need not be what the rounded corners give."""
+
+    windows: NDArray[np.float64]  # (N,)
+    objects: NDArray[np.float64]  # (G,)
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,7 @@ class Arrangement:
     nms_threshold: float | None
     threads: int
     shared: Layout | None  # None: every class has its own boxes
+    areas: Areas | None = None  # None: those of the corners
 
     def view(self, c: int) -> ClassView:
         """Order class c, run NMS, and find which windows reach which objects."""
@@ -109,13 +119,18 @@ class Arrangement:
         crowd = batch.crowd[chosen] & (protocol.duplicates == "best_free")
         ignored = crowd | (batch.difficult[chosen] & (protocol.difficult == "ignore"))
         images = batch.object_images[chosen]
-        boxes = self.class_boxes(c)
+        boxes, object_boxes = self.class_boxes(c), batch.object_boxes[chosen]
+        areas, object_areas = (self.areas.windows, self.areas.objects[chosen]) if self.areas else (_NONE, _NONE)
         by_left = _by_left_edge(boxes, batch.offsets, images)
+        if not (_near_corners(areas, boxes, protocol) and _near_corners(object_areas, object_boxes, protocol)):
+            by_left = by_left[:0]  # how far a window may lie does not follow from its corners: look at all of them
         windows, found, iou = _all_pairs(
             boxes[by_left] if len(by_left) else boxes,
+            areas[by_left] if len(by_left) and len(areas) else areas,
             by_left,
             batch.offsets,
-            batch.object_boxes[chosen],
+            object_boxes,
+            object_areas,
             images,
             crowd,
             protocol.pixel_offset,
@@ -176,12 +191,23 @@ def _by_left_edge(
     return by_left
 
 
+def _near_corners(areas: NDArray[np.float64], boxes: NDArray[np.float64], protocol: Protocol) -> bool:
+    """Whether written areas differ from those of the corners by far less than `overlap_pairs` allows for (1e-6)."""
+    if len(areas) == 0:
+        return True
+    sizes = boxes[:, 2:] - boxes[:, :2] + protocol.pixel_offset
+    by_corners = sizes[:, 0] * sizes[:, 1]
+    return bool((abs(areas - by_corners) <= 1e-7 * by_corners).all())
+
+
 @kernel
 def _all_pairs(
     boxes: NDArray[np.float64],
+    areas: NDArray[np.float64],
     by_left: NDArray[np.int32],
     offsets: NDArray[np.int64],
     object_boxes: NDArray[np.float64],
+    object_areas: NDArray[np.float64],
     object_images: NDArray[np.int32],
     crowd: NDArray[np.bool_],
     pixel_offset: float,
@@ -202,8 +228,20 @@ def _all_pairs(
             found[:filled] = old_found[:filled]
             iou, old_iou = np.empty(capacity), iou
             iou[:filled] = old_iou[:filled]
+        target_area = object_areas[g] if len(object_areas) > 0 else -1.0
         written = overlap_pairs(
-            boxes, by_left, start, stop, object_boxes[g], crowd[g], pixel_offset, lowest, windows[filled:], iou[filled:]
+            boxes,
+            areas,
+            by_left,
+            start,
+            stop,
+            object_boxes[g],
+            target_area,
+            crowd[g],
+            pixel_offset,
+            lowest,
+            windows[filled:],
+            iou[filled:],
         )
         found[filled : filled + written] = g
         filled += written

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
+from stepgrad.plain_tensors import refuse_unreadable, tensor_of, widened
 
 Target = Mapping[str, Any]  # boxes, labels and, if wanted, difficult and iscrowd; other keys are left alone
 
@@ -43,20 +44,34 @@ class Batch:
 
 
 def make_batch(
-    scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target], num_classes: int | None = None
+    scores: Sequence[Tensor],
+    boxes: Sequence[Tensor],
+    targets: Sequence[Target] | None,
+    num_classes: int | None = None,
 ) -> Batch:
-    """Check and flatten. `num_classes` None takes the columns of the scores."""
+    """Check and flatten. `num_classes` None takes the columns of the scores.
+
+    A window without area, as clipping to the image leaves some, is a detection like any other that overlaps nothing: it
+    finds no object, suppresses nobody and is suppressed by nobody. (Where a protocol counts inclusive pixels, x2 = x1 is
+    one pixel wide, and may find an object of that size.) An object without area is a mistake in the data: nothing can
+    find it.
+    """
+    _refuse_detections(scores)
     for name, given in (("scores", scores), ("boxes", boxes), ("targets", targets)):
         if isinstance(given, (Tensor, Mapping)) or not isinstance(given, Sequence):
             raise InputError(f"Expected {name} to be a list with one entry per image but got {type(given).__name__}.")
+    assert targets is not None  # it is a sequence
     if not len(scores) == len(boxes) == len(targets):
         raise InputError(
             "Expected scores, boxes and targets to have one entry per image but got lists of "
             f"{len(scores)}, {len(boxes)} and {len(targets)} entries."
         )
+    refuse_unreadable(*scores, *boxes)
     K = num_classes if num_classes is not None else (_columns(scores[0]) if len(scores) else 0)
     for i, (s, b) in enumerate(zip(scores, boxes, strict=True)):
         _check_window_shapes(s, b, K, i)
+        check_box_format(b, f"image {i}: expected boxes")
+    _check_same_canvas(boxes, targets)
     by_class = any(b.ndim == 3 for b in boxes)
     if by_class and any(b.ndim == 2 for b in boxes):
         boxes = [b if b.ndim == 3 else b[:, None].expand(-1, K, 4) for b in boxes]
@@ -64,7 +79,41 @@ def make_batch(
     flat_scores = _flat(scores, (0, K), keep_double=True)
     flat_boxes = _flat(boxes, (0, K, 4) if by_class else (0, 4)).astype(np.float64)
     _check_windows(flat_scores, flat_boxes, offsets)
-    return Batch(offsets, flat_scores, flat_boxes, *_objects(_on_cpu(targets), K))
+    return Batch(offsets, flat_scores, flat_boxes, *_objects(_tensors_on_cpu(targets), K))
+
+
+def _refuse_detections(scores: object) -> None:
+    """Raise on torchmetrics' dicts, whose detections have one score each: no window's score for every class."""
+    first = scores[0] if isinstance(scores, Sequence) and len(scores) else scores
+    if isinstance(first, Mapping):
+        raise InputError(
+            "Expected scores as a list of tensors (N, K), every window's score for every class, but got dicts with "
+            f"{sorted(first)}. Those are final detections; what can be trained are the windows before NMS: pass scores, "
+            "boxes and targets as three lists. To judge final detections, see stepgrad.Evaluator."
+        )
+
+
+def check_box_format(boxes: object, where: str) -> None:
+    """Raise if a tensor that knows its format, as torchvision's tv_tensors.BoundingBoxes do, has another than corners."""
+    known = getattr(boxes, "format", None)
+    name = str(getattr(known, "name", known)).upper()
+    if known is not None and name != "XYXY":
+        raise InputError(
+            f"{where} as corners (x1, y1, x2, y2) but got BoundingBoxes of format {name}; convert them with "
+            "torchvision.transforms.v2.functional.convert_bounding_box_format(boxes, new_format='XYXY')."
+        )
+
+
+def _check_same_canvas(boxes: Sequence[Tensor], targets: Sequence[Target]) -> None:
+    """Raise if windows and objects of an image both know the size of their image, and it is not the same."""
+    for i, (windows, target) in enumerate(zip(boxes, targets, strict=True)):
+        both: list[Any] = [windows, target.get("boxes") if isinstance(target, Mapping) else None]
+        known = [given.canvas_size for given in both if hasattr(given, "canvas_size")]
+        if len(known) == 2 and tuple(known[0]) != tuple(known[1]):
+            raise InputError(
+                f"image {i}: expected boxes and targets in one frame but their canvas sizes are {tuple(known[0])} and "
+                f"{tuple(known[1])}; scale one of them."
+            )
 
 
 def _columns(scores: Tensor) -> int:
@@ -96,7 +145,7 @@ def _flat(tensors: Sequence[Tensor], empty: tuple[int, ...], keep_double: bool =
     """All images' rows as one array on the CPU: one transfer, not one per image."""
     if not tensors:
         return np.zeros(empty, dtype=np.float32)
-    joined = torch.cat([t.detach() for t in tensors])
+    joined = torch.cat([widened(t.detach()) for t in tensors])
     exact = torch.float64 if not keep_double or joined.dtype == torch.float64 else torch.float32
     return joined.to("cpu", exact).contiguous().numpy()
 
@@ -118,21 +167,38 @@ def _check_windows(scores: NDArray[np.floating], boxes: NDArray[np.float64], off
         first = np.argwhere(~np.isfinite(boxes))[0]
         image, index = _where(offsets, first[0])
         raise NonFiniteError(f"image {image}: expected finite boxes but boxes[{index}] is {boxes[first[0]].tolist()}.")
-    flat = (boxes[..., 2] <= boxes[..., 0]) | (boxes[..., 3] <= boxes[..., 1])
-    if flat.any():
-        first = np.argwhere(flat)[0]
+    wrong = inside_out(boxes)
+    if wrong.any():
+        first = np.argwhere(wrong)[0]
         image, index = _where(offsets, first[0])
         raise InputError(
-            f"image {image}: expected boxes as (x1, y1, x2, y2) with x2 > x1 and y2 > y1 "
-            f"but boxes[{index}] is {boxes[tuple(first)].tolist()}; drop empty boxes before the loss."
+            f"image {image}: expected boxes as {CORNERS} but boxes[{index}] is {boxes[tuple(first)].tolist()}; {CONVERT}."
         )
 
 
-def _on_cpu(targets: Sequence[Target]) -> Sequence[Target]:
-    """Targets with their tensors on the CPU, each key of all images in one transfer."""
+CORNERS = "corners (x1, y1, x2, y2) with x2 >= x1 and y2 >= y1"
+CONVERT = "boxes with a width and a height, or a centre, need torchvision.ops.box_convert first"
+
+
+def inside_out(boxes: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which boxes (..., 4) have a right edge left of the left one, or a lower above the upper: no box, at any scale.
+
+    >>> inside_out(np.array([[0.0, 0.0, 5.0, 0.0], [3.0, 0.0, 2.0, 4.0]]))    # one without area, one impossible
+    array([False,  True])
+    """
+    backwards: NDArray[np.bool_] = (boxes[..., 2] < boxes[..., 0]) | (boxes[..., 3] < boxes[..., 1])
+    return backwards
+
+
+def _tensors_on_cpu(targets: Sequence[Target]) -> Sequence[Target]:
+    """Targets of tensors that can be read, on the CPU, each key of all images in one transfer."""
     moved = [dict(t) if isinstance(t, Mapping) else t for t in targets]
     for key in ("boxes", "labels", "difficult", "iscrowd"):
-        there = [t for t in moved if isinstance(t, dict) and isinstance(t.get(key), Tensor) and not t[key].is_cpu]
+        name = f"targets[{key!r}]"
+        for i, target in enumerate(moved):
+            if isinstance(target, dict) and key in target:
+                target[key] = tensor_of(target[key], i, name)
+        there = [t for t in moved if isinstance(t, dict) and key in t and not t[key].is_cpu]
         for target, tensor in zip(there, moved_together([t[key] for t in there]), strict=True):
             target[key] = tensor
     return moved
@@ -175,8 +241,9 @@ def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float
     if not isinstance(target, Mapping) or "boxes" not in target or "labels" not in target:
         keys = sorted(target) if isinstance(target, Mapping) else type(target).__name__
         raise InputError(f"image {image}: expected targets to be a dict with 'boxes' and 'labels' but got {keys}.")
-    boxes = torch.as_tensor(target["boxes"]).detach().to("cpu", torch.float64).numpy()
-    given = torch.as_tensor(target["labels"]).detach()
+    check_box_format(target["boxes"], f"image {image}: expected target boxes")
+    boxes = target["boxes"].detach().to(torch.float64).numpy()
+    given = target["labels"].detach()
     if boxes.size == 0 and given.numel() == 0:
         return np.zeros((0, 4)), np.zeros(0, dtype=np.int64)
     if boxes.ndim != 2 or boxes.shape[1] != 4 or given.ndim != 1 or len(given) != len(boxes):
@@ -186,7 +253,7 @@ def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float
         )
     if given.is_floating_point() or given.dtype == torch.bool:
         raise InputError(f"image {image}: expected integer labels but got {given.dtype}.")
-    labels = given.to("cpu", torch.int64).numpy()
+    labels = given.to(torch.int64).numpy()
     if not np.isfinite(boxes).all():
         index = int(np.argwhere(~np.isfinite(boxes))[0][0])
         raise NonFiniteError(
@@ -196,7 +263,8 @@ def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float
     if empty.any():
         index = int(np.argmax(empty))
         raise InputError(
-            f"image {image}: expected target boxes with x2 > x1 and y2 > y1 but object {index} is {boxes[index].tolist()}."
+            f"image {image}: expected target boxes with x2 > x1 and y2 > y1 but object {index} is {boxes[index].tolist()}; "
+            f"leave out objects without area, which nothing can find; {CONVERT}."
         )
     outside = (labels < 0) | (labels >= K)
     if outside.any():
@@ -211,7 +279,7 @@ def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float
 def _flags(target: Target, key: str, count: int, image: int) -> NDArray[np.bool_]:
     if key not in target:
         return np.zeros(count, dtype=np.bool_)
-    flags = torch.as_tensor(target[key]).detach().cpu().numpy().astype(np.bool_).reshape(-1)
+    flags = target[key].detach().to(torch.bool).numpy().reshape(-1)  # NumPy has no bfloat16
     if len(flags) != count:
         raise InputError(
             f"image {image}: expected {count} values in targets[{key!r}], one per object, but got {len(flags)}."

@@ -155,10 +155,12 @@ def match_all(
 @kernel
 def overlap_pairs(
     boxes: NDArray[np.float64],
+    areas: NDArray[np.float64],
     by_left: NDArray[np.int32],
     start: int,
     stop: int,
     target: NDArray[np.float64],
+    target_area: float,
     crowd: bool,
     pixel_offset: float,
     lowest: float,
@@ -169,9 +171,11 @@ def overlap_pairs(
 
     If `by_left` is not empty, boxes[i] is window by_left[i] and an image's boxes are sorted by x1. A window of that overlap
     cannot be wider than target / lowest, which bounds its left edge. A crowd's IoU divides by the window's area (COCO).
+    Empty `areas`, and a negative `target_area`, stand for the areas that follow from the corners.
     """
     tw = target[2] - target[0] + pixel_offset
     th = target[3] - target[1] + pixel_offset
+    own = target_area if target_area >= 0.0 else tw * th
     low, high = start, stop
     if len(by_left) > 0 and not crowd and lowest > 0.0:
         low = _first_not_left_of(boxes, start, stop, target[0] - tw / lowest * 1.000001 - 2.0 * pixel_offset)
@@ -183,8 +187,11 @@ def overlap_pairs(
         if width <= 0.0 or height <= 0.0:
             continue
         inter = width * height
-        area = (boxes[i, 2] - boxes[i, 0] + pixel_offset) * (boxes[i, 3] - boxes[i, 1] + pixel_offset)
-        iou = inter / (area if crowd else area + tw * th - inter)
+        if len(areas) > 0:
+            area = areas[i]
+        else:
+            area = (boxes[i, 2] - boxes[i, 0] + pixel_offset) * (boxes[i, 3] - boxes[i, 1] + pixel_offset)
+        iou = inter / (area if crowd else area + own - inter)
         if iou >= lowest:
             out_window[written] = by_left[i] if len(by_left) > 0 else i
             out_iou[written] = iou

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, InputError
+from stepgrad.errors import ConfigError, InputError, real_number
 from stepgrad.metric._jit import explain_wait, run_threads
 from stepgrad.metric.arrange import Arrangement, ClassView, arrange, class_average_precision, layout_of
 from stepgrad.metric.batch import Target, make_batch
 from stepgrad.metric.nms import greedy_nms
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.metric.sorting import descending_order
+from stepgrad.plain_tensors import refuse_unreadable
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,29 @@ def resolve_protocol(
     """A protocol with the caller's threshold(s) and treatment of absent classes in place of its own."""
     resolved = get_protocol(protocol)
     if match_threshold is not None:
-        given = (match_threshold,) if isinstance(match_threshold, (int, float)) else tuple(match_threshold)
-        resolved = replace(resolved, match_thresholds=tuple(float(t) for t in given))
+        resolved = replace(resolved, match_thresholds=_thresholds(match_threshold))
     if absent_classes is not None:
         resolved = replace(resolved, absent_classes=absent_classes)  # type: ignore[arg-type]  # checked on creation
     return resolved
 
 
-def check_nms_threshold(nms_threshold: float | None) -> None:
-    """Raise ConfigError unless the threshold is None (no NMS) or in [0, 1]."""
-    if nms_threshold is not None and not 0.0 <= nms_threshold <= 1.0:
+def _thresholds(given: float | Sequence[float]) -> tuple[float, ...]:
+    """One number or several as a tuple of floats."""
+    several: tuple[object, ...] = (given,)
+    if not isinstance(given, (int, float, str)):
+        with suppress(TypeError):  # a number in an array or a tensor has no entries
+            several = tuple(given)
+    return tuple(real_number("match_threshold", t, "None, a number or several") for t in several)
+
+
+def check_nms_threshold(nms_threshold: float | None) -> float | None:
+    """The threshold as a plain float, or None (no NMS); raises ConfigError unless it is in [0, 1]."""
+    if nms_threshold is None:
+        return None
+    threshold = real_number("nms_threshold", nms_threshold, "None or a number in [0, 1]")
+    if not 0.0 <= threshold <= 1.0:
         raise ConfigError(f"Expected nms_threshold to be None or in [0, 1] but got {nms_threshold!r}.")
+    return threshold
 
 
 def mean_over_classes(ap: NDArray[np.float64], present: NDArray[np.bool_], absent_classes: str) -> float:
@@ -92,7 +106,7 @@ def mean_average_precision(
     >>> mean_average_precision([torch.tensor([[0.9], [0.4]])], [window], [target]).map
     0.5
     """
-    check_nms_threshold(nms_threshold)
+    nms_threshold = check_nms_threshold(nms_threshold)
     resolved = resolve_protocol(protocol, match_threshold, absent_classes)
     with explain_wait():
         arrangement = arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)
@@ -124,7 +138,11 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> tuple[Tensor, Tensor
     >>> keep.tolist(), suppressor.tolist()
     ([1, 2], [1, -1, -1])
     """
-    check_nms_threshold(threshold)
+    plain_threshold = check_nms_threshold(threshold)
+    for name, given in (("boxes", boxes), ("scores", scores)):
+        if not isinstance(given, Tensor):
+            raise InputError(f"Expected {name} to be a tensor but got {type(given).__name__}.")
+    refuse_unreadable(boxes, scores)
     if boxes.ndim != 2 or boxes.shape[1] != 4 or scores.shape != boxes.shape[:1]:
         raise InputError(
             f"Expected boxes (N, 4) and scores (N,) but got {tuple(boxes.shape)} and {tuple(scores.shape)}."
@@ -133,7 +151,7 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> tuple[Tensor, Tensor
         [scores.reshape(-1, 1)], [boxes], [{"boxes": boxes[:0], "labels": torch.zeros(0, dtype=torch.long)}], 1
     )
     with explain_wait():
-        layout = layout_of(batch.boxes, batch.offsets, threshold, 1)
+        layout = layout_of(batch.boxes, batch.offsets, plain_threshold, 1)
         slot_of, window_of = layout.slots.slot_of, layout.slots.window_of
         by_window = descending_order(np.ascontiguousarray(batch.scores[:, 0]))
         order = slot_of[by_window]

@@ -99,14 +99,16 @@ PROTOCOLS = {p.name: p for p in (VOC07, VOC12, COCO, VOC07_DEVKIT, VOC12_DEVKIT,
 
 
 def get_protocol(protocol: str | Protocol) -> Protocol:
-    """The protocol of that name, or the protocol itself.
+    """The protocol of that name, in capitals or not, or the protocol itself.
 
-    >>> get_protocol("voc12").name
-    'voc12'
+    >>> get_protocol("voc12").name, get_protocol("COCO").name
+    ('voc12', 'coco')
     """
     if isinstance(protocol, Protocol):
         return protocol
-    if isinstance(protocol, str) and protocol in PROTOCOLS:
-        return PROTOCOLS[protocol]
     names = sorted(PROTOCOLS)
-    raise ConfigError(f"Expected a Protocol or one of {names} but got {protocol!r}.{suggest(str(protocol), names)}")
+    if not isinstance(protocol, str):
+        raise ConfigError(f"Expected a Protocol or one of {names} but got {protocol!r} ({type(protocol).__name__}).")
+    if protocol.lower() in PROTOCOLS:
+        return PROTOCOLS[protocol.lower()]
+    raise ConfigError(f"Expected a Protocol or one of {names} but got {protocol!r}.{suggest(protocol.lower(), names)}")

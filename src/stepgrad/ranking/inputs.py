@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
+from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.ranking.lists import Lists, rank_lists
 
 
@@ -68,8 +69,10 @@ def _queries(
 
 def _check_shapes(scores: Tensor, relevance: Tensor, query: Tensor | None, mask: Tensor | None) -> None:
     for name, given in (("scores", scores), ("relevance", relevance), ("query", query), ("mask", mask)):
-        if given is not None and not isinstance(given, Tensor):
+        optional = name in ("query", "mask")
+        if not isinstance(given, Tensor) and not (given is None and optional):
             raise InputError(f"Expected {name} to be a tensor but got {type(given).__name__}.")
+    refuse_unreadable(scores, relevance, query, mask)
     if scores.ndim not in (1, 2) or not scores.dtype.is_floating_point:
         raise InputError(
             "Expected floating-point scores of shape (documents,) or (queries, documents) but got "
@@ -85,6 +88,8 @@ def _check_shapes(scores: Tensor, relevance: Tensor, query: Tensor | None, mask:
             f"Expected query to hold one integer per score of shape (documents,) but got {query.dtype} for scores of "
             f"shape {tuple(scores.shape)}; in a matrix every row is a query and mask= says which documents are real."
         )
+    if relevance.is_complex() or (query is not None and query.is_complex()):
+        raise InputError("Expected relevance and query to hold real numbers but got complex ones.")
     if mask is not None and mask.dtype != torch.bool:
         raise InputError(f"Expected mask to be of torch.bool, True for real documents, but got {mask.dtype}.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepgrad.errors import ConfigError, one_of
+from stepgrad.errors import ConfigError, one_of, positive_number, whole_number
 from stepgrad.ranking.inputs import Documents, read_documents
 from stepgrad.ranking.linear import auc_metric, ndcg_metric, precision_metric, recall_metric, spearman_metric
 from stepgrad.ranking.lists import Floats, Lists
@@ -82,14 +81,12 @@ class RankingLoss(nn.Module):
         _keep_out_of_compiled_graphs()
         one_of("reduction", reduction, REDUCTIONS)
         one_of("empty", empty, EMPTY)
-        if not (math.isfinite(eps) and eps > 0.0):
-            raise ConfigError(f"Expected eps to be a finite number > 0 but got {eps!r}.")
         if log and self.lowest < 0.0:
             raise ConfigError(
                 f"Expected log=False for {type(self).__name__}, whose metric can be negative, but got True."
             )
         self.method = RankingMethod(estimator, radius, min_step, balance)
-        self.log, self.eps, self.reduction, self.empty = log, eps, reduction, empty
+        self.log, self.eps, self.reduction, self.empty = log, positive_number("eps", eps), reduction, empty
         self.metrics: dict[str, Any] = {}
 
     def forward(
@@ -183,14 +180,6 @@ def _reduced(by_query: Tensor, reduction: str, counted: int) -> Tensor:
     return by_query.sum() / max(counted, 1) if reduction == "mean" else by_query.sum()
 
 
-def _check_k(k: int | None, optional: bool = False) -> None:
-    if (k is None and optional) or (isinstance(k, int) and not isinstance(k, bool) and k >= 1):
-        return
-    raise ConfigError(
-        f"Expected k to be an integer >= 1{' or None for the whole list' if optional else ''} but got {k!r}."
-    )
-
-
 class APLoss(RankingLoss):
     """Average precision as a loss: the mean over a query's relevant documents (relevance > 0) of the precision at their rank.
 
@@ -238,9 +227,9 @@ class NDCGLoss(RankingLoss):
 
     def __init__(self, k: int | None = None, gains: str = "exponential", **options: Any) -> None:
         super().__init__(**options)
-        _check_k(k, optional=True)
         one_of("gains", gains, GAINS)
-        self.k, self.gains = k, gains
+        self.k = None if k is None else whole_number("k (None for the whole list)", k, least=1)
+        self.gains = gains
 
     def _metric(self, lists: Lists) -> RankingMetric:
         return ndcg_metric(lists, self.k, self.gains)
@@ -265,8 +254,7 @@ class _AtKLoss(RankingLoss):
 
     def __init__(self, k: int, **options: Any) -> None:
         super().__init__(**options)
-        _check_k(k)
-        self.k = k
+        self.k = whole_number("k", k, least=1)
 
     def _metric(self, lists: Lists) -> RankingMetric:
         return type(self).build(lists, self.k)

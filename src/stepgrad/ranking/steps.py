@@ -73,8 +73,8 @@ class RankingMethod:
     def __post_init__(self) -> None:
         one_of("estimator", self.estimator, ESTIMATORS)
         one_of("balance", self.balance, BALANCES)
-        check_min_step(self.min_step)
-        check_radius(self.radius)
+        object.__setattr__(self, "min_step", check_min_step(self.min_step))
+        object.__setattr__(self, "radius", check_radius(self.radius))
 
 
 def step_columns(metric: RankingMetric, lists: Lists) -> Columns:

@@ -28,13 +28,19 @@ def intersections(a: ArrayLike, b: ArrayLike, pixel_offset: float = 0.0) -> Floa
 
 
 def iou(a: ArrayLike, b: ArrayLike, pixel_offset: float = 0.0) -> Floats:
-    """Intersection over union, (len(a), len(b)).
+    """Intersection over union, (len(a), len(b)); 0 for boxes that share nothing, areas or none.
 
     >>> iou([[0, 0, 2, 2]], [[1, 0, 3, 2], [0, 0, 2, 2], [5, 5, 6, 6]]).tolist()
     [[0.3333333333333333, 1.0, 0.0]]
+    >>> iou([[1, 1, 1, 2]], [[0, 0, 2, 2], [1, 1, 1, 2]]).tolist()
+    [[0.0, 0.0]]
     """
     inter = intersections(a, b, pixel_offset)
-    return inter / (areas(a, pixel_offset)[:, None] + areas(b, pixel_offset)[None, :] - inter)
+    return _share(inter, areas(a, pixel_offset)[:, None] + areas(b, pixel_offset)[None, :] - inter)
+
+
+def _share(inter: Floats, whole: Floats) -> Floats:
+    return np.where(inter > 0.0, inter / np.where(inter > 0.0, whole, 1.0), 0.0)
 
 
 def coverage(detections: ArrayLike, crowds: ArrayLike, pixel_offset: float = 0.0) -> Floats:
@@ -43,4 +49,4 @@ def coverage(detections: ArrayLike, crowds: ArrayLike, pixel_offset: float = 0.0
     >>> coverage([[0, 0, 2, 2]], [[1, 0, 9, 9]]).tolist()
     [[0.5]]
     """
-    return intersections(detections, crowds, pixel_offset) / areas(detections, pixel_offset)[:, None]
+    return _share(intersections(detections, crowds, pixel_offset), areas(detections, pixel_offset)[:, None])

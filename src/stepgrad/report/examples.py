@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.evaluation.best_f1 import Cut, best_cut
 from stepgrad.evaluation.judge import ClassJudgement
 from stepgrad.evaluation.records import Evidence
-from stepgrad.metric.matching import FALSE_POSITIVE, TRUE_POSITIVE
+from stepgrad.metric.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.draw import Verdict
 from stepgrad.report.found import countable, found_objects
@@ -25,18 +26,6 @@ RULE = (
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Where to cut the ranked detections of a class."""
-
-    threshold: float | None
-    """The least score that passes; None if no detection is right, then none passes."""
-    f1: float | None
-    """None for a class without objects."""
-    passing: int
-    """How many of the ranked detections reach it."""
-
-
-@dataclass(frozen=True)
 class Mark:
     """One box on an image."""
 
@@ -45,25 +34,6 @@ class Mark:
     score: float | None  # None: a missed object
     box: tuple[float, float, float, float]
     object: int | None  # row of the object that was found or missed
-
-
-def best_cut(scores: NDArray[np.float64], verdicts: NDArray[np.int8], P: int) -> Cut:
-    """The threshold of the largest F1; of equally good ones the highest.
-
-    >>> best_cut(np.array([0.9, 0.8, 0.8, 0.1]), np.array([1, 0, 1, 0], dtype=np.int8), P=2)
-    Cut(threshold=0.8, f1=0.8, passing=3)
-    """
-    if P == 0:
-        return Cut(None, None, 0)
-    true = np.cumsum(verdicts == TRUE_POSITIVE)
-    wrong = np.cumsum(verdicts == FALSE_POSITIVE)
-    f1 = 2 * true / (true + wrong + P)
-    last_of_equals = np.append(scores[1:] != scores[:-1], True)[: len(scores)]
-    f1 = np.where(last_of_equals, f1, -1.0)
-    if len(f1) == 0 or true[-1] == 0:
-        return Cut(None, 0.0, 0)
-    place = int(np.argmax(f1))
-    return Cut(float(scores[place]), float(f1[place]), place + 1)
 
 
 def cuts_of(evidence: Evidence, judged: Sequence[ClassJudgement]) -> list[Cut]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stepgrad.evaluation.judge import ClassJudgement
 from stepgrad.evaluation.records import Evidence
-from stepgrad.metric.boxes import overlaps_with
+from stepgrad.metric.boxes import areas_of, overlap_table
 from stepgrad.metric.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol
 
@@ -37,9 +37,16 @@ def found_objects(
     for place in np.flatnonzero(judged.verdicts[threshold] == TRUE_POSITIVE).tolist():
         detection = int(judged.detections[place])
         free = by_image[int(evidence.detections.images[detection])]
-        overlaps = overlaps_with(
-            evidence.detections.boxes[detection], evidence.objects.boxes[free], protocol.pixel_offset
-        )
+        overlaps = _overlaps(evidence, detection, free, protocol.pixel_offset)
         best = np.flatnonzero(overlaps == overlaps.max())
         found[place] = free.pop(int(best[0] if protocol.duplicates == "best" else best[-1]))
     return found
+
+
+def _overlaps(evidence: Evidence, detection: int, objects: list[int], pixel_offset: float) -> NDArray[np.float64]:
+    """IoU of one detection with some objects, none a crowd, as the evaluator has it."""
+    found, there = evidence.detections, evidence.objects
+    areas, object_areas = (areas_of(rows, pixel_offset) for rows in (found.sizes[[detection]], there.sizes[objects]))
+    none_crowd = np.zeros(len(objects), dtype=np.bool_)
+    box, boxes = found.boxes[[detection]], there.boxes[objects]
+    return overlap_table(box, areas, boxes, object_areas, none_crowd, pixel_offset)[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from stepgrad.report.thin import smooth, thin
 
 Line = Mapping[str, Any]
 MOST_POINTS = 400
+MOST = 1e300  # numbers beyond it, and infinities, cannot be drawn
 
 
 def current_lines(history: Sequence[Line], kind: str) -> list[Line]:
@@ -23,8 +23,10 @@ def current_lines(history: Sequence[Line], kind: str) -> list[Line]:
     """
     kept: list[Line] = []
     for line in history:
+        if not _is_whole_number(_of(line, "step")):
+            continue
         if line.get("kind") == "start":
-            while kept and kept[-1]["step"] > line.get("step", math.inf):
+            while kept and kept[-1]["step"] > line["step"]:
                 kept.pop()
         if line.get("kind") == kind:
             while kept and kept[-1]["step"] >= line["step"]:
@@ -33,10 +35,32 @@ def current_lines(history: Sequence[Line], kind: str) -> list[Line]:
     return kept
 
 
+def _of(line: Any, key: str) -> Any:
+    return line.get(key) if isinstance(line, Mapping) else None
+
+
+def _is_whole_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
+
+
+def number(line: Any, key: str) -> float | None:
+    """A finite number of a line, else None: whoever edits a log by hand may leave anything in it."""
+    value = _of(line, key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < MOST:
+        return None
+    return value
+
+
+def parts(line: Any, key: str) -> Line:
+    """What a line has by name under a key."""
+    value = _of(line, key)
+    return value if isinstance(value, Mapping) else {}
+
+
 def series(lines: Sequence[Line], value: Callable[[Line], Any]) -> dict[str, Any] | None:
     """Steps, values and their moving mean, thinned; lines without a number are left out. None if none has one."""
     points = [(line["step"], value(line)) for line in lines]
-    known = [(step, number) for step, number in points if number is not None and math.isfinite(number)]
+    known = [(step, value) for step, value in points if value is not None]
     if not known:
         return None
     steps, values = np.array(known, dtype=np.float64).T
@@ -59,8 +83,9 @@ def phases_of(train: Sequence[Line]) -> list[dict[str, Any]]:
     """Name and first and last step of each phase, in order."""
     phases: list[dict[str, Any]] = []
     for line in train:
-        if not phases or phases[-1]["name"] != line.get("phase"):
-            phases.append({"name": line.get("phase"), "first": line["step"], "last": line["step"]})
+        name = line.get("phase") if isinstance(line.get("phase"), str) else None
+        if not phases or phases[-1]["name"] != name:
+            phases.append({"name": name, "first": line["step"], "last": line["step"]})
         phases[-1]["last"] = line["step"]
     return phases
 
@@ -70,21 +95,21 @@ def losses(train: Sequence[Line], phases: Sequence[Mapping[str, Any]]) -> list[d
     found = []
     for phase in phases:
         lines = [line for line in train if phase["first"] <= line["step"] <= phase["last"]]
-        total = series(lines, lambda line: line.get("loss"))
-        terms = sorted({term for line in lines for term in line.get("losses") or {}})
-        parts = {term: series(lines, lambda line, term=term: (line.get("losses") or {}).get(term)) for term in terms}  # type: ignore[misc]
+        total = series(lines, lambda line: number(line, "loss"))
+        terms = sorted({term for line in lines for term in parts(line, "losses")})
+        by_term = {term: series(lines, lambda line, term=term: number(parts(line, "losses"), term)) for term in terms}  # type: ignore[misc]
         if total:
-            found.append({"phase": phase["name"], "total": total, "terms": parts if len(terms) > 1 else {}})
+            found.append({"phase": phase["name"], "total": total, "terms": by_term if len(terms) > 1 else {}})
     return found
 
 
 def validation(val: Sequence[Line]) -> dict[str, dict[str, list[Any]]]:
     """By protocol: steps and mAP."""
-    names = list(dict.fromkeys(name for line in val for name in line.get("map") or {}))
+    names = list(dict.fromkeys(name for line in val for name in parts(line, "map")))
     return {
         name: {"steps": [step for step, _ in points], "values": [value for _, value in points]}
         for name in names
-        if (points := [(line["step"], v) for line in val if (v := (line.get("map") or {}).get(name)) is not None])
+        if (points := [(line["step"], v) for line in val if (v := number(parts(line, "map"), name)) is not None])
     }
 
 
@@ -97,11 +122,11 @@ def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
         "phases": phases,
         "loss": losses(train, phases),
         "validation": validated,
-        "batch_map": series(train, lambda line: line.get("map")),
-        "nonzero": series(train, lambda line: line.get("nonzero")),
-        "positive_sum": series(train, lambda line: line.get("positive_sum")),
-        "negative_sum": series(train, lambda line: line.get("negative_sum")),
-        "loss_share": series(train, lambda line: line.get("loss_share")),
+        "batch_map": series(train, lambda line: number(line, "map")),
+        "nonzero": series(train, lambda line: number(line, "nonzero")),
+        "positive_sum": series(train, lambda line: number(line, "positive_sum")),
+        "negative_sum": series(train, lambda line: number(line, "negative_sum")),
+        "loss_share": series(train, lambda line: number(line, "loss_share")),
         **_ending(history, train, validated.get(protocol, {"steps": [], "values": []})),
     }
 
@@ -110,11 +135,13 @@ def _ending(history: Sequence[Line], train: Sequence[Line], points: Mapping[str,
     """Last step, training time and best step; what the log does not say outright is read off its other lines."""
     ends = current_lines(history, "end")
     last: Line = train[-1] if train else {}
-    end: Line = ends[-1] if ends and ends[-1]["step"] >= last.get("step", 0) else {}
+    ended = ends[-1] if ends and ends[-1]["step"] >= last.get("step", 0) else {}
+    keys = ("step", "seconds", "best_step", "best_map")
+    end = {key: value for key in keys if (value := number(ended, key)) is not None}
     best = max(zip(points["values"], (-step for step in points["steps"]), strict=True), default=(None, None))
     return {
         "steps": end.get("step", last.get("step")),
-        "seconds": end.get("seconds", last.get("seconds")),
+        "seconds": end.get("seconds", number(last, "seconds")),
         "best_step": end.get("best_step", None if best[1] is None else -best[1]),
         "best_map": end.get("best_map", best[0]),
     }

@@ -15,6 +15,7 @@ from stepgrad.data.base import DetectionDataset
 from stepgrad.data.files import write_whole
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.protocol import Protocol
+from stepgrad.names import file_name
 from stepgrad.report.content import ComparisonRow, Content, Picture, gather
 from stepgrad.report.draw import draw_verdicts
 from stepgrad.report.examples import Mark
@@ -60,7 +61,7 @@ def write_report(
     text = json.dumps(content.numbers, indent=1, ensure_ascii=False, allow_nan=False)
     write_whole(folder / "report.json", text.encode("utf-8", "replace"))
     for name, drawn in plots(content.numbers).items():
-        write_whole(folder / "plots" / name, drawn.encode())
+        write_whole(folder / "plots" / file_name(name), drawn.encode())
     write_whole(folder / "report.html", page.encode())
     return folder / "report.html"
 

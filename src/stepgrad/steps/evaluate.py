@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError, InputError, NonFiniteError
+from stepgrad.plain_tensors import refuse_unreadable
 
 Floats = NDArray[np.float64]
 _NUMBERS_AT_ONCE = 1 << 22  # a vectorised call never gets more input than this: 32 MB
@@ -27,6 +28,7 @@ class Function:
             raise InputError(f"Expected f to be a function but got {type(f).__name__}.")
         if budget is not None and budget < 1:
             raise ConfigError(f"Expected budget to be at least 1 (for f(x) itself) but got {budget!r}.")
+        refuse_unreadable(x)
         self.f, self.vectorized, self.budget = f, vectorized, budget
         self.like = x.detach() if isinstance(x, torch.Tensor) else None
         self.x, self.shape = _checked_point(x)
@@ -115,6 +117,7 @@ def _plain(given: Any) -> NDArray[Any]:
 
 def _checked_point(x: Any) -> tuple[Floats, tuple[int, ...]]:
     """x flat in float64, and its shape."""
+    refuse_unreadable(x)
     if isinstance(x, torch.Tensor):
         if not x.is_floating_point():
             raise InputError(f"Expected x to hold floating-point numbers but got {x.dtype}; call x.float() first.")

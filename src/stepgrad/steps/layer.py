@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from stepgrad.errors import InputError, NonFiniteError, one_of
 from stepgrad.gradient.estimators import check_min_step, check_radius, mee, sde
+from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.steps.nearest import ESTIMATORS, pseudogradient
 from stepgrad.steps.torch_function import attach
 
@@ -18,6 +19,7 @@ FourTensors = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def check_numbers(x: Any, least_dimensions: int) -> None:
     """Raise unless x is a tensor of finite floating-point numbers."""
+    refuse_unreadable(x)
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < least_dimensions:
         came = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         shape = "(..., n)" if least_dimensions else "any shape"
@@ -56,9 +58,9 @@ class StepLayer(nn.Module):
     def __init__(self, estimator: str = "mee", radius: float = 1.0, min_step: float = 0.0) -> None:
         super().__init__()
         one_of("estimator", estimator, ESTIMATORS)
-        check_radius(radius)
-        check_min_step(min_step)
-        self.estimator, self.radius, self.min_step = estimator, float(radius), float(min_step)
+        self.estimator = estimator
+        self.radius = check_radius(radius)
+        self.min_step = check_min_step(min_step)
 
     def values(self, rows: Tensor) -> Tensor:
         """(R, n) float64 -> (R, m)."""

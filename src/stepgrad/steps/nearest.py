@@ -12,6 +12,7 @@ import torch
 
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.gradient.estimators import check_min_step, check_radius, mee, radius_difference, sde
+from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.steps.evaluate import Floats, Function
 from stepgrad.steps.search import Bracketing, Entries, Limits, walk_candidates
 
@@ -148,8 +149,8 @@ def pseudogradient(
     [[2.6666666666666665, 0.0], [0.0, 2.0]]
     """
     one_of("estimator", estimator, ESTIMATORS)
-    check_min_step(min_step)
-    check_radius(radius)
+    min_step = check_min_step(min_step)
+    radius = check_radius(radius)
     check_search_options(search)
     if estimator == "radius":
         result = _by_radius(f, x, radius, vectorized, search.get("budget"))
@@ -227,12 +228,16 @@ def _collect(function: Function, entries: Entries) -> NearestSteps:
 def _per_coordinate(candidates: Any, function: Function) -> list[Floats]:
     """One array of finite locations per coordinate; infinities are padding."""
     n = len(function.x)
-    alike = isinstance(candidates, (int, float)) or _dimensions(candidates) == 1
-    if not alike and len(candidates) != n:
+    refuse_unreadable(candidates)
+    try:
+        alike = isinstance(candidates, (int, float)) or _dimensions(candidates) == 1
+        arrays = [_array(candidates).reshape(-1)] * n if alike else [_array(c).reshape(-1) for c in candidates]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"Expected candidates to be numbers or arrays of them but got {candidates!r}.") from error
+    if len(arrays) != n:
         raise InputError(
-            f"Expected candidates to be numbers for all coordinates or a list of {n} arrays but got {len(candidates)}."
+            f"Expected candidates to be numbers for all coordinates or a list of {n} arrays but got {len(arrays)}."
         )
-    arrays = [_array(candidates).reshape(-1)] * n if alike else [_array(c).reshape(-1) for c in candidates]
     for i, array in enumerate(arrays):
         if np.isnan(array).any():
             raise InputError(f"Expected candidates to be numbers but {function.name(i)} has a nan among them.")

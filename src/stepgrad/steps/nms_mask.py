@@ -38,7 +38,9 @@ def neighbours(boxes: Floats, threshold: float) -> list[NDArray[np.int64]]:
         width = np.minimum(x2, x2[b]) - np.maximum(x1, x1[b])
         height = np.minimum(y2, y2[b]) - np.maximum(y1, y1[b])
         shared = np.maximum(width, 0.0) * np.maximum(height, 0.0)
-        close = shared / (area[b] + area - shared) > threshold
+        union = area[b] + area - shared
+        overlap = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0.0)  # without area: 0
+        close = overlap > threshold
         close[b] = False
         found.append(np.flatnonzero(close))
     return found

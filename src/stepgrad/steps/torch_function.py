@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stepgrad.errors import InputError, one_of
+from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.steps.evaluate import Function
 from stepgrad.steps.nearest import ESTIMATORS, check_search_options, pseudogradient, warn_if_incomplete
 
@@ -46,6 +47,7 @@ class _WithPullBack(torch.autograd.Function):
 
 def attach(x: Tensor, value: Tensor, pull_back: PullBack) -> Tensor:
     """`value` as a differentiable function of x; pull_back(outer) is called by backward, if at all."""
+    refuse_unreadable(x, value)
     if not (torch.is_grad_enabled() and x.requires_grad):
         return value
     return _WithPullBack.apply(x, value, pull_back)
@@ -56,7 +58,8 @@ def step_function(f: Callable[..., Any], estimator: str = "mee", **options: Any)
 
     The options are those of `pseudogradient` (radius, min_step, vectorized, candidates, budget, ...), except that here
     `candidates` may be a function of x. Steps are searched for in the forward pass, and only if x needs a gradient. A search
-    that runs out of budget warns, and what it did not find contributes nothing.
+    that runs out of budget warns, and what it did not find contributes nothing. Gradients by `backward` or
+    `torch.autograd.grad`: `torch.func` and `vmap` cannot look into f.
 
     >>> accuracy = step_function(lambda s: ((s > 0.5) == torch.tensor([True, False])).double().mean(), candidates=0.5)
     >>> scores = torch.tensor([0.25, 0.0], requires_grad=True)

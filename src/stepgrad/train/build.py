@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stepgrad.detector import FastRCNN, Sampling, WeightsReport
 from stepgrad.losses.score_memory import ScoreMemory
+from stepgrad.names import on_disk
 from stepgrad.train.checkpoint import load_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
 from stepgrad.train.remembering import RememberingMAPLoss
@@ -51,15 +52,18 @@ def own_weights(source: str | None) -> dict[str, Tensor] | None:
     """The weights of a run (the best), or in one of its files; None if `source` is none of these."""
     if source is None:
         return None
-    path = Path(source).expanduser()
+    path = Path(on_disk(str(source))).expanduser()
     if path.is_dir():
         return load_weights(RunFolder(path).best_file)[0]
     if not path.is_file() or path.suffix != ".safetensors":
         return None
     if path.parent.name == "checkpoints":
         return load_checkpoint(path).weights
-    with safe_open(path, "pt") as file:
-        is_own = "stepgrad" in (file.metadata() or {})
+    try:
+        with safe_open(path, "pt") as file:
+            is_own = "stepgrad" in (file.metadata() or {})
+    except Exception:  # not safetensors at all: who reads it next says so
+        return None
     return load_weights(path)[0] if is_own else None
 
 

@@ -7,6 +7,7 @@ and that is within the `keep` newest is there, whole.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Collection
@@ -70,8 +71,15 @@ def checkpoint_step(path: str | Path) -> int:
 
 def list_checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a folder by ascending step; they are whole unless the disk damaged them."""
-    paths = [path for path in Path(folder).glob("step-*.safetensors") if _NAME.fullmatch(path.name)]
-    return sorted(paths, key=checkpoint_step)
+    try:
+        names = os.listdir(folder)  # a glob finds nothing in a folder that cannot be read, and the run would start anew
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be read ({error.strerror}); make it a folder that you can read, or start a new run"
+        ) from error
+    return sorted((Path(folder) / name for name in names if _NAME.fullmatch(name)), key=checkpoint_step)
 
 
 def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int, pinned: Collection[int] = ()) -> Path:
@@ -102,11 +110,21 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise DataError(f"{error}; {_offer(path)}") from error
     if not {"step", "state"} <= set(metadata):
         raise DataError(f"{path}: holds weights only; expected a checkpoint, as they lie in the folder checkpoints/")
+    try:
+        return _checkpoint(tensors, metadata)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(f"{path}: is no checkpoint of stepgrad ({error!r}); {_offer(path)}") from error
+
+
+def _checkpoint(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Checkpoint:
     parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")
         parts[part][rest] = tensor
-    return Checkpoint(int(metadata["step"]), state=json.loads(metadata["state"]), **parts)
+    state = json.loads(metadata["state"])
+    if not isinstance(state, dict):
+        raise TypeError(f"a state of {type(state).__name__}")
+    return Checkpoint(int(metadata["step"]), state=state, **parts)
 
 
 def _to_json(state: dict[str, Any]) -> str:

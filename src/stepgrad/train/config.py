@@ -47,6 +47,8 @@ class DataConfig:
     """VOC folders: the classes in the order of the labels; None: VOC's twenty."""
     flip: bool = True
     """Train on mirror images as well."""
+    images_outside: bool = False
+    """COCO files: let file names lead out of the data's folder."""
 
 
 @dataclass(frozen=True)
@@ -297,6 +299,8 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=hint, default=None)
     try:
+        if value is None and type(None) not in get_args(hint):
+            raise TypeError("the parser takes null for a value that was not given")
         return parser.parse_object({"value": value}).value
     except Exception as error:
         choices = [str(choice) for choice in get_args(hint)] if get_origin(hint) is Literal else []

@@ -25,7 +25,7 @@ from stepgrad.gradient.map_steps import ClassGradient, all_gradients
 from stepgrad.losses.map_loss import MAPLoss, Objective, check_l4, in_dtype, report_sums
 from stepgrad.metric._jit import explain_wait
 from stepgrad.metric.arrange import arrange
-from stepgrad.metric.batch import Batch, Target, make_batch
+from stepgrad.metric.batch import Batch, Target
 from stepgrad.train.collectives import DEFAULT_TIMEOUT, Channel, RankError, Traffic, average_gradients, is_alone
 from stepgrad.train.shards import Sizes, bytes_tensor, classes_of, pack, raw, sizes_of, tensor_bytes, unpack
 
@@ -99,7 +99,9 @@ class DistributedMAPLoss(MAPLoss):
         self.gradients, self.timeout, self.group = gradients, timeout, group
         self.traffic = Traffic()
 
-    def forward(self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]) -> Tensor:
+    def forward(
+        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None = None
+    ) -> Tensor:
         """The loss of the joined batch; arguments as for `MAPLoss`, of this process's images."""
         if is_alone(self.group):
             return super().forward(scores, boxes, targets)
@@ -117,7 +119,7 @@ class DistributedMAPLoss(MAPLoss):
         return _Scaled.apply(loss, float(channel.world)) if self.gradients == "averaged" else loss
 
     def _announce(
-        self, channel: Channel, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]
+        self, channel: Channel, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
     ) -> _Shard:
         """Check this process's part and tell the others its size; bad input on one process ends the call on all."""
         row = np.zeros(_FIRST_SIZE + 4 + channel.world, dtype=np.int64)
@@ -138,9 +140,9 @@ class DistributedMAPLoss(MAPLoss):
         return _Shard(batch, joined, sizes, bool(rows[:, _NEEDED].any()))
 
     def _checked(
-        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]
+        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
     ) -> tuple[Batch, Tensor]:
-        batch, flat = make_batch(scores, boxes, targets, self.num_classes), self._joined(scores)
+        batch, flat = self._read(scores, boxes, targets)
         if self.l4 is not None:
             check_l4(self.l4, batch.scores, flat.dtype)
         return batch, flat

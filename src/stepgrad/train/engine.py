@@ -6,25 +6,26 @@ the very steps the unbroken one would have taken.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stepgrad.errors import DataError, NonFiniteError, StepgradError
+from stepgrad.names import on_disk
 from stepgrad.train.build import build_model, enter_phase
 from stepgrad.train.checkpoint import Checkpoint, save_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
 from stepgrad.train.features import source_for
 from stepgrad.train.finish import finish_run, save_best, validate_best
-from stepgrad.train.inputs import Example, Order, open_split
+from stepgrad.train.inputs import Data, Example, Images, Order, find_split
 from stepgrad.train.interrupts import Interrupts, RunInterrupted, Stop
-from stepgrad.train.joined import open_training
+from stepgrad.train.joined import TrainingData, find_training, join_training
+from stepgrad.train.launch import launch, owning
 from stepgrad.train.optim import make_optimizer
 from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
 from stepgrad.train.progress import Progress, QuietProgress
@@ -33,6 +34,7 @@ from stepgrad.train.run_folder import RunFolder, load_into
 from stepgrad.train.run_log import open_log, versions
 from stepgrad.train.state import RunResult, State
 from stepgrad.train.step import Stepper
+from stepgrad.train.times import Times
 from stepgrad.train.validate import validate
 
 if TYPE_CHECKING:
@@ -44,20 +46,22 @@ __all__ = ["RunInterrupted", "RunResult", "resume", "train"]
 
 
 def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> RunResult:
-    """Train by `config` into the folder `out`, which must not hold a run yet."""
-    fabric = _launch(config)
+    """Train by `config` into the folder `out`, which must not hold a run yet nor be in use by another process."""
+    fabric = launch(config)
     folder = RunFolder(Path(out))
-    folder.check_free()
-    fabric.barrier()  # nobody begins before everybody has looked
-    return _Engine(config, folder, None, fabric, progress or QuietProgress()).run()
+    with owning(folder.path, fabric):
+        folder.check_free()
+        fabric.barrier()  # nobody begins before everybody has looked
+        return _Engine(config, folder, None, fabric, progress or QuietProgress()).run()
 
 
 def resume(out: str | Path, *, step: int | None = None, progress: Progress | None = None) -> RunResult:
     """Go on with the run in `out`, from its last checkpoint or that of an earlier `step`."""
     folder = RunFolder(Path(out))
     config = folder.config()
-    fabric = _launch(config)
-    return _Engine(config, folder, folder.checkpoint(step), fabric, progress or QuietProgress()).run()
+    fabric = launch(config)
+    with owning(folder.path, fabric):
+        return _Engine(config, folder, folder.checkpoint(step), fabric, progress or QuietProgress()).run()
 
 
 @dataclass(frozen=True)
@@ -96,15 +100,17 @@ class _Engine:
         progress: Progress,
     ) -> None:
         self.config, self.folder, self.fabric, self.progress = config, folder, fabric, progress
-        self.phases = _phases(config)
-        self.data, self.val = open_training(config.data, progress), open_split(config.data, "val", progress)
-        names = self.data.class_names
-        if names != self.val.dataset.class_names:
+        self.phases, self.times = _phases(config), Times()
+        train_images, val_images = find_training(config.data), find_split(config.data, "val")
+        names = train_images[0].dataset.class_names
+        if names != val_images.dataset.class_names:
             raise DataError(
-                f"Expected the same classes in both splits but got {names} and {self.val.dataset.class_names}."
+                f"Expected the same classes in both splits but got {names} and {val_images.dataset.class_names}."
             )
         self.state = State.of(checkpoint) if checkpoint else State(class_names=list(names))
         self.model = self._model(checkpoint)
+        with self.times.of("windows"):  # after all that can go wrong at once, since a search may take hours
+            self.data, self.val = self._with_windows(train_images, val_images)
         if fabric.is_global_zero:
             folder.create(config)
         fabric.to_device(self.model)
@@ -112,9 +118,17 @@ class _Engine:
         self.stepper = Stepper(fabric, self.model, config.run.seed, half, config.run.timeout)
         self.restored = checkpoint.optimizer if checkpoint else {}
         self.saved = (self.state.step, self.state.validated)
-        cache = Path(config.run.feature_cache or folder.path / "features")
+        named = config.run.feature_cache
+        cache = Path(on_disk(named)) if named else folder.path / "features"
         self.source = source_for(self.model, cache, f"{self.fabric.device.type} {config.run.precision}")
         self.order = Order(len(self.data), config.data.flip, config.run.seed)
+
+    def _with_windows(self, train_images: list[Images], val_images: Images) -> tuple[TrainingData, Data]:
+        """Windows that are named come first: a wrong name shows at once."""
+        if val_images.windows is not None:
+            val = val_images.with_windows(self.progress)
+            return join_training(train_images, self.config.data, self.progress), val
+        return join_training(train_images, self.config.data, self.progress), val_images.with_windows(self.progress)
 
     def _model(self, checkpoint: Checkpoint | None) -> FastRCNN:
         weights = self.config.model.weights if checkpoint is None else None
@@ -139,8 +153,10 @@ class _Engine:
             if state.validated < state.step:  # an interrupt cut the last validation short
                 self._pause(None)
             self.fabric.barrier()  # until the best weights are written
-            evaluator = validate_best(self.config, self.folder, self.model, self.val, self.source, self.progress)
-            return finish_run(self.config, self.folder, evaluator, self.val.dataset, state, self.log)
+            with self.times.of("the best step's evaluation and the report"):
+                evaluator = validate_best(self.config, self.folder, self.model, self.val, self.source, self.progress)
+                result = finish_run(self.config, self.folder, evaluator, self.val.dataset, state, self.log)
+            return replace(result, seconds=self.times.seconds)
 
     def _run_phase(self, phase: _Phase) -> None:
         """The steps of one phase: load, step, and now and then validate and save."""
@@ -152,9 +168,11 @@ class _Engine:
         batch = self._load(phase, state.step)
         while state.step < phase.end:
             with self._saved_on_error(optimizer):
-                examples = batch.result()
+                with self.times.of("waiting for images and features"):
+                    examples = batch.result()
                 batch = self._load(phase, state.step + 1)
-                line = self._step(phase, optimizer, examples)
+                with self.times.of("training steps"):
+                    line = self._step(phase, optimizer, examples)
             state.step += 1
             state.seconds += line["seconds"]
             line = {"kind": "train", "step": state.step, "phase": phase.name, **line, "seconds": state.seconds}
@@ -224,7 +242,8 @@ class _Engine:
         protocols = [self.config.protocol, *self.config.also_report]
         alone = self.fabric.world_size == 1  # several processes leave a validation together, or not at all
         between = self.interrupts.check if alone else lambda: None
-        evaluator = validate(self.model, self.val, protocols, self.progress, self.source, between)
+        with self.times.of("validation"):
+            evaluator = validate(self.model, self.val, protocols, self.progress, self.source, between)
         line, result = state.validation_line(evaluator.compute(), self._phase_name())
         state.validated = state.step
         self.log.write(line)
@@ -269,19 +288,3 @@ class _Engine:
             if self.state.step > 0:
                 self._save(optimizer)
             raise
-
-
-def _launch(config: TrainConfig) -> Fabric:
-    """Devices, precision and processes; under `torchrun` the number of processes is its own."""
-    from lightning_fabric import Fabric
-
-    run = config.run
-    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-    devices = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun else run.devices
-    nodes = int(os.environ["GROUP_WORLD_SIZE"]) if by_torchrun else 1
-    strategy = "ddp" if devices * nodes > 1 else "auto"
-    fabric = Fabric(
-        accelerator=run.accelerator, strategy=strategy, devices=devices, num_nodes=nodes, precision=run.precision
-    )
-    fabric.launch()
-    return fabric

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from stepgrad.data.files import WriteError
 from stepgrad.errors import DataError
+from stepgrad.names import to_utf8
 from stepgrad.train.weights_file import bytes_of, read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -40,8 +41,11 @@ class FeatureCache:
             return None  # names of files are shortened hashes
         from stepgrad.detector import Features  # brings torchvision, which a cache that is only named can do without
 
-        x, y = json.loads(facts["scale"])
-        return Features(tensors["map"], (x, y))
+        try:
+            x, y = json.loads(facts["scale"])
+            return Features(tensors["map"], (float(x), float(y)))
+        except (KeyError, ValueError, TypeError, RecursionError):
+            return None  # written by something else
 
     def put(self, key: str, features: Features) -> None:
         """Keep features under a key, instead of those that were there."""
@@ -56,7 +60,7 @@ class FeatureCache:
             warnings.warn(f"{error}; going on without keeping features", stacklevel=2)
 
     def _path(self, key: str) -> Path:
-        name = hashlib.sha256(key.encode()).hexdigest()[:32]
+        name = hashlib.sha256(to_utf8(key)).hexdigest()[:32]
         return self.folder / name[:2] / f"{name}.safetensors"
 
 

@@ -13,8 +13,9 @@ from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.train.config import TrainConfig, to_dict
 from stepgrad.train.features import ImageSource
 from stepgrad.train.inputs import Data
+from stepgrad.train.log_file import finite
 from stepgrad.train.progress import Progress
-from stepgrad.train.run_folder import RunFolder, finite, load_into
+from stepgrad.train.run_folder import RunFolder, load_into
 from stepgrad.train.run_log import NoLog, RunLog
 from stepgrad.train.state import RunResult, State
 from stepgrad.train.validate import best_thresholds, validate

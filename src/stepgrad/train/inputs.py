@@ -16,10 +16,11 @@ from torch import Tensor
 
 from stepgrad.data import DetectionDataset, Proposals, generate_proposals, load_dataset, load_proposals
 from stepgrad.data.base import Target
-from stepgrad.data.proposals.generate import default_folder
+from stepgrad.data.proposals.generate import default_folder, missing_windows
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.data.voc import VOCDataset, folder_name
 from stepgrad.errors import ConfigError, DataError
+from stepgrad.names import on_disk, to_utf8
 from stepgrad.train.config import DataConfig
 from stepgrad.train.progress import Progress, QuietProgress
 
@@ -90,7 +91,7 @@ def choose_windows(windows: Tensor, most: int | None, key: str, best_first: bool
         return windows
     if best_first:
         return windows[:most]
-    generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+    generator = torch.Generator().manual_seed(zlib.crc32(to_utf8(key)))
     return windows[torch.randperm(len(windows), generator=generator)[:most].sort().values]
 
 
@@ -113,9 +114,48 @@ def mirrored_boxes(boxes: Tensor, width: float) -> Tensor:
     return torch.stack([width - x2, y1, width - x1, y2], dim=-1)
 
 
-def open_split(config: DataConfig, part: str, progress: Progress | None = None) -> Data:
-    """The training (`part="train"`) or validation (`"val"`) data of a config."""
-    progress = progress or QuietProgress()
+@dataclass(frozen=True)
+class Images:
+    """`count` images of a dataset from the one numbered `first`, whose windows have not been looked for yet."""
+
+    dataset: DetectionDataset
+    count: int
+    first: int
+    windows: str | None
+    """Where the windows are; None: they are searched for."""
+    max_windows: int | None
+
+    @property
+    def indices(self) -> range:
+        """The numbers of the images in their dataset."""
+        return range(self.first, self.first + self.count)
+
+    def with_windows(self, progress: Progress | None = None) -> Data:
+        """The images ready for use; a search may take hours, so everything that can be wrong is best checked before."""
+        progress = progress or QuietProgress()
+        proposals = self._searched(progress) if self.windows is None else self._named(self.windows)
+        return Data(self.dataset, proposals, self.count, self.max_windows, self.first)
+
+    def _named(self, source: str) -> Proposals:
+        return load_proposals(_own_folder(source, self.dataset), self.dataset, verify=False, indices=self.indices)
+
+    def _searched(self, progress: Progress) -> Proposals:
+        folder = default_folder(self.dataset, "fast")
+        missing = missing_windows(self.dataset, folder, indices=self.indices)
+        if missing:
+            progress.say(f"windows of {self.dataset.name}: {folder} has those of {self.count - len(missing)} images")
+            with progress.stage("searching windows", len(missing)) as tick:
+                workers = os.cpu_count() or 1
+                outcome = generate_proposals(
+                    self.dataset, folder, workers=workers, progress=tick, indices=missing, say=progress.say
+                )
+            if outcome.failed:
+                raise DataError(f"{len(outcome.failed)} images could not be searched, first: {outcome.failed[0]}")
+        return load_proposals(folder, self.dataset, verify=False, indices=self.indices)
+
+
+def find_split(config: DataConfig, part: str) -> Images:
+    """The training (`part="train"`) or validation (`"val"`) images of a config."""
     is_val = part == "val"
     path = (config.val_path or config.path) if is_val else config.path
     windows = (config.val_windows or config.windows) if is_val else config.windows
@@ -125,7 +165,12 @@ def open_split(config: DataConfig, part: str, progress: Progress | None = None) 
         raise ConfigError(
             f"data.{part}: expected one split here but got {split!r}; only training takes several at once."
         )
-    return open_data(path, split, windows, limit, config.max_windows, config.class_names, progress)
+    return find_images(path, split, windows, limit, config.max_windows, config.class_names, config.images_outside)
+
+
+def open_split(config: DataConfig, part: str, progress: Progress | None = None) -> Data:
+    """The images of `find_split` with their windows."""
+    return find_split(config, part).with_windows(progress)
 
 
 def open_data(
@@ -136,28 +181,45 @@ def open_data(
     max_windows: int | None = None,
     class_names: Sequence[str] | None = None,
     progress: Progress | None = None,
+    images_outside: bool = False,
 ) -> Data:
-    """A dataset with its windows, which are searched for if none are named.
-
-    Args:
-        path: as for `load_dataset`.
-        split: the name of a split, or a part of one: `train[1000:1500]`.
-        windows: as for `load_proposals`.
-        limit: use only the first so many images.
-        max_windows: and at most so many windows of each.
+    """The images of `find_images` with their windows.
 
     >>> open_data("shapes", "val[10:30]").count
     20
     """
+    return find_images(path, split, windows, limit, max_windows, class_names, images_outside).with_windows(progress)
+
+
+def find_images(
+    path: str,
+    split: str | None,
+    windows: str | None = None,
+    limit: int | None = None,
+    max_windows: int | None = None,
+    class_names: Sequence[str] | None = None,
+    images_outside: bool = False,
+) -> Images:
+    """A dataset, or a part of it.
+
+    Args:
+        path: as for `load_dataset`.
+        split: the name of a split, or a part of one: `train[1000:1500]`.
+        windows: as for `load_proposals`; None: the built-in ones, or a search.
+        limit: use only the first so many images.
+        max_windows: and at most so many windows of each.
+        images_outside: as for `load_dataset`.
+    """
     name, first, end = parse_split(split)
-    dataset = load_dataset(path, name, class_names=class_names)
+    dataset = load_dataset(path, name, class_names=class_names, images_outside=images_outside)
     end = len(dataset) if end is None else min(end, len(dataset))
     if first >= end:
         raise DataError(f"{dataset.name}: has {len(dataset)} images, none of them in {split!r}.")
     if limit is not None and limit < 1:
         raise ConfigError(f"Expected at least one image of {dataset.name} but got a limit of {limit}.")
-    proposals = _windows_of(dataset, windows, progress or QuietProgress())
-    return Data(dataset, proposals, min(limit or end - first, end - first), max_windows, first)
+    if windows is None and isinstance(dataset, ShapesDataset):
+        windows = "built-in"
+    return Images(dataset, min(limit or end - first, end - first), first, windows, max_windows)
 
 
 def parse_split(split: str | None) -> tuple[str | None, int, int | None]:
@@ -173,24 +235,10 @@ def parse_split(split: str | None) -> tuple[str | None, int, int | None]:
     return name or None, int(first or 0), int(end) if end else None
 
 
-def _windows_of(dataset: DetectionDataset, source: str | None, progress: Progress) -> Proposals:
-    if source is None and isinstance(dataset, ShapesDataset):
-        source = "built-in"
-    if source is not None:
-        return load_proposals(_own_folder(source, dataset), dataset, verify=False)
-    folder = default_folder(dataset, "fast")
-    progress.say(f"windows of {dataset.name}: {folder} (selective search where there are none yet)")
-    with progress.stage("searching windows", len(dataset)) as tick:
-        outcome = generate_proposals(dataset, folder, workers=os.cpu_count() or 1, progress=tick)
-    if outcome.failed:
-        raise DataError(f"{len(outcome.failed)} images could not be searched, first: {outcome.failed[0]}")
-    return load_proposals(Path(folder), dataset, verify=False)
-
-
 def _own_folder(source: str, dataset: DetectionDataset) -> str:
     """Where `source` has a folder with the name of a VOC folder, its windows are there: `proposals/VOC2007`."""
     if isinstance(dataset, VOCDataset):
-        own = Path(source).expanduser() / folder_name(dataset.root)
+        own = Path(on_disk(source)).expanduser() / folder_name(dataset.root)
         return str(own) if own.is_dir() else source
     return source
 

@@ -9,7 +9,7 @@ from itertools import combinations
 from stepgrad.data.base import DetectionDataset
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.train.config import DataConfig
-from stepgrad.train.inputs import JOIN, Data, open_split
+from stepgrad.train.inputs import JOIN, Data, Images, find_split
 from stepgrad.train.progress import Progress
 
 
@@ -43,17 +43,30 @@ def open_training(config: DataConfig, progress: Progress | None = None) -> Train
     >>> len(data), data.find(105)[0].dataset.name, data.find(105)[1]
     (120, 'shapes val', 5)
     """
+    return join_training(find_training(config), config, progress)
+
+
+def find_training(config: DataConfig) -> list[Images]:
+    """The training images of a config, split by split, before any windows are looked for."""
     names: list[str | None] = [name.strip() for name in config.train.split(JOIN)] if config.train else [config.train]
     if "" in names:
         raise ConfigError(f"data.train: expected splits with {JOIN!r} between them but got {config.train!r}.")
     if len(names) == 1:
-        part = open_split(config, "train", progress)
-        return TrainingData([part], len(part))
-    parts = [open_split(replace(config, train=name, train_images=None), "train", progress) for name in names]
+        return [find_split(config, "train")]
+    parts = [find_split(replace(config, train=name, train_images=None), "train") for name in names]
     for one, other in combinations(parts, 2):
-        _check_fit(one, other)
+        _check_images(one, other)
+    _limited(sum(part.count for part in parts), config.train_images)
+    return parts
+
+
+def join_training(found: Sequence[Images], config: DataConfig, progress: Progress | None = None) -> TrainingData:
+    """The images of `find_training` with their windows."""
+    parts = [images.with_windows(progress) for images in found]
+    for one, other in combinations(parts, 2):
+        _check_windows(one, other)
     total = sum(len(part) for part in parts)
-    return TrainingData(parts, _limited(total, config.train_images))
+    return TrainingData(parts, total if len(parts) == 1 else _limited(total, config.train_images))
 
 
 def _limited(total: int, limit: int | None) -> int:
@@ -62,8 +75,8 @@ def _limited(total: int, limit: int | None) -> int:
     return min(total, limit or total)
 
 
-def _check_fit(one: Data, other: Data) -> None:
-    """Raise DataError unless classes agree, no image is in both, and windows of images with the same id stay apart."""
+def _check_images(one: Images, other: Images) -> None:
+    """Raise DataError unless classes agree and no image is in both."""
     a, b = one.dataset, other.dataset
     if a.class_names != b.class_names:
         raise DataError(
@@ -73,6 +86,11 @@ def _check_fit(one: Data, other: Data) -> None:
     twice = _sources(one) & _sources(other)
     if twice:
         raise DataError(f"{min(twice)}: is in {a.name} and again in {b.name}; leave out one of the two.")
+
+
+def _check_windows(one: Data, other: Data) -> None:
+    """Raise DataError unless windows of images with the same id stay apart."""
+    a, b = one.dataset, other.dataset
     shared = _ids(a) & _ids(b)
     if shared and one.proposals.source == other.proposals.source:
         raise DataError(
@@ -81,8 +99,8 @@ def _check_fit(one: Data, other: Data) -> None:
         )
 
 
-def _sources(data: Data) -> set[str]:
-    return {data.dataset.source(data.first + i) for i in range(len(data))}
+def _sources(images: Images) -> set[str]:
+    return {images.dataset.source(index) for index in images.indices}
 
 
 def _ids(dataset: DetectionDataset) -> set[str]:

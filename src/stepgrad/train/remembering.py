@@ -22,8 +22,10 @@ class RememberingMAPLoss(DistributedMAPLoss):
         super().__init__(num_classes, **options)
         self.memory = memory
 
-    def forward(self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]) -> Tensor:
-        if self.memory.size_images == 0 or not torch.is_grad_enabled():
+    def forward(
+        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None = None
+    ) -> Tensor:
+        if targets is None or self.memory.size_images == 0 or not torch.is_grad_enabled():
             return super().forward(scores, boxes, targets)
         return self.memory(super().forward, scores, boxes, targets)
 

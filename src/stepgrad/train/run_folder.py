@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 import yaml
 
-from stepgrad.data.files import WriteError, write_whole
+from stepgrad.data.files import write_whole
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.train.checkpoint import Checkpoint, checkpoint_step, list_checkpoints, load_checkpoint
 from stepgrad.train.config import TrainConfig, from_dict, to_dict
+from stepgrad.train.log_file import read_log
 from stepgrad.train.weights_file import load_weights
+from stepgrad.train.yaml_text import load_yaml
 
 if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN
+
+
+_CONFIG_BACK = "restore it from a copy, or write the config of the run anew: `stepgrad train ... --print_config`"
 
 
 @dataclass(frozen=True)
@@ -69,16 +73,24 @@ class RunFolder:
     def config(self) -> TrainConfig:
         """The config of the run, as resolved when it began."""
         try:
-            content = yaml.safe_load(self.config_file.read_text())
+            content = load_yaml(self.config_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise DataError(
                 f"{self.path}: is no run folder (it has no config.yaml); pass the --out of a training run"
             ) from None
-        except yaml.YAMLError as error:
-            raise DataError(f"{self.config_file}: is damaged ({error}); restore it from a copy") from error
+        except OSError as error:
+            raise DataError(f"{self.config_file}: cannot be read ({error.strerror}); {_CONFIG_BACK}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise DataError(f"{self.config_file}: is damaged ({reason}); {_CONFIG_BACK}") from error
         if not isinstance(content, Mapping):
-            raise DataError(f"{self.config_file}: expected keys and values but got {type(content).__name__}")
-        return from_dict(content)
+            raise DataError(
+                f"{self.config_file}: expected keys and values but got {type(content).__name__}; {_CONFIG_BACK}"
+            )
+        try:
+            return from_dict(content)
+        except ConfigError as error:
+            raise ConfigError(f"{self.config_file}: {error}") from error
 
     def checkpoint(self, step: int | None = None) -> Checkpoint | None:
         """The newest checkpoint, or that of a step; None if the run was stopped before its first."""
@@ -94,56 +106,6 @@ class RunFolder:
     def history(self) -> list[dict[str, Any]]:
         """The lines of the log."""
         return read_log(self.log_file)
-
-
-class Log:
-    """JSON lines on disk, each flushed when written."""
-
-    def __init__(self, path: Path, length: int = 0) -> None:
-        """Go on after `length` bytes; what stands behind belongs to steps that will be taken again."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self._file = open(path, "ab")  # noqa: SIM115
-        self._file.truncate(min(length, self._file.tell()))
-
-    def write(self, line: Mapping[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(finite(line), allow_nan=False).encode() + b"\n")
-            self._file.flush()
-        except OSError as error:
-            raise WriteError(
-                f"{self.path}: cannot be written ({error.strerror}); make room and resume the run"
-            ) from error
-
-    def sync(self) -> int:
-        """Put the lines on the disk itself; returns the length in bytes."""
-        os.fsync(self._file.fileno())
-        return os.fstat(self._file.fileno()).st_size
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log; one cut short by a crash is left out."""
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-
-
-def finite(value: Any) -> Any:
-    """The same, with None for every number that JSON cannot hold.
-
-    >>> finite({"a": float("nan"), "b": [1.0, float("inf")]})
-    {'a': None, 'b': [1.0, None]}
-    """
-    if isinstance(value, Mapping):
-        return {key: finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(entry) for entry in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    return value
 
 
 @dataclass(frozen=True)
@@ -175,10 +137,11 @@ def open_run(folder: str | Path, checkpoint: str | int = "best") -> Run:
     else:
         tensors, facts = _of_step(run, checkpoint)
     names = tuple(facts["class_names"])
+    thresholds = facts.get("thresholds") or {}
     model = build_model(config, len(names), weights=None)
     load_into(model, tensors, str(folder))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Run(run.path, config, model.eval(), names, int(facts["step"]), facts.get("thresholds") or {})
+    return Run(run.path, config, model.eval(), names, facts["step"], thresholds)
 
 
 def _best(run: RunFolder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -188,7 +151,7 @@ def _best(run: RunFolder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         tensors, metadata = load_weights(run.best_file)
     except DataError as error:
         raise DataError(f"{error}, or pass --checkpoint last") from error
-    return tensors, json.loads(metadata["stepgrad"])
+    return tensors, _facts(run.best_file, metadata.get("stepgrad", ""))
 
 
 def _of_step(run: RunFolder, which: str | int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -197,7 +160,22 @@ def _of_step(run: RunFolder, which: str | int) -> tuple[dict[str, torch.Tensor],
     found = run.checkpoint(None if which == "last" else int(which))
     if found is None:
         raise DataError(f"{run.path}: has no checkpoint yet; train on with `stepgrad train --resume {run.path}`")
-    return found.weights, {**found.state, "step": found.step}
+    return found.weights, _facts(run.checkpoints, json.dumps({**found.state, "step": found.step}))
+
+
+def _facts(source: Path, text: str) -> dict[str, Any]:
+    """What a file says of its run: class_names and step, and thresholds where it was validated."""
+    try:
+        facts = json.loads(text)
+        names, thresholds = facts["class_names"], facts.get("thresholds") or {}
+        sound = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+        sound = sound and type(facts["step"]) is int
+        sound = sound and all(isinstance(number, (int, float)) for number in thresholds.values())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        sound = False
+    if not sound:
+        raise DataError(f"{source}: does not say which classes and step it is of; was it written by `stepgrad train`?")
+    return dict(facts)
 
 
 def load_into(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], source: str) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import datetime
 import platform
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from stepgrad.train.run_folder import Log, RunFolder
+from stepgrad.data.files import WriteError, explain
+from stepgrad.names import visible
+from stepgrad.train.log_file import Log
+from stepgrad.train.run_folder import RunFolder
 from stepgrad.train.state import State
 
 PACKAGES = ("stepgrad", "torch", "torchvision", "numpy", "numba", "lightning-fabric")
@@ -35,20 +40,23 @@ class RunLog:
     """Writes each line to log.jsonl and its numbers to TensorBoard."""
 
     def __init__(self, folder: RunFolder, length: int, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         self.lines = Log(folder.log_file, length)
         purge = step + 1 if step else None  # events of steps that will be taken again are hidden
-        self.events = SummaryWriter(str(folder.events), purge_step=purge)
+        try:
+            self.events = _open_events(folder.events, purge)
+        except OSError as error:
+            self.lines.close()
+            raise WriteError(explain(folder.events, error)) from error
 
     def write(self, line: Mapping[str, Any]) -> None:
         self.lines.write(line)
-        for name, value in _scalars(line):
+        for name, value in _scalars(line) if self.events else ():
             self.events.add_scalar(name, value, line["step"])
 
     def sync(self) -> int:
         """Length of log.jsonl in bytes, all of it on the disk."""
-        self.events.flush()
+        if self.events:
+            self.events.flush()
         return self.lines.sync()
 
     def __enter__(self) -> RunLog:
@@ -58,7 +66,22 @@ class RunLog:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.lines.close()
-        self.events.close()
+        if self.events:
+            self.events.close()
+
+
+def _open_events(folder: Path, purge: int | None) -> Any:
+    """TensorBoard's writer; None where it cannot name the folder: it knows UTF-8 alone, and the C locale does not."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        warnings.warn(
+            f"{visible(folder)}: TensorBoard cannot write there in this locale; log.jsonl has it all", stacklevel=2
+        )
+        return None
+    return SummaryWriter(str(folder), purge_step=purge)
 
 
 class NoLog(RunLog):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepgrad.errors import DataError
 from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.train.checkpoint import Checkpoint
 
@@ -20,6 +21,13 @@ class RunResult:
     maps: dict[str, float]
     """mAP of the best checkpoint, by protocol."""
     report: Path | None
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time went since the run was started or resumed, by part of the work."""
+
+
+def _fits(value: Any, default: Any) -> bool:
+    """Whether a value is of the kind of its default; whole numbers are numbers."""
+    return isinstance(value, (int, float) if isinstance(default, float) else type(default)) and default is not None
 
 
 @dataclass
@@ -40,6 +48,14 @@ class State:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> State:
+        """The counters in a checkpoint, or a DataError if it holds something else."""
+        counters = {name: default for name, default in vars(cls()).items() if name != "step"}
+        wrong = [name for name, value in checkpoint.state.items() if not _fits(value, counters.get(name))]
+        if wrong:
+            raise DataError(
+                f"the checkpoint of step {checkpoint.step} has no sound {', '.join(wrong)}: another program or version "
+                "wrote it; start the run again in a new folder"
+            )
         return cls(step=checkpoint.step, **checkpoint.state)
 
     def validation_line(self, result: EvaluationResult, phase: str) -> tuple[dict[str, Any], EvaluationResult]:

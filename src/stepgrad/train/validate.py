@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from stepgrad.evaluation import Evaluator
-from stepgrad.evaluation.result import ClassResult, EvaluationResult
+from stepgrad.evaluation.best_f1 import best_cut
+from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.train.collectives import gather_objects, rank, world
 from stepgrad.train.features import ImageSource
 from stepgrad.train.inputs import Data
@@ -63,13 +63,5 @@ def validate(
 
 def best_thresholds(result: EvaluationResult) -> dict[str, float]:
     """By class, the score at which F1 is best; classes never found have none."""
-    found = {row.name: _best_threshold(row) for row in result.classes}
-    return {name: score for name, score in found.items() if score is not None}
-
-
-def _best_threshold(row: ClassResult) -> float | None:
-    curve = row.curve()
-    if row.objects == 0 or not (curve.recall > 0).any():
-        return None
-    f1 = 2 * curve.precision * curve.recall / np.maximum(curve.precision + curve.recall, 1e-12)
-    return float(curve.scores[int(np.argmax(f1))])
+    cuts = {row.name: best_cut(row.scores, row.verdicts[0], row.objects) for row in result.classes}
+    return {name: cut.threshold for name, cut in cuts.items() if cut.threshold is not None}

@@ -63,7 +63,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     trouble = _trouble(content)
     if trouble:
         raise DataError(f"{path}: {trouble}")
-    return _parse(content)
+    try:
+        return _parse(content)
+    except Exception as error:  # the digest is right, so somebody wrote it so; what is wrong may be anything
+        raise DataError(f"{path}: was not written by stepgrad: its header makes no sense ({error!r})") from error
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], durable: bool = True) -> None:
@@ -149,7 +152,7 @@ def _expected_size(content: Tensor) -> int | None:
         header = json.loads(content[8:start].numpy().tobytes())
         del header["__metadata__"]
         return max((start + int(place["data_offsets"][1]) for place in header.values()), default=start)
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
         return None
 
 
@@ -163,6 +166,8 @@ def _parse(content: Tensor) -> tuple[dict[str, Tensor], dict[str, str]]:
     header = json.loads(content[8:start].numpy().tobytes())
     metadata = header.pop("__metadata__")
     del metadata["digest"]
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise ValueError("metadata other than text")
     data = content[start:]
     return {name: _tensor(data, place) for name, place in header.items()}, metadata
 

@@ -7,24 +7,33 @@ from pathlib import Path
 
 import numpy as np
 
-from stepgrad.data.coco import candidate_folders, xyxy_from_xywh
+from stepgrad.data.coco import candidate_folders, image_file, outside, xyxy_from_xywh
 from stepgrad.data.coco_json import CocoFile, CocoImage, read_coco
 from stepgrad.data.doctor.entry import Entry, Records
 from stepgrad.data.problems import Problem, Report
 
 
-def examine_coco(path: Path, images: str | Path | None, need_images: bool, report: Report) -> Records:
+def examine_coco(
+    path: Path, images: str | Path | None, need_images: bool, images_outside: bool, report: Report
+) -> Records:
     """Read what can be read and report what cannot."""
     file = read_coco(path, report) or CocoFile([], {})
-    folder = _find_folder(path, file.images, images, report) if need_images and file.images else None
-    entries = [_entry(image, path, folder, file.categories, report) for image in file.images]
+    tried = [Path(images)] if images else candidate_folders(path)
+    folder = _find_folder(path, file.images, tried, report) if need_images and file.images else None
+    entries = []
+    for image in file.images:
+        picture = image_file(folder, image) if folder else None
+        problem = outside(path, image, [folder] if folder else tried, images)
+        if problem and need_images and not images_outside:
+            report(problem)
+            picture = None  # not even looked at
+        entries.append(_entry(image, path, picture, file.categories, report))
     return Records("COCO file", path.stem, entries, tuple(file.categories.values()))
 
 
-def _find_folder(path: Path, images: list[CocoImage], folder: str | Path | None, report: Report) -> Path | None:
+def _find_folder(path: Path, images: list[CocoImage], tried: list[Path], report: Report) -> Path | None:
     """The place that holds most of the images."""
-    tried = [Path(folder)] if folder else candidate_folders(path)
-    held = [sum((place / image.file_name).is_file() for image in images if image.file_name) for place in tried]
+    held = [sum(os.path.isfile(image_file(place, image)) for image in images if image.file_name) for place in tried]
     if max(held) == 0:
         places = ", ".join(os.path.relpath(place, path.parent) for place in tried)
         fix = "name their folder (--images), or examine the annotations alone (--need_images false)"
@@ -35,9 +44,8 @@ def _find_folder(path: Path, images: list[CocoImage], folder: str | Path | None,
     return tried[held.index(max(held))]
 
 
-def _entry(image: CocoImage, path: Path, folder: Path | None, categories: dict[int, str], report: Report) -> Entry:
-    picture = folder / image.file_name if folder else None
-    if picture and not picture.is_file():
+def _entry(image: CocoImage, path: Path, picture: Path | None, categories: dict[int, str], report: Report) -> Entry:
+    if picture and not os.path.isfile(picture):  # False for names too long for the disk, where pathlib raises
         fix = "restore the image, or take it out of the file"
         report(Problem(str(picture), f"no such image ({path.name}, image {image.id})", fix, "error", "image-missing"))
         picture = None

@@ -50,6 +50,7 @@ def examine(
     need_images: bool = True,
     proposals: str | Path | None = None,
     pixels: bool = True,
+    images_outside: bool = False,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Every problem of a dataset and a summary of what it holds; changes nothing.
@@ -62,6 +63,7 @@ def examine(
         need_images: False examines the annotations alone.
         proposals: windows to check against the images, as for `load_proposals`.
         pixels: False reads only the headers of the images: faster, but misses truncated ones.
+        images_outside: COCO: whether file names may lead out of the data's folder.
         progress: called now and then.
 
     >>> examine("shapes:val,length=5").errors
@@ -69,7 +71,7 @@ def examine(
     """
     located = locate(data, split)
     problems: list[Problem] = []
-    records = _read_records(located, str(data), class_names, images, need_images, problems.append)
+    records = _read_records(located, str(data), class_names, images, need_images, images_outside, problems.append)
     facts = _examine_images(records.entries, pixels, problems.append, progress or (lambda done, total: None))
     if proposals is not None:
         sizes = {entry.image_id: entry.size for entry in records.entries if entry.size}
@@ -88,12 +90,13 @@ def _read_records(
     class_names: Sequence[str] | None,
     images: str | Path | None,
     need_images: bool,
+    images_outside: bool,
     report: Report,
 ) -> Records:
     if located.kind == "voc":
         return examine_voc(located.path, located.split, class_names, need_images, report)
     if located.kind == "coco":
-        return examine_coco(located.path, images, need_images, report)
+        return examine_coco(located.path, images, need_images, images_outside, report)
     dataset = load_dataset(data, located.split)
     return Records("built-in set", dataset.name, _drawn_entries(dataset), dataset.class_names)
 

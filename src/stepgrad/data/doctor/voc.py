@@ -14,6 +14,7 @@ from stepgrad.data.problems import Problem, Report
 from stepgrad.data.voc import (
     CLASS_FILE,
     VOC_CLASSES,
+    annotation_file,
     check_names,
     image_ids,
     index_images,
@@ -33,7 +34,7 @@ def examine_voc(
     if split is None:
         ids = _check_lists(root, ids, report)
     images = _find_images(root, ids, split, report) if need_images else {}
-    read = {i: read_annotation(root / "Annotations" / f"{i}.xml", report) for i in ids}
+    read = {i: read_annotation(annotation_file(root, i), report) for i in ids}
     annotations = {image_id: annotation for image_id, annotation in read.items() if annotation}
     names = _check_classes(root, list(annotations.values()), class_names, report)
     entries = [_entry(image_id, annotation, images.get(image_id)) for image_id, annotation in annotations.items()]

@@ -11,7 +11,7 @@ from stepgrad.data.doctor.entry import Entry
 from stepgrad.data.images import file_fingerprint
 from stepgrad.data.problems import Complaints, Problem, Report
 from stepgrad.data.proposals import CachedProposals, Proposals
-from stepgrad.data.proposals.cache import WAY_OUT, misfit, record_path
+from stepgrad.data.proposals.cache import WAY_OUT, misfit
 from stepgrad.errors import DataError
 
 MANY = 10_000
@@ -59,7 +59,7 @@ def _read(proposals: Proposals, entry: Entry, name: str, report: Report) -> tupl
     """Where an image's windows are, and the windows; a cache says whether they are of this very image."""
     if not isinstance(proposals, CachedProposals):
         return proposals.source, proposals.windows(str(entry.image_id))
-    where, record = str(record_path(proposals.folder, entry.image_id)), proposals.record(entry.image_id)
+    where, record = str(proposals.path(entry.image_id)), proposals.record(entry.image_id)
     what = misfit(record, file_fingerprint(entry.image), name) if entry.image else None
     if what:
         report(Problem(where, what, WAY_OUT, "error", "windows-stale"))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import io
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset, ImageId
 from stepgrad.data.files import write_whole
+from stepgrad.data.proposals.imports import check_windows
+from stepgrad.data.proposals.npz import NUMBERS, TEXTS, read_arrays
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.errors import DataError
+from stepgrad.names import file_name, key_of, name_in
 
 SUFFIX = ".npz"
 WAY_OUT = "pass another folder (--out), or --overwrite true to make the windows again"
@@ -33,9 +34,18 @@ class Record:
 
 
 def record_path(folder: Path, image_id: ImageId) -> Path:
-    """The file of an image; slashes and the like in ids are escaped, and a leading dot, which would hide the file."""
-    name = quote(str(image_id), safe=" ")
-    return folder / ((f"%2E{name[1:]}" if name.startswith(".") else name) + SUFFIX)
+    """Where to write the windows of an image."""
+    return folder / f"{file_name(str(image_id))}{SUFFIX}"
+
+
+def record_files(folder: Path) -> dict[str, Path]:
+    """The files that are there, by `key_of` their image ids."""
+    found = [path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith(".")]
+    keys = {path: name_in(path.name.removesuffix(SUFFIX)) for path in found}
+    found.sort(
+        key=lambda path: path == record_path(folder, keys[path])
+    )  # of two, that under today's name comes last, wins
+    return {keys[path]: path for path in found}
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -54,13 +64,15 @@ def write_record(path: Path, record: Record) -> None:
 def read_record(path: Path) -> Record:
     """Read a record, or say what is wrong with it."""
     try:
-        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:  # NumPy leaves bad files open
-            texts = (str(file[key][()]) for key in ("settings", "fingerprint", "dataset"))
-            return Record(file["boxes"].reshape(-1, 4), *texts)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise DataError(f"{path}: is damaged or no proposal cache file ({error}); delete it and go on") from error
+        arrays = read_arrays(path, {"boxes": NUMBERS, "settings": TEXTS, "fingerprint": TEXTS, "dataset": TEXTS})
+        windows, texts = arrays.pop("boxes"), [str(text[()]) for text in arrays.values()]
+        if windows.size % 4:
+            raise DataError(f"{path}: expected windows (N, 4) but got {windows.shape}")
+        check_windows(windows.reshape(-1, 4), str(path))
+    except DataError as error:
+        what = str(error).removeprefix(f"{path}: ")
+        raise DataError(f"{path}: is damaged or no proposal cache file ({what}); delete it and go on") from error
+    return Record(windows.reshape(-1, 4), *texts)
 
 
 class CachedProposals(Proposals):
@@ -68,34 +80,35 @@ class CachedProposals(Proposals):
 
     def __init__(self, folder: str | Path) -> None:
         self.folder, self.source = Path(folder), str(folder)
-        names = (path.name for path in self.folder.glob(f"*{SUFFIX}") if not path.name.startswith("."))
-        self._keys = {unquote(name.removesuffix(SUFFIX)) for name in names}
-        if not self._keys:
+        self._files = record_files(self.folder)
+        if not self._files:
             raise DataError(f"{folder}: holds no proposal cache files; make them with `stepgrad propose`")
 
     def record(self, image_id: ImageId) -> Record:
         """All that is known about the windows of an image."""
-        if image_id not in self:
-            raise KeyError(image_id)
-        return read_record(record_path(self.folder, image_id))
+        return read_record(self.path(image_id))
+
+    def path(self, image_id: ImageId) -> Path:
+        """The file of an image; KeyError if there is none."""
+        return self._files[key_of(str(image_id))]
 
     def windows(self, key: str) -> NDArray[Any]:
         return self.record(key).windows
 
     def __contains__(self, image_id: object) -> bool:
-        return str(image_id) in self._keys
+        return key_of(str(image_id)) in self._files
 
     def __iter__(self) -> Iterator[ImageId]:
-        return iter(sorted(self._keys))
+        return iter(sorted(self._files))
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._files)
 
-    def check(self, dataset: DetectionDataset, verify: bool = True) -> None:
-        super().check(dataset, verify)
+    def check(self, dataset: DetectionDataset, verify: bool = True, indices: Sequence[int] | None = None) -> None:
+        super().check(dataset, verify, indices)
         if verify:
-            for index, image_id in enumerate(dataset.ids):
-                check_record(record_path(self.folder, image_id), dataset, index)
+            for index in range(len(dataset)) if indices is None else indices:
+                check_record(self.path(dataset.ids[index]), dataset, index)
 
 
 def misfit(record: Record, fingerprint: str, dataset: str, settings: str | None = None) -> str | None:

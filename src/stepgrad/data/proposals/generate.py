@@ -1,18 +1,19 @@
-"""Searching a whole dataset: in parallel, resumable, one file an image."""
+"""Searching a dataset: in parallel, resumable, one file per image, one process at a time in a folder."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +21,18 @@ from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.files import WriteError
-from stepgrad.data.proposals.cache import Record, check_record, record_path, write_record
+from stepgrad.data.locks import only_writer
+from stepgrad.data.proposals.cache import Record, check_record, record_files, record_path, write_record
 from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search, use_one_thread
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.data.voc import VOCDataset
 from stepgrad.errors import DataError
+from stepgrad.names import as_text, file_name, key_of
 
 Progress = Callable[[], None]
 """Called once for each image that is done."""
+Say = Callable[[str], None]
+"""Called with a line for whoever watches."""
 
 
 @dataclass
@@ -62,7 +67,7 @@ class Job:
 def default_folder(dataset: DetectionDataset, suffix: str) -> Path:
     """`proposals/VOC2012-fast`; the splits of a VOC folder share it, since no two images share an id."""
     name = dataset.root.resolve().name if isinstance(dataset, VOCDataset) else dataset.name
-    return Path("proposals") / re.sub(r"[^\w.-]+", "-", f"{name}-{suffix}")
+    return Path("proposals") / file_name(re.sub(r"[^\w.-]+", "-", as_text(f"{name}-{suffix}")))
 
 
 def generate_proposals(
@@ -72,20 +77,58 @@ def generate_proposals(
     workers: int = 1,
     overwrite: bool = False,
     progress: Progress | None = None,
+    *,
+    indices: Sequence[int] | None = None,
+    say: Say | None = None,
 ) -> Outcome:
     """Search every image of `dataset` that has no windows in `folder` yet.
 
     A file that is there is checked, not made again; one of another dataset or of other settings raises DataError
     before anything is written. An image that cannot be read is reported in the outcome and the rest goes on. Ctrl-C, a
-    crash or a full disk loses nothing that was done: call again to go on.
+    crash or a full disk loses nothing that was done: call again to go on. One process at a time searches for a folder; a
+    second one waits, and then has only to do what is still missing.
+
+    Args:
+        indices: search only the images of these numbers; None: all.
+        say: told for which process this one waits.
     """
     job = Job(dataset, Path(folder), settings or SearchSettings())
-    check_installed()
-    todo = list(range(len(dataset))) if overwrite else _not_cached(job)
-    outcome = Outcome(found=len(dataset) - len(todo))
-    tick = progress or (lambda: None)
-    for _ in range(outcome.found):
+    wanted = range(len(dataset)) if indices is None else indices
+    todo = list(wanted) if overwrite else _not_cached(job, wanted)
+    outcome, tick = Outcome(), progress or (lambda: None)
+    _count_found(outcome, len(wanted) - len(todo), tick)
+    if todo:
+        check_installed()
+        with _only_searcher(job.folder, say):
+            left = todo if overwrite else _not_cached(job, todo)  # whoever was waited for may have made some
+            _count_found(outcome, len(todo) - len(left), tick)
+            _search(job, left, workers, outcome, tick)
+    return outcome
+
+
+def missing_windows(
+    dataset: DetectionDataset,
+    folder: str | Path,
+    settings: SearchSettings | None = None,
+    indices: Sequence[int] | None = None,
+) -> list[int]:
+    """The numbers of the images that `generate_proposals` would search; raises DataError where it would."""
+    job = Job(dataset, Path(folder), settings or SearchSettings())
+    return _not_cached(job, range(len(dataset)) if indices is None else indices)
+
+
+def _only_searcher(folder: Path, say: Say | None) -> AbstractContextManager[None]:
+    """Two at once would search the same images, and could mix windows of different settings."""
+    return only_writer(folder, "wait for it, or pass another folder (--out)", wait=say or (lambda _: None))
+
+
+def _count_found(outcome: Outcome, count: int, tick: Progress) -> None:
+    outcome.found += count
+    for _ in range(count):
         tick()
+
+
+def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: Progress) -> None:
     results = _run_here(job, todo) if workers <= 1 else _run_in_processes(job, todo, min(workers, max(len(todo), 1)))
     with closing(results):  # stops the workers, whatever happens here
         for error in results:
@@ -94,15 +137,14 @@ def generate_proposals(
             else:
                 outcome.made += 1
             tick()
-    return outcome
 
 
-def _not_cached(job: Job) -> list[int]:
+def _not_cached(job: Job, indices: Sequence[int]) -> list[int]:
     """The images without a file; those with one must fit."""
-    todo = []
-    for index, image_id in enumerate(job.dataset.ids):
-        path = record_path(job.folder, image_id)
-        if path.exists():
+    todo, there = [], record_files(job.folder)
+    for index in indices:
+        path = there.get(key_of(str(job.dataset.ids[index])))
+        if path is not None:
             check_record(path, job.dataset, index, job.settings.to_json())
         else:
             todo.append(index)
@@ -132,8 +174,17 @@ def _start_worker(job: Job) -> None:
     """Ctrl-C goes to the parent alone, which stops its workers in good order."""
     global _worker_job
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     use_one_thread()
     _worker_job = job
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot stop its workers, which would wait for it for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(index: int) -> DataError | None:
@@ -182,20 +233,23 @@ def import_proposals(
     folder: str | Path,
     overwrite: bool = False,
     progress: Progress | None = None,
+    *,
+    say: Say | None = None,
 ) -> Outcome:
     """Write windows made elsewhere into a cache folder, so that from now on they are checked against their images."""
     proposals.check(dataset)
     job = Job(dataset, Path(folder), SearchSettings())
     settings = json.dumps({"method": "imported", "source": Path(proposals.source).name})
-    outcome = Outcome()
-    for index, image_id in enumerate(dataset.ids):
-        path = record_path(job.folder, image_id)
-        if path.exists() and not overwrite:
-            check_record(path, dataset, index, settings)
-            outcome.found += 1
-        else:
-            job.write(index, proposals.windows(str(image_id)), settings)
-            outcome.made += 1
-        if progress:
-            progress()
+    outcome, tick = Outcome(), progress or (lambda: None)
+    with _only_searcher(job.folder, say):
+        there = record_files(job.folder)
+        for index, image_id in enumerate(dataset.ids):
+            path = there.get(key_of(str(image_id)))
+            if path is not None and not overwrite:
+                check_record(path, dataset, index, settings)
+                outcome.found += 1
+            else:
+                job.write(index, proposals.windows(str(image_id)), settings)
+                outcome.made += 1
+            tick()
     return outcome

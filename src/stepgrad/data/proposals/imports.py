@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stepgrad.data.proposals.npz import IDS, NUMBERS, WHOLE_NUMBERS, read_arrays
 from stepgrad.data.proposals.windows import PackedProposals
 from stepgrad.data.voc_xml import continuous_from_devkit
 from stepgrad.errors import DataError, MissingDependencyError
@@ -17,20 +17,18 @@ def import_npz(path: str | Path) -> PackedProposals:
     """A packed file: `ids` (strings), `offsets` (one more than ids), `boxes` (x1 y1 x2 y2, continuous)."""
     path = Path(path)
     try:
-        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:  # NumPy leaves bad files open
-            missing = [key for key in ("ids", "offsets", "boxes") if key not in file]
-            if missing:
-                raise DataError(f"{path}: expected arrays ids, offsets and boxes but {', '.join(missing)} is missing")
-            ids, offsets, boxes = file["ids"], file["offsets"], file["boxes"]
+        arrays = read_arrays(path, {"ids": IDS, "offsets": WHOLE_NUMBERS, "boxes": NUMBERS})
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; make windows with `stepgrad propose`") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: is not a readable .npz file ({error}); download or make it again") from error
+    except DataError as error:
+        raise DataError(f"{error}; download or make it again") from error
+    ids, offsets, boxes = arrays["ids"], arrays["offsets"], arrays["boxes"]
     if boxes.ndim != 2 or boxes.shape[1] != 4 or ids.ndim != 1 or offsets.ndim != 1:
         shapes = f"{ids.shape}, {offsets.shape}, {boxes.shape}"
         raise DataError(f"{path}: expected ids (n,), offsets (n + 1,), boxes (N, 4) but got {shapes}; make it again")
+    if boxes.dtype.kind not in "iuf" or offsets.dtype.kind not in "iuf":
+        kinds = f"{offsets.dtype} and {boxes.dtype}"
+        raise DataError(f"{path}: expected offsets and boxes of numbers but got {kinds}; make it again")
     check_windows(boxes, str(path))
     return PackedProposals(ids.tolist(), offsets, boxes, str(path))
 
@@ -84,7 +82,9 @@ def _columns(cell: Any, path: Path) -> np.ndarray:
 
 
 def check_windows(boxes: np.ndarray, source: str) -> None:
-    """Refuse windows that are not finite or are reversed."""
+    """Refuse windows that are not finite or are reversed, in the single precision they are used in."""
+    with np.errstate(over="ignore"):
+        boxes = boxes.astype(np.float32)
     good = np.isfinite(boxes).all(axis=1) & (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     if not good.all():
         first = int(np.argmin(good))

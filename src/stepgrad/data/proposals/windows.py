@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from stepgrad.data.base import DetectionDataset, ImageId
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.errors import DataError
+from stepgrad.names import on_disk
 
 
 class Proposals(Mapping[ImageId, Tensor], ABC):
@@ -34,16 +35,18 @@ class Proposals(Mapping[ImageId, Tensor], ABC):
             raise KeyError(f"{self.source} has no windows of image {image_id!r}") from None
         return torch.from_numpy(windows.astype(np.float32).reshape(-1, 4))
 
-    def missing(self, dataset: DetectionDataset) -> list[ImageId]:
-        """The images of a dataset without a record."""
-        return [image_id for image_id in dataset.ids if image_id not in self]
+    def missing(self, dataset: DetectionDataset, indices: Sequence[int] | None = None) -> list[ImageId]:
+        """The images of a dataset, or those numbered `indices`, without a record."""
+        ids = dataset.ids if indices is None else [dataset.ids[index] for index in indices]
+        return [image_id for image_id in ids if image_id not in self]
 
-    def check(self, dataset: DetectionDataset, verify: bool = True) -> None:
-        """Raise DataError unless every image of the dataset has windows that were made for it."""
-        missing = self.missing(dataset)
+    def check(self, dataset: DetectionDataset, verify: bool = True, indices: Sequence[int] | None = None) -> None:
+        """Raise DataError unless every image of the dataset, or of `indices`, has windows that were made for it."""
+        missing = self.missing(dataset, indices)
         if missing:
+            count = len(dataset if indices is None else indices)
             raise DataError(
-                f"{self.source}: has no windows for {len(missing)} of the {len(dataset)} images of {dataset.name}, "
+                f"{self.source}: has no windows for {len(missing)} of the {count} images of {dataset.name}, "
                 f"first {missing[0]!r}; make them with `stepgrad propose`, or pass the windows of this dataset"
             )
 
@@ -109,7 +112,12 @@ class ShapesProposals(Proposals):
         return len(self.dataset)
 
 
-def load_proposals(source: str | Path, dataset: DetectionDataset | None = None, verify: bool = True) -> Proposals:
+def load_proposals(
+    source: str | Path,
+    dataset: DetectionDataset | None = None,
+    verify: bool = True,
+    indices: Sequence[int] | None = None,
+) -> Proposals:
     """The windows at `source`, checked against `dataset` where one is given.
 
     Args:
@@ -117,10 +125,11 @@ def load_proposals(source: str | Path, dataset: DetectionDataset | None = None, 
             selective_search_data `.mat` files, or `built-in` for those of `shapes`.
         dataset: raise DataError unless the windows were made for these images.
         verify: compare the bytes of every image with the cache's fingerprint; False compares only that a record exists.
+        indices: only the images of these numbers need windows; None: all.
     """
     proposals = _open(source, dataset)
     if dataset is not None:
-        proposals.check(dataset, verify)
+        proposals.check(dataset, verify, indices)
     return proposals
 
 
@@ -132,7 +141,7 @@ def _open(source: str | Path, dataset: DetectionDataset | None) -> Proposals:
         if not isinstance(dataset, ShapesDataset):
             raise DataError("Only `shapes` has built-in windows; make some for this dataset with `stepgrad propose`")
         return ShapesProposals(dataset)
-    path = Path(source).expanduser()
+    path = Path(on_disk(str(source))).expanduser()
     if path.is_dir():
         return CachedProposals(path)
     if path.suffix == ".npz":

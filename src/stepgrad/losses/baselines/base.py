@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from stepgrad.errors import ConfigError, NonFiniteError, one_of
+from stepgrad.errors import ConfigError, NonFiniteError, one_of, positive_number, real_number, whole_number
 from stepgrad.losses.baselines.windows import LEFT_OUT, NEGATIVE, POSITIVE, window_labels
 from stepgrad.losses.map_loss import WithGradient, in_dtype, loss_precision
 from stepgrad.metric._jit import explain_wait
@@ -57,16 +57,14 @@ class RankingBaseline(nn.Module):
     ) -> None:
         super().__init__()
         one_of("absent_classes", absent_classes, ["zero", "skip"])
-        if num_classes < 1:
-            raise ConfigError(f"Expected num_classes to be at least 1 but got {num_classes!r}.")
-        if not 0.0 < match_threshold <= 1.0:
+        self.num_classes = whole_number("num_classes", num_classes, least=1)
+        if not 0.0 < real_number("match_threshold", match_threshold) <= 1.0:
             raise ConfigError(f"Expected match_threshold in (0, 1] but got {match_threshold!r}.")
         if grey_zone is not None and not 0.0 < grey_zone < match_threshold:
             raise ConfigError(
                 f"Expected grey_zone to be None or between 0 and match_threshold={match_threshold} but got {grey_zone!r}."
             )
-        self.num_classes, self.absent_classes = num_classes, absent_classes
-        self.match_threshold, self.grey_zone = match_threshold, grey_zone
+        self.absent_classes, self.match_threshold, self.grey_zone = absent_classes, match_threshold, grey_zone
         self.metrics: dict[str, Any] = {}
 
     def of_list(self, positives: Tensor, negatives: Tensor) -> ListLoss:
@@ -152,8 +150,7 @@ def average_precision(positives: Tensor, negatives: Tensor) -> Tensor:
 def check_positive(**options: float) -> None:
     """Raise ConfigError unless every option is a finite number > 0."""
     for name, number in options.items():
-        if not (math.isfinite(number) and number > 0.0):
-            raise ConfigError(f"Expected {name} to be a finite number > 0 but got {number!r}.")
+        positive_number(name, number)
 
 
 def row_chunks(rows: int, columns: int, most: int = 1_000_000) -> Iterator[slice]:

@@ -1,0 +1,46 @@
+"""What the commands print with: no name that came from data commands the terminal or is taken for markup."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from io import TextIOWrapper
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
+from rich.segment import Segment
+
+from stepgrad.names import visible
+
+
+def shown(value: object) -> str:
+    r"""A name, a path or a message inside text with markup: brackets mean nothing, control characters are seen.
+
+    >>> print(shown("[red]dog\x1b[31m\n"))
+    \[red]dog\x1b[31m\n
+    """
+    return escape(visible(value))
+
+
+class Terminal(Console):
+    """A console on which control characters are seen rather than obeyed, in whatever is printed."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, emoji=False, **options)  # a class may be called :dog:
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The pieces of what is printed: styles and lines are rich's own, the text in them is not."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(_visible_lines(segment.text), segment.style)
+
+
+def _visible_lines(text: str) -> str:
+    return "\n".join(visible(line) for line in text.split("\n"))
+
+
+def write_what_it_can() -> None:
+    """Characters that the terminal's encoding lacks become escapes such as `\\xf6` instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,96 @@
+"""Tensors whose numbers can be read: the one door to every loss, layer and metric.
+
+Steps are found by kernels outside of torch that read plain numbers. Inside one of torch's function transforms (torch.func,
+vmap, forward-mode derivatives) a tensor stands for others that do not exist yet, and has none to read.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from stepgrad.errors import InputError, UnsupportedTransformError
+
+_WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
+
+def refuse_unreadable(*given: object) -> None:
+    """Raise unless every tensor among the arguments is dense, holds plain numbers, and is of a type torch calculates with.
+
+    >>> refuse_unreadable(torch.zeros(2), None)
+    >>> refuse_unreadable(torch.zeros(2, device="meta"))
+    Traceback (most recent call last):
+    stepgrad.errors.InputError: Expected a tensor with numbers but got one on the meta device, which has none.
+    """
+    if torch.compiler.is_compiling():  # the compiler's own stand-ins are no transform, and cannot be asked
+        return
+    for tensor in given:
+        if isinstance(tensor, Tensor):
+            _refuse_transforms(tensor)
+            _refuse_kinds(tensor)
+
+
+def tensor_of(given: object, image: object, name: str) -> Tensor:
+    """What a user handed in for an image as a tensor of real numbers; raises InputError that names both.
+
+    >>> tensor_of([1, 2], image=7, name="targets['labels']")
+    tensor([1, 2])
+    >>> tensor_of("cat", image=7, name="targets['labels']")
+    Traceback (most recent call last):
+    stepgrad.errors.InputError: image 7: expected targets['labels'] to be a tensor, or numbers for one, but got str.
+    """
+    if not isinstance(given, Tensor):
+        try:
+            given = torch.as_tensor(given)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise InputError(
+                f"image {image}: expected {name} to be a tensor, or numbers for one, but got {type(given).__name__}."
+            ) from error
+    if given.is_complex():
+        raise InputError(f"image {image}: expected {name} to be of a real dtype but got {given.dtype}.")
+    try:
+        refuse_unreadable(given)
+        return widened(given)
+    except InputError as error:
+        raise InputError(f"image {image}: {name}: {error}") from None
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """The same numbers; those of torch's wide unsigned types, which it cannot join with any other integers, as int64.
+
+    >>> widened(torch.tensor([7], dtype=torch.uint16)).dtype
+    torch.int64
+    """
+    if tensor.dtype not in _WIDE_UNSIGNED:
+        return tensor
+    signed = tensor.to(torch.int64)
+    if bool((signed < 0).any()):
+        raise InputError("Expected whole numbers below 2**63 but got larger ones in a tensor of torch.uint64.")
+    return signed
+
+
+def _refuse_transforms(tensor: Tensor) -> None:
+    if _is_wrapped(tensor) or forward_ad.unpack_dual(tensor).tangent is not None:
+        raise UnsupportedTransformError(
+            "Expected a tensor of plain numbers but got one inside torch.func.grad, vmap, jvp or another transform of "
+            "torch.func, or a dual number of forward-mode derivatives: steps are found by kernels outside of torch, "
+            "which a transform cannot follow. Call loss.backward() or torch.autograd.grad in place of torch.func.grad, "
+            "and loop over examples in place of vmap; there are no forward-mode or second derivatives."
+        )
+
+
+def _is_wrapped(tensor: Tensor) -> bool:
+    """Whether a transform of torch.func, or the vmap behind `is_grads_batched`, is at work. Torch says so in private only."""
+    ask = torch._C._functorch
+    return bool(ask.is_functorch_wrapped_tensor(tensor) or ask.is_legacy_batchedtensor(tensor))
+
+
+def _refuse_kinds(tensor: Tensor) -> None:
+    if tensor.is_meta:
+        raise InputError("Expected a tensor with numbers but got one on the meta device, which has none.")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "nested tensors" if tensor.is_nested else tensor.layout
+        raise InputError(f"Expected a dense tensor but got one of {kind}; call to_dense() first.")
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        raise InputError(f"Expected a tensor of at least 16 bits a number but got {tensor.dtype}; call float() first.")

@@ -1,0 +1,84 @@
+"""The mutation runner: its faults are faults, and every file has tests. The run itself is nightly."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.__main__ import FOLDERS
+from tests.mutation.concerned import CONCERNED, concerned
+from tests.mutation.mutants import all_mutants, mutants_of, mutated
+from tests.mutation.worker import PACKAGE, ROOT
+
+SOURCE = '''
+def bounded(x: int | None, most: int = 3) -> int:
+    """Text with 1 < 2."""
+    total = 0
+    if x is None:
+        raise ValueError(f"{1 + 2}")
+    while total < most and x > 0:
+        total += max(x, 1)
+    return -total
+'''
+CHANGES = {
+    *("3 -> 4", "3 -> 2", "0 -> 1", "0 -> -1", "1 -> 2", "1 -> 0"),
+    *("x is None -> x is not None", "total < most -> total <= most", "x > 0 -> x >= 0"),
+    "total < most and x > 0 -> total < most or x > 0",
+    "total += max(x, 1) -> total -= max(x, 1)",
+    "total += max(x, 1) -> pass",
+    *("max(x, 1) -> min(x, 1)", "max(x, 1) -> x", "-total -> total"),
+}
+
+
+def test_faults_are_those_of_the_code_and_not_of_its_words() -> None:
+    found = {" ".join(m.change.split()) for m in mutants_of("a.py", SOURCE)}
+    assert found >= CHANGES
+    assert {change.split(" ")[0] for change in found - CHANGES} == {"if", "while"}  # conditions turned round
+
+
+def test_every_fault_changes_the_program() -> None:
+    clean = ast.unparse(ast.parse(SOURCE))
+    programs = [mutated(m, SOURCE) for m in mutants_of("a.py", SOURCE)]
+    assert clean not in programs
+    assert len(set(programs)) == len(programs)
+
+
+def test_every_file_has_tests_that_exist() -> None:
+    for file in {m.file for m in all_mutants(PACKAGE, FOLDERS)}:
+        assert all((ROOT / test.split("::")[0]).exists() for test in concerned(file)), file
+    files = [str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")]
+    assert all(any(file.startswith(start) for file in files) for start in CONCERNED)
+
+
+def test_a_fault_that_matters_is_found_and_the_file_on_disk_stays(tmp_path: Path) -> None:
+    source = (PACKAGE / "metric/boxes.py").read_bytes()
+    words = [sys.executable, "-m", "tests.mutation", "--count", "3", "--only", "metric/boxes.py"]
+    run = subprocess.run([*words, "--out", str(tmp_path / "r.jsonl")], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "all: 3 of 3 killed" in run.stdout
+    again = subprocess.run([*words, "--out", str(tmp_path / "r.jsonl")], cwd=ROOT, capture_output=True, text=True)
+    assert "clean:" not in again.stdout  # all known: nothing is run twice
+    assert (PACKAGE / "metric/boxes.py").read_bytes() == source
+
+
+@pytest.mark.nightly
+def test_nine_of_ten_faults_are_found(tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "tests.mutation",
+        "--count",
+        "300",
+        "--seed",
+        "0",
+        "--out",
+        str(tmp_path / "r.jsonl"),
+    ]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    (line,) = [line for line in run.stdout.splitlines() if line.startswith("all:")]
+    assert float(line.split(", ")[1].split()[0]) >= 90.0, run.stdout

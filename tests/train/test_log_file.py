@@ -1,0 +1,67 @@
+"""A damaged log costs its damaged lines, and never a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepgrad.data.files import WriteError
+from stepgrad.train.log_file import Log, read_log
+
+
+def line(step: int) -> dict[str, object]:
+    return {"kind": "train", "step": step}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log of three steps."""
+    log = Log(tmp_path / "log.jsonl")
+    for step in (1, 2, 3):
+        log.write(line(step))
+    log.close()
+    return tmp_path / "log.jsonl"
+
+
+@pytest.mark.parametrize("damage", [b'{"kind": "tr', b"", b"\0" * 30, b"\xff\xfe", b"[1]", b'{"kind": "train"}', b"7"])
+def test_damaged_lines_are_left_out_with_one_warning_that_numbers_them(path: Path, damage: bytes) -> None:
+    first, *others = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([first, damage, *others, damage, b""]))
+    with pytest.warns(UserWarning, match=r"log\.jsonl: damaged lines are left out: 2, 5 \(2 of 5\)") as told:
+        assert read_log(path) == [line(1), line(2), line(3)]
+    assert len(told) == 1
+
+
+def test_a_line_that_is_being_written_is_left_out_silently(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+    assert read_log(path) == [line(1), line(2)]
+
+
+@pytest.mark.parametrize("length", [10**6, 55])
+def test_a_last_line_cut_short_is_told_once_and_overwritten_when_the_run_goes_on(path: Path, length: int) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.warns(UserWarning, match="its last line was cut short and is left out") as told:
+        log = Log(path, length)
+    assert len(told) == 1
+    kept = read_log(path)
+    log.write(line(9))
+    log.close()
+    assert read_log(path) == [*kept, line(9)]
+
+
+def test_a_run_goes_on_after_the_lines_of_the_steps_it_has_taken(path: Path) -> None:
+    length = path.read_bytes().index(b"\n") + 1
+    log = Log(path, length)
+    log.write(line(2))
+    assert log.sync() == 2 * length
+    log.close()
+    assert read_log(path) == [line(1), line(2)]
+
+
+def test_a_folder_in_the_place_of_the_log_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").mkdir()
+    with pytest.raises(WriteError, match=r"log\.jsonl: cannot be written \(Is a directory\); move away"):
+        Log(tmp_path / "log.jsonl")
+    with pytest.warns(UserWarning, match=r"log\.jsonl: cannot be read"):
+        assert read_log(tmp_path / "log.jsonl") == []
