@@ -12,6 +12,7 @@ __version__ = "0.1.0"  # the one place: pyproject.toml reads it from here
 
 if TYPE_CHECKING:
     from stepgrad import errors as errors
+    from stepgrad import reference as reference
     from stepgrad.detector import FastRCNN as FastRCNN
     from stepgrad.evaluation import Evaluator as Evaluator
     from stepgrad.gradient.box_steps import BoxMethod as BoxMethod
@@ -103,12 +104,13 @@ _HOME = {
     "sde": "gradient.estimators",
     "step_function": "steps.torch_function",
 }
-__all__ = [*_HOME, "errors"]  # the table above is the list; names, and the module of errors to catch
+_MODULES = ("errors", "reference")  # what to catch, and what to read
+__all__ = [*_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("stepgrad.errors")
+    if name in _MODULES:
+        return import_module(f"stepgrad.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'stepgrad' has no attribute {name!r}")
     value = getattr(import_module(f"stepgrad.{_HOME[name]}"), name)

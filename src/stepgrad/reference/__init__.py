@@ -17,3 +17,31 @@ Read in this order; every kernel of the library is tested against these files.
 
 Nothing here imports torch, numba or a kernel: only the record of conventions, `stepgrad.metric.protocol`.
 """
+
+from __future__ import annotations
+
+from stepgrad.reference import (
+    average_precision,
+    boxes,
+    class_ap,
+    estimators,
+    map_loss,
+    matching,
+    mean_ap,
+    nms,
+    paper_nms,
+    steps,
+)
+
+__all__ = [
+    "average_precision",
+    "boxes",
+    "class_ap",
+    "estimators",
+    "map_loss",
+    "matching",
+    "mean_ap",
+    "nms",
+    "paper_nms",
+    "steps",
+]

@@ -66,6 +66,7 @@ def scene_of(batch: Batch, label: int, options: Options, threshold: float) -> Cl
 def batch_ap(batch: Batch, options: Options) -> list[float]:
     """AP of each class; the mean over thresholds where there are several, and 0 for a class without objects.
 
+    >>> import numpy as np
     >>> boxes = np.array([[0.0, 0, 10, 10], [20.0, 0, 30, 10]])
     >>> batch = Batch([np.array([[0.9], [0.4]])], [boxes], [{"boxes": boxes[1:], "labels": np.array([0])}])
     >>> batch_ap(batch, Options())      # the false alarm stands above the object
