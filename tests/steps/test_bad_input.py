@@ -185,3 +185,9 @@ def test_nms_layer_refuses_boxes_that_do_not_fit() -> None:
         sg.NMSLayer()(torch.zeros(2), torch.zeros(3, 4))
     with pytest.raises(InputError, match=r"boxes\[1\]"):
         sg.NMSLayer()(torch.zeros(2), torch.tensor([[0.0, 0.0, 1.0, 1.0], [2.0, 2.0, 1.0, 3.0]]))
+
+
+@pytest.mark.parametrize("boxes", [None, np.zeros((2, 4)), torch.zeros(2, 4).to_sparse(), torch.zeros(2, 4).to("meta")])
+def test_nms_layer_refuses_boxes_that_cannot_be_read(boxes: Any) -> None:
+    with pytest.raises(InputError, match="Expected"):
+        sg.NMSLayer()(torch.zeros(2), boxes)
