@@ -71,7 +71,7 @@ def make_batch(
     for i, (s, b) in enumerate(zip(scores, boxes, strict=True)):
         _check_window_shapes(s, b, K, i)
         check_box_format(b, f"image {i}: expected boxes")
-    _check_same_canvas(boxes, targets)
+    _check_frames(boxes, targets)
     by_class = any(b.ndim == 3 for b in boxes)
     if by_class and any(b.ndim == 2 for b in boxes):
         boxes = [b if b.ndim == 3 else b[:, None].expand(-1, K, 4) for b in boxes]
@@ -104,10 +104,15 @@ def check_box_format(boxes: object, where: str) -> None:
         )
 
 
-def _check_same_canvas(boxes: Sequence[Tensor], targets: Sequence[Target]) -> None:
-    """Raise if windows and objects of an image both know the size of their image, and it is not the same."""
+def _check_frames(boxes: Sequence[Tensor], targets: Sequence[Target]) -> None:
+    """Raise if objects know that they are no corners, or if an image's windows and objects know different sizes of it.
+
+    Before targets are moved to the CPU, which makes plain tensors of them.
+    """
     for i, (windows, target) in enumerate(zip(boxes, targets, strict=True)):
-        both: list[Any] = [windows, target.get("boxes") if isinstance(target, Mapping) else None]
+        objects = target.get("boxes") if isinstance(target, Mapping) else None
+        check_box_format(objects, f"image {i}: expected target boxes")
+        both: list[Any] = [windows, objects]
         known = [given.canvas_size for given in both if hasattr(given, "canvas_size")]
         if len(known) == 2 and tuple(known[0]) != tuple(known[1]):
             raise InputError(
@@ -241,7 +246,6 @@ def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float
     if not isinstance(target, Mapping) or "boxes" not in target or "labels" not in target:
         keys = sorted(target) if isinstance(target, Mapping) else type(target).__name__
         raise InputError(f"image {image}: expected targets to be a dict with 'boxes' and 'labels' but got {keys}.")
-    check_box_format(target["boxes"], f"image {image}: expected target boxes")
     boxes = target["boxes"].detach().to(torch.float64).numpy()
     given = target["labels"].detach()
     if boxes.size == 0 and given.numel() == 0:
