@@ -255,3 +255,17 @@ def test_flags_may_be_missing_in_some_images() -> None:
     )
     row = evaluator.compute().classes[0]
     assert (row.objects, row.ignored, row.ap) == (1, 1, 1.0)
+
+
+def test_the_twelve_numbers_count_a_hundred_detections_per_image_unless_told() -> None:
+    place = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    elsewhere = place + 50.0
+    judge = Evaluator(1)
+    found = {
+        "boxes": torch.cat([elsewhere.expand(100, 4), place]),  # the hit is the 101st
+        "scores": torch.linspace(1.0, 0.5, 101),
+        "labels": torch.zeros(101, dtype=torch.long),
+    }
+    judge.update([found], [{"boxes": place, "labels": torch.tensor([0])}])
+    assert judge.coco_numbers()["AP"] == 0.0
+    assert judge.coco_numbers((1, 10, 101))["AP"] > 0.0

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import stepgrad as sg
+from stepgrad.errors import ConfigError
 from stepgrad.reference.class_ap import class_ap
 from stepgrad.reference.map_loss import balanced, batch_gradient
 from stepgrad.reference.mean_ap import batch_map, scene_of
@@ -140,3 +141,8 @@ def test_gradient_is_divided_by_the_number_of_classes() -> None:
         np.testing.assert_array_equal(two[:, 0], one[:, 0] / 2)
         assert (two[:, 1] == 0).all()
     assert batch_map(wide, options) == batch_map(batch, options) / 2
+
+
+def test_an_unknown_balance_is_refused() -> None:
+    with pytest.raises(ConfigError, match="balance"):
+        sg.map_pseudogradient(*random_batch(np.random.default_rng(0)).tensors(), balance="classes")

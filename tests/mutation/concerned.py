@@ -21,8 +21,12 @@ _EVALUATOR = (
 
 CONCERNED: dict[str, tuple[str, ...]] = {
     "metric/": _METRIC,
-    "metric/batch.py": ("tests/losses/test_bad_input.py", "tests/losses/test_empties.py", *_METRIC),
-    "metric/boxes.py": ("src/stepgrad/metric/boxes.py", *_BASELINES[:1], "tests/report/test_found.py"),
+    "metric/_cache.py": ("tests/metric/test_kernel_cache_damage.py", "tests/metric/test_kernel_cache_folder.py"),
+    "metric/batch.py": (
+        *("tests/losses/test_bad_input.py", "tests/losses/test_empties.py", "tests/losses/test_empty_windows.py"),
+        *_METRIC,
+    ),
+    "metric/boxes.py": (*_BASELINES[:1], "tests/report/test_found.py"),
     "metric/mean_ap.py": (
         *_LOSS,
         *("tests/metric/test_small_parts.py", "tests/metric/test_mean_average_precision.py"),
@@ -37,24 +41,28 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "gradient/box_": _BOXES,
     "gradient/map_steps.py": (*_SCENES, *_LOSS, "tests/losses/test_map_loss.py", "tests/gradient/test_steps.py"),
     "losses/": (*_LOSS, "tests/losses/test_map_loss.py", "tests/losses/test_balance.py"),
+    "losses/map_loss.py": (*_LOSS, "tests/losses/test_options.py", "tests/losses/test_map_loss.py"),
+    "losses/likely_mistakes.py": ("tests/losses/test_likely_mistakes.py",),
     "losses/ragged.py": ("tests/losses/test_ragged.py",),
     "losses/box_gradient.py": ("tests/losses/test_box_gradient.py",),
     "losses/score_memory.py": ("tests/losses/test_score_memory.py",),
     "losses/layers.py": ("tests/steps",),
     "losses/baselines/": _BASELINES,
     "evaluation/": _EVALUATOR,
+    "evaluation/best_f1.py": ("tests/evaluation/test_best_f1.py",),
+    "evaluation/records.py": (*_EVALUATOR, "tests/evaluation/test_parity_decimals.py"),
     "evaluation/plots.py": ("tests/evaluation/test_plots.py",),
     "evaluation/coco_numbers.py": (
         *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_evaluator.py"),
         "tests/evaluation/test_fixtures.py::test_coco_sample_equals_pycocotools_twelve_numbers",
     ),
     "evaluation/read_files.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_bad_input.py"),
-    "evaluation/write_files.py": ("tests/evaluation/test_files.py",),
+    "evaluation/write_files.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_file_names.py"),
 }
 """By the beginning of a file's path; the longest that fits counts. Doctests of the file itself always do."""
 
 
-COMPILED = ("evaluation/", "metric/mean_ap.py", "metric/protocol.py")
+COMPILED = ("evaluation/", "metric/_cache.py", "metric/mean_ap.py", "metric/protocol.py")
 """Files whose tests run with compiled kernels: nothing in them would have to be compiled anew."""
 
 

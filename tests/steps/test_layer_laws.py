@@ -167,3 +167,13 @@ def test_mask_of_more_windows_than_a_word_has_bits_is_that_of_replays(seed: int)
                 slopes.append((abs(k - scores[b]), side * rise))
         distance, rise = min(slopes)
         assert gradient[b].item() == pytest.approx(0.5 * rise / distance, abs=1e-9)
+
+
+def test_ranks_look_one_unit_of_score_either_way_unless_told() -> None:
+    slopes = []
+    for layer in (sg.Ranks(estimator="radius"), sg.Ranks(estimator="radius", radius=1.0)):
+        x = torch.tensor([0.0, 0.7, 1.5, 4.0], dtype=torch.float64, requires_grad=True)
+        layer(x)[1].backward()
+        slopes.append(x.grad)
+    assert torch.equal(slopes[0], slopes[1])
+    assert slopes[0].any()
