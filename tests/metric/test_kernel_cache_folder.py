@@ -21,6 +21,16 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="this system h
 as_root = pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs root, to be another user")
 
 
+def closed_to_others() -> list[str]:
+    """Folders on the way to the packages and the tests that another user may not enter."""
+    wanted = [Path(_cache.__file__), Path(numba.__file__), Path(__file__)]
+    above = {folder for path in wanted for folder in (path, *path.resolve().parents) if folder.is_dir()}
+    return sorted(str(folder) for folder in above if not folder.stat().st_mode & 0o001)
+
+
+readable = pytest.mark.skipif(bool(closed_to_others()), reason=f"other users may not enter {closed_to_others()}")
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Path]:
     """Named by NUMBA_CACHE_DIR; the temporary folder is beside it."""
@@ -185,6 +195,7 @@ print(kernel(21), kernel.loaded)
 
 
 @as_root
+@readable
 @pytest.mark.parametrize("planted", [False, True])
 @pytest.mark.parametrize("setting", [None, "NUMBA_CACHE_DIR"])
 def test_a_user_without_home_and_entry_has_right_numbers(setting: str | None, planted: bool) -> None:
