@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # so that the file runs as a script
 
 from benchmarks.timing import machine  # noqa: E402
-from stepgrad.data.files import write_whole  # noqa: E402
 from stepgrad.detector import FastRCNN, Sampling  # noqa: E402
+from stepgrad.files import write_whole  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
 CLASSES = 20

@@ -27,7 +27,7 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 from benchmarks.timing import interleaved, machine
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 from stepgrad.integrations.torchvision import train_for_map
 
 RESULTS = Path(__file__).parent / "results"

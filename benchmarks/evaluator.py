@@ -33,7 +33,7 @@ from torch import Tensor  # noqa: E402
 import stepgrad as sg  # noqa: E402
 from benchmarks.claims import Claim  # noqa: E402
 from benchmarks.timing import interleaved, machine, version  # noqa: E402
-from stepgrad.data.files import write_whole  # noqa: E402
+from stepgrad.files import write_whole  # noqa: E402
 
 CLASSES, IMAGES, OBJECTS = 20, 4952, 12_000
 SIZES = {"small": 100_000, "large": 400_000}

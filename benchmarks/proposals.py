@@ -31,7 +31,7 @@ from stepgrad.data import (  # noqa: E402
     load_proposals,
     recall,
 )
-from stepgrad.data.files import write_whole  # noqa: E402
+from stepgrad.files import write_whole  # noqa: E402
 
 Row = dict[str, Any]
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # so that the file runs as a script
 
 import stepgrad as sg  # noqa: E402
 from benchmarks.timing import interleaved, machine  # noqa: E402
-from stepgrad.data.files import write_whole  # noqa: E402
+from stepgrad.files import write_whole  # noqa: E402
 
 Step = Callable[[], object]
 LOSSES: dict[str, Callable[..., torch.nn.Module]] = {

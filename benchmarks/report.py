@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.claims import Claim, check_claims, floor_seconds
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 
 
 def write_results(results: dict[str, Any], folder: Path) -> str:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # so that the file runs as a script
 
 from benchmarks.timing import machine  # noqa: E402
-from stepgrad.data.files import write_whole  # noqa: E402
+from stepgrad.files import write_whole  # noqa: E402
 from stepgrad.losses.baselines import TaylorSoftAPLoss  # noqa: E402
 
 SIZES = (100, 200, 400, 800, 1200, 1600)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.results import load_runs, mean_and_spread
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 
 INTRODUCTION = """# Balance: which form lets training for mAP work?
 

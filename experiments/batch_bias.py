@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from experiments.scored_images import ClassRecords, ScoredImages, judge, mean_ap, score_run, score_voc_val
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000)

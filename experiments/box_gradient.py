@@ -38,7 +38,7 @@ from experiments import detector
 from experiments.box_head import BoxHead, Images, load_images, offset_loss
 from experiments.results import load_runs, mean_and_spread, save_runs
 from stepgrad.cli.progress import RichProgress
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 from stepgrad.gradient.box_steps import BoxMethod
 from stepgrad.train.run_folder import open_run
 

@@ -24,7 +24,7 @@ from experiments.cross_fit import CrossEntropyModels
 from experiments.rows import ROWS, Row
 from experiments.run import HELD_OUT, RESULTS, chosen_tuning, load, prepare, run
 from experiments.window_head import Part, Tuning
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 
 CURVES = {
     "nll-more": "NLL",

@@ -24,7 +24,7 @@ from typing import Any
 from experiments.results import commit, load_runs, mean_and_spread, save_runs
 from stepgrad.cli.configs import read_config
 from stepgrad.cli.progress import RichProgress
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 from stepgrad.train.checkpoint import list_checkpoints
 from stepgrad.train.config import PhaseConfig, TrainConfig, from_dict, to_dict
 from stepgrad.train.engine import resume, train

@@ -34,7 +34,7 @@ from experiments.drop_in_lengths import lengths
 from experiments.drop_in_models import FAMILIES, WITHOUT_BACKGROUND, build
 from experiments.results import commit, load_runs, save_runs
 from stepgrad.data import ShapesDataset
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 from stepgrad.integrations.torchvision import restore, train_for_map
 
 FILE = Path(__file__).parent / "results" / "drop_in.json"

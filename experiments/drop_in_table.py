@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.results import load_runs, mean_and_spread
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 
 
 def render(file: Path) -> str:

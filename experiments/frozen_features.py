@@ -22,7 +22,7 @@ from torchvision.models import alexnet
 from torchvision.ops import roi_pool
 
 from experiments.voc_subset import WindowedImage
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 
 T = TypeVar("T")
 Chunk = list[tuple[Path, np.ndarray]]  # image files and their windows

@@ -29,7 +29,7 @@ from experiments.window_head import (
     image_batches,
 )
 from stepgrad.losses.baselines import make_baseline
-from stepgrad.train.remembering import RememberingMAPLoss
+from stepgrad.losses.remembering import RememberingMAPLoss
 
 NLL_IMAGES = 8  # per step of cross-entropy
 

@@ -25,7 +25,7 @@ from experiments.ranking_data import Queries, read_split, standardised
 from experiments.ranking_losses import CUTOFF, Loss, approx_ndcg, list_net, normalised, step_ndcg
 from experiments.ranking_table import best_choices, render
 from experiments.results import load_runs, save_runs
-from stepgrad.ranking.metrics import ndcg
+from stepgrad.losses.ranking.metrics import ndcg
 
 RESULTS = Path(__file__).parent / "results"
 FOLDS, SEEDS, QUERIES_PER_STEP = 4, 10, 8

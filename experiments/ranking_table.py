@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.results import load_runs
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 
 OURS = "NDCGLoss"
 

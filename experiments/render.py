@@ -14,7 +14,7 @@ from typing import Any
 from experiments.results import mean_and_spread
 from experiments.rows import GRID, ROWS, Row
 from experiments.window_head import Tuning
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"

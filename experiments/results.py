@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 
 
 def load_runs(file: Path, phase: str) -> list[dict[str, Any]]:

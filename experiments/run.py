@@ -45,8 +45,8 @@ from experiments.window_head import (
     make_part,
     new_head,
 )
-from stepgrad.data.files import write_whole
 from stepgrad.errors import one_of
+from stepgrad.files import write_whole
 
 RESULTS = Path(__file__).parent / "results" / "rows"
 HELD_OUT = 500

@@ -19,7 +19,7 @@ from torch import Tensor
 from torchvision.ops import box_iou
 
 import stepgrad as sg
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 
 NMS_THRESHOLD, MATCH_THRESHOLD = 0.3, 0.5
 

@@ -19,7 +19,7 @@ from typing import Any
 from experiments.detector import PROTOCOLS, RESULTS, settings
 from experiments.results import commit, load_runs, save_runs
 from stepgrad.cli.progress import RichProgress
-from stepgrad.data.files import write_whole
+from stepgrad.files import write_whole
 from stepgrad.train.checkpoint import list_checkpoints
 from stepgrad.train.config import TrainConfig, from_dict
 from stepgrad.train.engine import resume, train

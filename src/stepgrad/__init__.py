@@ -16,22 +16,28 @@ if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN as FastRCNN
     from stepgrad.evaluation import Evaluator as Evaluator
     from stepgrad.gradient.box_steps import BoxMethod as BoxMethod
-    from stepgrad.gradient.estimators import mee as mee
-    from stepgrad.gradient.estimators import radius_difference as radius_difference
-    from stepgrad.gradient.estimators import sde as sde
-    from stepgrad.gradient.map_steps import Steps as Steps
-    from stepgrad.gradient.map_steps import map_pseudogradient as map_pseudogradient
-    from stepgrad.gradient.map_steps import map_steps as map_steps
-    from stepgrad.losses.layers import ArgmaxOneHot as ArgmaxOneHot
-    from stepgrad.losses.layers import NMSLayer as NMSLayer
-    from stepgrad.losses.layers import Ranks as Ranks
-    from stepgrad.losses.layers import Round as Round
-    from stepgrad.losses.layers import Sign as Sign
-    from stepgrad.losses.layers import Staircase as Staircase
-    from stepgrad.losses.layers import Threshold as Threshold
-    from stepgrad.losses.layers import TopKMask as TopKMask
-    from stepgrad.losses.layers import UniformQuantizer as UniformQuantizer
+    from stepgrad.layers.base import ElementwiseLayer as ElementwiseLayer
+    from stepgrad.layers.base import StepLayer as StepLayer
+    from stepgrad.layers.modules import ArgmaxOneHot as ArgmaxOneHot
+    from stepgrad.layers.modules import NMSLayer as NMSLayer
+    from stepgrad.layers.modules import Ranks as Ranks
+    from stepgrad.layers.modules import Round as Round
+    from stepgrad.layers.modules import Sign as Sign
+    from stepgrad.layers.modules import Staircase as Staircase
+    from stepgrad.layers.modules import Threshold as Threshold
+    from stepgrad.layers.modules import TopKMask as TopKMask
+    from stepgrad.layers.modules import UniformQuantizer as UniformQuantizer
+    from stepgrad.losses.distributed import DistributedMAPLoss as DistributedMAPLoss
+    from stepgrad.losses.large_batch import large_batch as large_batch
     from stepgrad.losses.map_loss import MAPLoss as MAPLoss
+    from stepgrad.losses.ranking.losses import APLoss as APLoss
+    from stepgrad.losses.ranking.losses import AUCLoss as AUCLoss
+    from stepgrad.losses.ranking.losses import MRRLoss as MRRLoss
+    from stepgrad.losses.ranking.losses import NDCGLoss as NDCGLoss
+    from stepgrad.losses.ranking.losses import PrecisionAtKLoss as PrecisionAtKLoss
+    from stepgrad.losses.ranking.losses import RecallAtKLoss as RecallAtKLoss
+    from stepgrad.losses.ranking.losses import SpearmanLoss as SpearmanLoss
+    from stepgrad.losses.ranking.steps import RankingSteps as RankingSteps
     from stepgrad.losses.score_memory import ScoreMemory as ScoreMemory
     from stepgrad.metric.mean_ap import MAPResult as MAPResult
     from stepgrad.metric.mean_ap import mean_average_precision as mean_average_precision
@@ -39,69 +45,63 @@ if TYPE_CHECKING:
     from stepgrad.metric.protocol import PROTOCOLS as PROTOCOLS
     from stepgrad.metric.protocol import Protocol as Protocol
     from stepgrad.metric.protocol import get_protocol as get_protocol
-    from stepgrad.ranking.losses import APLoss as APLoss
-    from stepgrad.ranking.losses import AUCLoss as AUCLoss
-    from stepgrad.ranking.losses import MRRLoss as MRRLoss
-    from stepgrad.ranking.losses import NDCGLoss as NDCGLoss
-    from stepgrad.ranking.losses import PrecisionAtKLoss as PrecisionAtKLoss
-    from stepgrad.ranking.losses import RecallAtKLoss as RecallAtKLoss
-    from stepgrad.ranking.losses import SpearmanLoss as SpearmanLoss
-    from stepgrad.ranking.steps import RankingSteps as RankingSteps
-    from stepgrad.steps.layer import ElementwiseLayer as ElementwiseLayer
-    from stepgrad.steps.layer import StepLayer as StepLayer
+    from stepgrad.steps.estimators import mee as mee
+    from stepgrad.steps.estimators import radius_difference as radius_difference
+    from stepgrad.steps.estimators import sde as sde
+    from stepgrad.steps.map_steps import Steps as Steps
+    from stepgrad.steps.map_steps import map_pseudogradient as map_pseudogradient
+    from stepgrad.steps.map_steps import map_steps as map_steps
     from stepgrad.steps.nearest import NearestSteps as NearestSteps
     from stepgrad.steps.nearest import Pseudogradient as Pseudogradient
     from stepgrad.steps.nearest import SearchIncompleteWarning as SearchIncompleteWarning
     from stepgrad.steps.nearest import find_steps as find_steps
     from stepgrad.steps.nearest import pseudogradient as pseudogradient
     from stepgrad.steps.torch_function import step_function as step_function
-    from stepgrad.train.distributed import DistributedMAPLoss as DistributedMAPLoss
-    from stepgrad.train.large_batch import large_batch as large_batch
 
 _HOME = {
-    "APLoss": "ranking.losses",
-    "AUCLoss": "ranking.losses",
-    "ArgmaxOneHot": "losses.layers",
+    "APLoss": "losses.ranking.losses",
+    "AUCLoss": "losses.ranking.losses",
+    "ArgmaxOneHot": "layers.modules",
     "BoxMethod": "gradient.box_steps",
-    "DistributedMAPLoss": "train.distributed",
-    "ElementwiseLayer": "steps.layer",
+    "DistributedMAPLoss": "losses.distributed",
+    "ElementwiseLayer": "layers.base",
     "Evaluator": "evaluation",
     "FastRCNN": "detector",
     "MAPLoss": "losses.map_loss",
     "MAPResult": "metric.mean_ap",
-    "MRRLoss": "ranking.losses",
-    "NDCGLoss": "ranking.losses",
-    "NMSLayer": "losses.layers",
+    "MRRLoss": "losses.ranking.losses",
+    "NDCGLoss": "losses.ranking.losses",
+    "NMSLayer": "layers.modules",
     "NearestSteps": "steps.nearest",
     "PROTOCOLS": "metric.protocol",
-    "PrecisionAtKLoss": "ranking.losses",
+    "PrecisionAtKLoss": "losses.ranking.losses",
     "Protocol": "metric.protocol",
     "Pseudogradient": "steps.nearest",
-    "RankingSteps": "ranking.steps",
-    "Ranks": "losses.layers",
-    "RecallAtKLoss": "ranking.losses",
-    "Round": "losses.layers",
+    "RankingSteps": "losses.ranking.steps",
+    "Ranks": "layers.modules",
+    "RecallAtKLoss": "losses.ranking.losses",
+    "Round": "layers.modules",
     "ScoreMemory": "losses.score_memory",
     "SearchIncompleteWarning": "steps.nearest",
-    "Sign": "losses.layers",
-    "SpearmanLoss": "ranking.losses",
-    "Staircase": "losses.layers",
-    "StepLayer": "steps.layer",
-    "Steps": "gradient.map_steps",
-    "Threshold": "losses.layers",
-    "TopKMask": "losses.layers",
-    "UniformQuantizer": "losses.layers",
+    "Sign": "layers.modules",
+    "SpearmanLoss": "losses.ranking.losses",
+    "Staircase": "layers.modules",
+    "StepLayer": "layers.base",
+    "Steps": "steps.map_steps",
+    "Threshold": "layers.modules",
+    "TopKMask": "layers.modules",
+    "UniformQuantizer": "layers.modules",
     "find_steps": "steps.nearest",
     "get_protocol": "metric.protocol",
-    "large_batch": "train.large_batch",
-    "map_pseudogradient": "gradient.map_steps",
-    "map_steps": "gradient.map_steps",
+    "large_batch": "losses.large_batch",
+    "map_pseudogradient": "steps.map_steps",
+    "map_steps": "steps.map_steps",
     "mean_average_precision": "metric.mean_ap",
-    "mee": "gradient.estimators",
+    "mee": "steps.estimators",
     "nms": "metric.mean_ap",
     "pseudogradient": "steps.nearest",
-    "radius_difference": "gradient.estimators",
-    "sde": "gradient.estimators",
+    "radius_difference": "steps.estimators",
+    "sde": "steps.estimators",
     "step_function": "steps.torch_function",
 }
 _MODULES = ("errors", "reference")  # what to catch, and what to read

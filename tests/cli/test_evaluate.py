@@ -13,8 +13,8 @@ import pytest
 
 from stepgrad.cli import main
 from stepgrad.cli.evaluate import evaluate
-from stepgrad.data.files import WriteError
 from stepgrad.errors import ConfigError, DataError
+from stepgrad.files import WriteError
 from tests.data.builders import DOG, coco_content, write_coco, write_voc
 
 HIT, MISS, SECOND = "a 0.9 11 6 30 25", "a 0.8 40 30 50 39", "b 0.7 11 6 30 25"

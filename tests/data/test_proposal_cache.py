@@ -26,10 +26,10 @@ from stepgrad.data import (
     load_proposals,
     selective_search,
 )
-from stepgrad.data.files import WriteError
-from stepgrad.data.locks import only_writer
 from stepgrad.data.proposals.cache import record_path
 from stepgrad.errors import DataError
+from stepgrad.files import WriteError
+from stepgrad.locks import only_writer
 from tests.data.builders import write_image, write_voc
 from tests.patience import PATIENCE
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from stepgrad.data import ShapesDataset
-from stepgrad.data.files import WriteError
 from stepgrad.errors import InputError
 from stepgrad.evaluation.read_files import read_detections
 from stepgrad.evaluation.write_files import write_voc_results
+from stepgrad.files import WriteError
 from tests.evaluation.datasets import boxes_at, pred
 
 NAMES = [

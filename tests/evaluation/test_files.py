@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from stepgrad.data import DetectionDataset, load_dataset
-from stepgrad.data.files import WriteError
 from stepgrad.errors import DataError, LikelyMistakeWarning
 from stepgrad.evaluation import Detections
 from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.read_files import read_detections
 from stepgrad.evaluation.write_files import write_coco_results, write_voc_results
+from stepgrad.files import WriteError
 from tests.data.builders import coco_content, write_coco, write_voc
 from tests.evaluation.datasets import Entries, boxes_at, pred
 

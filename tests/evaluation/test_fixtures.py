@@ -19,7 +19,7 @@ from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.read_files import read_detections
 from stepgrad.evaluation.result import evaluate_under
-from stepgrad.metric.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.metric.protocol import COCO, VOC07_DEVKIT, VOC07_PYTHON, VOC12_DEVKIT
 from tests.data.builders import shared_data
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepgrad.data.files import WriteError
 from stepgrad.errors import ConfigError
 from stepgrad.evaluation import Evaluator
+from stepgrad.files import WriteError
 from tests.evaluation.datasets import boxes_at, pred, random_dataset, target
 
 

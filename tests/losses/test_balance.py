@@ -9,7 +9,7 @@ import torch
 import stepgrad as sg
 from benchmarks.scenes import Scene, clustered_scene
 from stepgrad.errors import NonFiniteError
-from stepgrad.gradient.balance import balanced
+from stepgrad.kernels.balance import balanced
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from torch import Tensor
 import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.gradient.box_steps import BoxMethod, box_pseudogradient
+from stepgrad.losses import distributed
 from stepgrad.losses.score_memory import ScoreMemory
 from stepgrad.reference.mean_ap import batch_map
-from stepgrad.train import distributed
 from tests.oracles.box_steps import Taken, box_gradient
 from tests.oracles.options import Options
 from tests.scenes import Batch, over_seeds, random_batch

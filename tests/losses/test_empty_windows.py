@@ -13,12 +13,12 @@ from stepgrad.losses.ragged import Candidates, ragged_map_loss
 from stepgrad.reference.map_loss import loss_gradient, loss_value
 from stepgrad.reference.mean_ap import batch_map
 from stepgrad.reference.nms import nms
-from tests.gradient.test_pseudogradient import assert_close, assert_same_gradient
-from tests.gradient.test_steps import assert_same_steps
 from tests.losses.test_map_loss import loss_and_gradient
 from tests.oracles.box_steps import Taken, box_gradient
 from tests.oracles.options import Options
 from tests.scenes import Batch, over_seeds, random_batch, small_batch, with_empty_windows
+from tests.steps.test_map_steps import assert_same_steps
+from tests.steps.test_pseudogradient import assert_close, assert_same_gradient
 
 LINE, POINT = [5.0, 2.0, 5.0, 8.0], [5.0, 5.0, 5.0, 5.0]
 SOLID = [0.0, 0.0, 10.0, 10.0]

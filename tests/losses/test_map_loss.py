@@ -13,9 +13,9 @@ import stepgrad as sg
 from stepgrad.reference.map_loss import loss_gradient, loss_value
 from stepgrad.reference.matching import best_object
 from stepgrad.reference.mean_ap import batch_map, scene_of
-from tests.gradient.test_pseudogradient import assert_close
 from tests.oracles.options import Options
 from tests.scenes import Array, Batch, over_seeds, random_batch
+from tests.steps.test_pseudogradient import assert_close
 
 EPS = 0.01
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -17,8 +17,8 @@ from tests.mutation.concerned import COMPILED, concerned
 from tests.mutation.mutants import Mutant, all_mutants, mutated
 from tests.mutation.worker import NEVER_IMPORTED, OUT_OF_TIME, PACKAGE, Outcome, run_tests, warm_up
 
-FOLDERS = ("metric", "gradient", "losses", "evaluation")
-NOT_MUTATED = ("metric/_jit.py", "metric/_uncompiled.py")  # how kernels are compiled, which a mutation run does not do
+FOLDERS = ("kernels", "metric", "steps", "losses", "evaluation")
+NOT_MUTATED = ("kernels/jit.py", "kernels/uncompiled.py")  # how kernels are compiled, which a mutation run does not do
 TIMES_THE_CLEAN_RUN = 5
 
 
@@ -48,7 +48,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=300, help="how many mutants")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--packages", nargs="+", default=list(FOLDERS), help="folders below src/stepgrad")
-    parser.add_argument("--only", default="", help="mutants whose name contains this, such as metric/nms.py")
+    parser.add_argument("--only", default="", help="mutants whose name contains this, such as kernels/nms.py")
     parser.add_argument("--out", type=Path, default=Path("mutants/results.jsonl"), help="one line per mutant")
     return parser.parse_args()
 

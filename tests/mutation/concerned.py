@@ -6,8 +6,8 @@ its own, is tested with compiled ones.
 
 from __future__ import annotations
 
-_SCENES = ("tests/gradient/test_small_scenes.py",)
-_METRIC = ("tests/metric/test_small_parts.py", "tests/metric/test_nms.py", *_SCENES)
+_SCENES = ("tests/kernels/test_small_scenes.py",)
+_METRIC = ("tests/kernels/test_small_parts.py", "tests/kernels/test_nms.py", *_SCENES)
 _BOXES = ("tests/gradient/test_box_steps.py", "tests/losses/test_box_gradient.py")
 _LOSS = ("tests/losses/test_map_loss_edges.py", "tests/losses/test_empties.py", "tests/losses/test_bad_input.py")
 _BASELINES = (
@@ -21,7 +21,7 @@ _EVALUATOR = (
 
 CONCERNED: dict[str, tuple[str, ...]] = {
     "metric/": _METRIC,
-    "metric/_cache.py": ("tests/metric/test_kernel_cache_damage.py", "tests/metric/test_kernel_cache_folder.py"),
+    "kernels/cache.py": ("tests/kernels/test_cache_damage.py", "tests/kernels/test_cache_folder.py"),
     "metric/batch.py": (
         *("tests/losses/test_bad_input.py", "tests/losses/test_empties.py", "tests/losses/test_empty_windows.py"),
         *_METRIC,
@@ -29,24 +29,26 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "metric/boxes.py": (*_BASELINES[:1], "tests/report/test_found.py"),
     "metric/mean_ap.py": (
         *_LOSS,
-        *("tests/metric/test_small_parts.py", "tests/metric/test_mean_average_precision.py"),
+        *("tests/kernels/test_small_parts.py", "tests/metric/test_mean_average_precision.py"),
         "tests/evaluation/test_evaluator.py",
     ),
     "metric/protocol.py": (
-        "tests/metric/test_small_parts.py",
+        "tests/kernels/test_small_parts.py",
         *("tests/evaluation/test_compare.py", "tests/evaluation/test_evaluator_differences.py"),
     ),
-    "gradient/": (*_SCENES, "tests/gradient/test_estimators.py", "tests/gradient/test_steps.py"),
-    "gradient/balance.py": ("tests/losses/test_balance.py", "tests/gradient/test_gradient_laws.py"),
+    "kernels/": (*_METRIC, "tests/steps/test_map_steps.py"),
+    "steps/": ("tests/steps",),
+    "steps/estimators.py": (*_SCENES, "tests/steps/test_estimators.py", "tests/steps/test_map_steps.py"),
+    "layers/": ("tests/layers", "tests/steps"),
+    "kernels/balance.py": ("tests/losses/test_balance.py", "tests/steps/test_gradient_laws.py"),
     "gradient/box_": _BOXES,
-    "gradient/map_steps.py": (*_SCENES, *_LOSS, "tests/losses/test_map_loss.py", "tests/gradient/test_steps.py"),
+    "steps/map_steps.py": (*_SCENES, *_LOSS, "tests/losses/test_map_loss.py", "tests/steps/test_map_steps.py"),
     "losses/": (*_LOSS, "tests/losses/test_map_loss.py", "tests/losses/test_balance.py"),
     "losses/map_loss.py": (*_LOSS, "tests/losses/test_options.py", "tests/losses/test_map_loss.py"),
     "losses/likely_mistakes.py": ("tests/losses/test_likely_mistakes.py",),
     "losses/ragged.py": ("tests/losses/test_ragged.py",),
     "losses/box_gradient.py": ("tests/losses/test_box_gradient.py",),
     "losses/score_memory.py": ("tests/losses/test_score_memory.py",),
-    "losses/layers.py": ("tests/steps",),
     "losses/baselines/": _BASELINES,
     "evaluation/": _EVALUATOR,
     "evaluation/best_f1.py": ("tests/evaluation/test_best_f1.py",),
@@ -62,7 +64,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
 """By the beginning of a file's path; the longest that fits counts. Doctests of the file itself always do."""
 
 
-COMPILED = ("evaluation/", "metric/_cache.py", "metric/mean_ap.py", "metric/protocol.py")
+COMPILED = ("evaluation/", "kernels/cache.py", "metric/mean_ap.py", "metric/protocol.py")
 """Files whose tests run with compiled kernels: nothing in them would have to be compiled anew."""
 
 

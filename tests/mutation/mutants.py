@@ -30,7 +30,7 @@ class Mutant:
     """One fault in one file."""
 
     file: str
-    """Below src/stepgrad, such as metric/nms.py."""
+    """Below src/stepgrad, such as kernels/nms.py."""
     node: int
     """Which node of the syntax tree, in the order of `ast.walk`."""
     variant: int

@@ -10,7 +10,7 @@ import pytest
 from stepgrad.evaluation.best_f1 import best_cut
 from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.metric.matching import TRUE_POSITIVE
+from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.reference.matching import best_free_object, best_object, describe_objects
 from stepgrad.report.examples import best_and_worst, cuts_of, marks_by_image

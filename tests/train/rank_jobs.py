@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from stepgrad.errors import StepgradError
-from stepgrad.train.distributed import DistributedMAPLoss, average_gradients
-from stepgrad.train.large_batch import large_batch
+from stepgrad.losses.distributed import DistributedMAPLoss, average_gradients
+from stepgrad.losses.large_batch import large_batch
 from tests.patience import PATIENCE
 from tests.scenes import random_batch
 from tests.train.windows import CLASSES, Windows, made_windows, small_model

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stepgrad.data.files import WriteError
+from stepgrad.files import WriteError
 from stepgrad.train.checkpoint import checkpoint_step, list_checkpoints, load_checkpoint, save_checkpoint
 from tests.train.killing import BYTES, content, same
 

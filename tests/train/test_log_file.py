@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepgrad.data.files import WriteError
+from stepgrad.files import WriteError
 from stepgrad.train.log_file import Log, read_log
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import stepgrad.train.engine as engine
 from stepgrad.cli import main
-from stepgrad.data.locks import FolderInUse, only_writer
 from stepgrad.errors import ConfigError, DataError, StepgradError
+from stepgrad.locks import FolderInUse, only_writer
 from stepgrad.train.checkpoint import list_checkpoints
 from stepgrad.train.run_folder import RunFolder, open_run
 from tests.train.test_engine import small_config

@@ -79,7 +79,7 @@ def _detect_all(
 ) -> list[str]:
     """Picture by picture; what was found is on disk even if the work is cut short."""
     from stepgrad.cli.progress import RichProgress
-    from stepgrad.data.files import WriteError
+    from stepgrad.files import WriteError
 
     record: dict[str, Any] = {"run": str(run.folder), "step": run.step, "chosen": str(choice), "images": []}
     failed: list[str] = []

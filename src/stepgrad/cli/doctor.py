@@ -13,8 +13,8 @@ from rich.table import Table
 
 from stepgrad.cli.terminal import Terminal, shown
 from stepgrad.data.doctor import ClassSummary, Diagnosis, Summary, examine
-from stepgrad.data.files import write_whole
 from stepgrad.data.problems import Problem
+from stepgrad.files import write_whole
 
 STYLES = {"error": "bold red", "warning": "yellow"}
 

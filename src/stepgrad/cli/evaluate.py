@@ -111,9 +111,9 @@ def evaluate(
 def _write(
     outcome: EvaluationResult | Comparison, numbers: CocoNumbers | None, plot: str | None, report: str | None
 ) -> None:
-    from stepgrad.data.files import write_whole
     from stepgrad.evaluation.compare import Comparison
     from stepgrad.evaluation.plots import plot_curves
+    from stepgrad.files import write_whole
 
     if plot:
         plot_curves(outcome.results[0] if isinstance(outcome, Comparison) else outcome, plot)

@@ -50,7 +50,7 @@ class Output:
 
     def save_drawing(self, source: Path, content: bytes) -> dict[str, str]:
         """Write a drawing under the name of its picture, or a numbered one where that is taken; gives name and digest."""
-        from stepgrad.data.files import write_whole
+        from stepgrad.files import write_whole
 
         name = self._free_name(file_name(source.stem), ".jpg" if is_photo(source) else ".png")
         write_whole(self.folder / name, content)
@@ -75,7 +75,7 @@ class Output:
         return said is not None and path.is_file() and not path.is_symlink() and _digest(path.read_bytes()) == said
 
     def save_record(self, record: Mapping[str, Any]) -> None:
-        from stepgrad.data.files import write_whole
+        from stepgrad.files import write_whole
 
         signed = {**record, "sha256": _record_digest(record)}
         write_whole(self.folder / RECORD, (json.dumps(signed, indent=1) + "\n").encode())

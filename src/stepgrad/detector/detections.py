@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.metric._jit import explain_wait
+from stepgrad.kernels.jit import explain_wait
+from stepgrad.kernels.nms import greedy_nms
+from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.arrange import Layout, layout_of
-from stepgrad.metric.nms import greedy_nms
-from stepgrad.metric.sorting import descending_order
 
 
 def detect(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.metric.matching import FALSE_POSITIVE, TRUE_POSITIVE
+from stepgrad.kernels.matching import FALSE_POSITIVE, TRUE_POSITIVE
 
 
 @dataclass(frozen=True)

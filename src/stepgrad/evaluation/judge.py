@@ -12,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from stepgrad.evaluation.records import Evidence
-from stepgrad.metric._jit import explain_wait, run_threads
+from stepgrad.kernels.edited_ap import Ranked
+from stepgrad.kernels.jit import explain_wait, run_threads
+from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.kernels.overlaps import Slots, no_rows
+from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.arrange import Areas, Arrangement, ClassView, Layout, class_average_precision, ranked_list
-from stepgrad.metric.average_precision import Ranked
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.boxes import areas_of
-from stepgrad.metric.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
-from stepgrad.metric.overlaps import Slots, no_rows
 from stepgrad.metric.protocol import Protocol
-from stepgrad.metric.sorting import descending_order
 
 Ties = Literal["file", "image"]
 """How equal scores rank: in the order given ("file": the VOC devkit), or image after image ("image": pycocotools)."""

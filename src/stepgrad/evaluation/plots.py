@@ -72,7 +72,7 @@ def _draw(panel: Any, row: ClassResult, threshold: float) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write the picture, whole or not at all; the suffix chooses the format."""
-    from stepgrad.data.files import write_whole
+    from stepgrad.files import write_whole
 
     kinds = figure.canvas.get_supported_filetypes()
     kind = path.suffix.lstrip(".").lower()

@@ -17,7 +17,7 @@ from stepgrad.evaluation.giants import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table, shown
-from stepgrad.metric.matching import IGNORED, TRUE_POSITIVE
+from stepgrad.kernels.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.metric.mean_ap import MAPResult, mean_over_classes, result_of
 from stepgrad.metric.protocol import Protocol
 

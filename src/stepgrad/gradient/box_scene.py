@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.metric._jit import inlined, kernel
-from stepgrad.metric.exact_sum import add_multiple
-from stepgrad.metric.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, Rule, reaches
+from stepgrad.kernels.exact_sum import add_multiple
+from stepgrad.kernels.jit import inlined, kernel
+from stepgrad.kernels.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, Rule, reaches
 
 
 class Image(NamedTuple):

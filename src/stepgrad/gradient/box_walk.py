@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from stepgrad.gradient.box_places import add_crossings, add_equalities, line_of, meeting, merge_places
 from stepgrad.gradient.box_scene import Image, Rest, Rules, judge, list_sum, overlap_of, roles_now
-from stepgrad.metric._jit import kernel
-from stepgrad.metric.exact_sum import differ
-from stepgrad.metric.matching import ABSENT, reaches
+from stepgrad.kernels.exact_sum import differ
+from stepgrad.kernels.jit import kernel
+from stepgrad.kernels.matching import ABSENT, reaches
 
 _ONE_PLACE = 1e-9  # places closer than this share of the box's side are one: far above rounding, far below a pixel
 

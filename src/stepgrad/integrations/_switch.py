@@ -19,9 +19,9 @@ from stepgrad.errors import (
     suggest,
     whole_number,
 )
+from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
-from stepgrad.train.distributed import DistributedMAPLoss
 
 NAME = "map_loss_switch"  # of the attribute of a wrapped model
 MODES = ["mix", "replace"]

@@ -23,9 +23,9 @@ from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection
 from stepgrad.integrations._specialise import Specialised, despecialise, specialise
 from stepgrad.integrations._switch import FINE_TUNING, NAME, check_options
 from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_batch_norm
+from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.protocol import Protocol
-from stepgrad.train.distributed import DistributedMAPLoss
 
 M = TypeVar("M", bound=nn.Module)
 SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD"]

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from stepgrad.errors import ConfigError, InputError, suggest
 from stepgrad.integrations._labels import check_int64
 from stepgrad.integrations._switch import NAME, MapLossSwitch, check_options, make_loss, require
+from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
-from stepgrad.train.distributed import DistributedMAPLoss
 
 __all__ = ["FAMILIES", "restore", "train_for_map"]
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from stepgrad.errors import ConfigError
 from stepgrad.gradient.box_steps import BoxMethod, all_box_gradients
+from stepgrad.kernels.jit import explain_wait
 from stepgrad.losses.map_loss import MAPLoss, in_dtype
-from stepgrad.metric._jit import explain_wait
 from stepgrad.metric.arrange import Arrangement
 from stepgrad.metric.batch import Batch
 from stepgrad.steps.torch_function import attach

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.errors import LikelyMistakeWarning
-from stepgrad.gradient.map_steps import Method
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.protocol import Protocol
+from stepgrad.steps.map_steps import Method
 
 LEAST_WINDOWS = 32  # fewer can be anything: a toy scene, an example
 _ONLY_PIXELS = 4.0  # a normalised coordinate, however far out of its image, is not as large as this

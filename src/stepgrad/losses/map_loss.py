@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stepgrad.errors import NonFiniteError, one_of, positive_number, whole_number
-from stepgrad.gradient.balance import BALANCES, Sums
-from stepgrad.gradient.map_steps import THROUGH_NMS, ClassGradient, Method, all_gradients, classes_result, join_classes
+from stepgrad.kernels.balance import BALANCES, Sums
+from stepgrad.kernels.jit import explain_wait
 from stepgrad.losses.likely_mistakes import Watch
-from stepgrad.metric._jit import explain_wait
 from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import Batch, Target, make_batch
 from stepgrad.metric.mean_ap import check_nms_threshold, resolve_protocol
 from stepgrad.metric.protocol import Protocol
+from stepgrad.steps.map_steps import THROUGH_NMS, ClassGradient, Method, all_gradients, classes_result, join_classes
 
 if TYPE_CHECKING:
     from stepgrad.gradient.box_steps import BoxMethod

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.gradient.balance import Sums
-from stepgrad.gradient.map_steps import ClassGradient, class_gradient
+from stepgrad.kernels.balance import Sums
+from stepgrad.kernels.jit import explain_wait, run_threads
 from stepgrad.losses.map_loss import MAPLoss, Objective, report_sums
-from stepgrad.metric._jit import explain_wait, run_threads
 from stepgrad.metric.arrange import Arrangement
 from stepgrad.metric.batch import CONVERT, CORNERS, Batch, Target, check_box_format, inside_out, make_batch
 from stepgrad.plain_tensors import refuse_unreadable
+from stepgrad.steps.map_steps import ClassGradient, class_gradient
 
 _ABSENT = ClassGradient(ap=0.0, P=0, kept=0, gradient=None)
 

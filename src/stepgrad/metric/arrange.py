@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stepgrad.metric._jit import kernel, run_threads
-from stepgrad.metric.average_precision import Ranked, rank_list
+from stepgrad.kernels.edited_ap import Ranked, rank_list
+from stepgrad.kernels.exact_sum import add_multiple
+from stepgrad.kernels.jit import kernel, run_threads
+from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rule, candidates_of, match_all, overlap_pairs
+from stepgrad.kernels.nms import Kept, greedy_nms
+from stepgrad.kernels.overlaps import Rows, Slots, image_rows, join_rows, no_rows, plain_slots, spatial_slots
+from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.batch import Batch
-from stepgrad.metric.exact_sum import add_multiple
-from stepgrad.metric.matching import BEST, BEST_FREE, Objects, Pairs, Rule, candidates_of, match_all, overlap_pairs
-from stepgrad.metric.nms import Kept, greedy_nms
-from stepgrad.metric.overlaps import Rows, Slots, image_rows, join_rows, no_rows, plain_slots, spatial_slots
 from stepgrad.metric.protocol import Protocol
-from stepgrad.metric.sorting import descending_order
 
 _MANY_OBJECTS = 16  # images with more objects than this sort their windows by x1 first
 _NO_LIMIT = 2**31 - 1

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import ConfigError, InputError, real_number
-from stepgrad.metric._jit import explain_wait, run_threads
+from stepgrad.kernels.jit import explain_wait, run_threads
+from stepgrad.kernels.nms import greedy_nms
+from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.arrange import Arrangement, ClassView, arrange, class_average_precision, layout_of
 from stepgrad.metric.batch import Target, make_batch
-from stepgrad.metric.nms import greedy_nms
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.metric.sorting import descending_order
 from stepgrad.plain_tensors import refuse_unreadable
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stepgrad.evaluation.best_f1 import Cut, best_cut
 from stepgrad.evaluation.judge import ClassJudgement
 from stepgrad.evaluation.records import Evidence
-from stepgrad.metric.matching import TRUE_POSITIVE
+from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.draw import Verdict
 from stepgrad.report.found import countable, found_objects

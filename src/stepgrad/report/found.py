@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from stepgrad.evaluation.judge import ClassJudgement
 from stepgrad.evaluation.records import Evidence
+from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.boxes import areas_of, overlap_table
-from stepgrad.metric.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol
 
 NOTHING = -1

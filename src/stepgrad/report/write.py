@@ -12,8 +12,8 @@ from typing import Any
 from PIL import Image
 
 from stepgrad.data.base import DetectionDataset
-from stepgrad.data.files import write_whole
 from stepgrad.evaluation.records import Evidence
+from stepgrad.files import write_whole
 from stepgrad.metric.protocol import Protocol
 from stepgrad.names import file_name
 from stepgrad.report.content import ComparisonRow, Content, Picture, gather

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from stepgrad.errors import ConfigError, InputError, one_of
-from stepgrad.gradient.estimators import check_min_step, check_radius, mee, radius_difference, sde
 from stepgrad.plain_tensors import refuse_unreadable
+from stepgrad.steps.estimators import check_min_step, check_radius, mee, radius_difference, sde
 from stepgrad.steps.evaluate import Floats, Function
 from stepgrad.steps.search import Bracketing, Entries, Limits, walk_candidates
 

@@ -9,11 +9,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from stepgrad.detector import FastRCNN, Sampling, WeightsReport
+from stepgrad.losses.remembering import RememberingMAPLoss
 from stepgrad.losses.score_memory import ScoreMemory
 from stepgrad.names import on_disk
 from stepgrad.train.checkpoint import load_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
-from stepgrad.train.remembering import RememberingMAPLoss
 from stepgrad.train.run_folder import RunFolder, load_into
 from stepgrad.train.weights_file import load_weights
 

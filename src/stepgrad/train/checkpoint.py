@@ -18,8 +18,8 @@ from typing import Any
 
 from torch import Tensor
 
-from stepgrad.data.files import WriteError, remove_leftovers
 from stepgrad.errors import DataError, InputError
+from stepgrad.files import WriteError, remove_leftovers
 from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
 from stepgrad.train.weights_file import load_weights, read_tensors, save_weights, write_tensors
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepgrad.errors import DataError, NonFiniteError, StepgradError
+from stepgrad.losses.remembering import PREFIX, RememberingMAPLoss
 from stepgrad.names import on_disk
 from stepgrad.train.build import build_model, enter_phase
 from stepgrad.train.checkpoint import Checkpoint, save_checkpoint
@@ -29,7 +30,6 @@ from stepgrad.train.launch import launch, owning
 from stepgrad.train.optim import make_optimizer
 from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
 from stepgrad.train.progress import Progress, QuietProgress
-from stepgrad.train.remembering import PREFIX, RememberingMAPLoss
 from stepgrad.train.run_folder import RunFolder, load_into
 from stepgrad.train.run_log import open_log, versions
 from stepgrad.train.state import RunResult, State

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from stepgrad.data.files import WriteError
 from stepgrad.errors import DataError
+from stepgrad.files import WriteError
 from stepgrad.names import to_utf8
 from stepgrad.train.weights_file import bytes_of, read_tensors, write_tensors
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepgrad.data.base import DetectionDataset
-from stepgrad.data.files import write_whole
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.result import EvaluationResult
+from stepgrad.files import write_whole
 from stepgrad.train.config import TrainConfig, to_dict
 from stepgrad.train.features import ImageSource
 from stepgrad.train.inputs import Data

@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from stepgrad.errors import StepgradError
-from stepgrad.train.collectives import sum_over_processes
+from stepgrad.losses.collectives import sum_over_processes
 
 
 class RunInterrupted(StepgradError):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from stepgrad.data.locks import only_writer
 from stepgrad.errors import ConfigError, StepgradError
+from stepgrad.locks import only_writer
 from stepgrad.train.config import TrainConfig
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stepgrad.data.files import WriteError
+from stepgrad.files import WriteError
 
 
 class Log:

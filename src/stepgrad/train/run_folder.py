@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import yaml
 
-from stepgrad.data.files import write_whole
 from stepgrad.errors import ConfigError, DataError
+from stepgrad.files import write_whole
 from stepgrad.train.checkpoint import Checkpoint, checkpoint_step, list_checkpoints, load_checkpoint
 from stepgrad.train.config import TrainConfig, from_dict, to_dict
 from stepgrad.train.log_file import read_log

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from stepgrad.data.files import WriteError, explain
+from stepgrad.files import WriteError, explain
 from stepgrad.names import visible
 from stepgrad.train.log_file import Log
 from stepgrad.train.run_folder import RunFolder

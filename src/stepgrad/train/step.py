@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from stepgrad.errors import NonFiniteError
-from stepgrad.train.collectives import average_gradients, sum_over_processes
+from stepgrad.losses.collectives import average_gradients, sum_over_processes
+from stepgrad.losses.large_batch import large_batch
 from stepgrad.train.config import PhaseConfig
 from stepgrad.train.inputs import Example, mix
-from stepgrad.train.large_batch import large_batch
 from stepgrad.train.optim import set_learning_rate
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.best_f1 import best_cut
 from stepgrad.evaluation.result import EvaluationResult
-from stepgrad.train.collectives import gather_objects, rank, world
+from stepgrad.losses.collectives import gather_objects, rank, world
 from stepgrad.train.features import ImageSource
 from stepgrad.train.inputs import Data
 from stepgrad.train.progress import Progress, QuietProgress

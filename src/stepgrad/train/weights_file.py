@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepgrad.data.files import literal, remove_leftovers, writing_whole
 from stepgrad.errors import DataError, InputError
+from stepgrad.files import literal, remove_leftovers, writing_whole
 
 _OPENING = b'{"__metadata__":{"digest":"'
 _DIGEST_AT = 8 + len(_OPENING)

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset, ImageId
-from stepgrad.data.files import write_whole
 from stepgrad.data.proposals.imports import check_windows
 from stepgrad.data.proposals.npz import NUMBERS, TEXTS, read_arrays
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.errors import DataError
+from stepgrad.files import write_whole
 from stepgrad.names import file_name, key_of, name_in
 
 SUFFIX = ".npz"

@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
-from stepgrad.data.files import WriteError
-from stepgrad.data.locks import only_writer
 from stepgrad.data.proposals.cache import Record, check_record, record_files, record_path, write_record
 from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search, use_one_thread
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.data.voc import VOCDataset
 from stepgrad.errors import DataError
+from stepgrad.files import WriteError
+from stepgrad.locks import only_writer
 from stepgrad.names import as_text, file_name, key_of
 
 Progress = Callable[[], None]

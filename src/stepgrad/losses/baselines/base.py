@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, NonFiniteError, one_of, positive_number, real_number, whole_number
+from stepgrad.kernels.jit import explain_wait
 from stepgrad.losses.baselines.windows import LEFT_OUT, NEGATIVE, POSITIVE, window_labels
 from stepgrad.losses.map_loss import WithGradient, in_dtype, loss_precision
-from stepgrad.metric._jit import explain_wait
 from stepgrad.metric.batch import Target, make_batch
 
 Places = tuple[NDArray[np.int64], NDArray[np.int64]]  # of a list's positives and negatives among the N * K scores

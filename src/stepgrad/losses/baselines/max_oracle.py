@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.metric._jit import kernel
+from stepgrad.kernels.jit import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -1,0 +1,249 @@
+"""Compiled kernels kept on disk: only where nobody else can write, and never a reason for a call to fail.
+
+numba's cache holds pickles and machine code, so whoever can write to it runs code as us. A folder is used only if
+- it is a folder, not a symbolic link, owned by us, and neither group nor others may write to it; likewise all it holds;
+- each folder above it belongs to us or to root (whoever owns `/`), and others may not write to it either, unless it
+  has the sticky bit, as /tmp has: there only its owner can rename or replace what stands in it.
+So NUMBA_CACHE_DIR=/shared is used if /shared is 0755 or 1777, not if it is 0777 or 2775: anyone in the group could put a
+folder of their own in the place of ours after we looked. Symbolic links on the way to the folder given are followed once,
+and the rules hold for where they lead. What we make is 0700, whatever the umask. Windows has no such bits; there the
+folders of a user's profile, which are closed to others, are taken as they are.
+
+Where no folder is fit, and where reading or writing one fails, kernels are compiled in memory, and one warning says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+import os
+import pickle
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, UserProvidedCacheLocator
+from numba.core.dispatcher import Dispatcher
+from numba.core.serialize import dumps
+
+logger = logging.getLogger("stepgrad")
+_WITH_KERNELS = ("kernels", "metric", "steps", "gradient")  # the packages kernels stand in
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_told: set[str] = set()
+
+
+def _warn_once(kind: str, message: str) -> None:
+    if kind not in _told:
+        _told.add(kind)
+        logger.warning(message)
+
+
+def _refuse(place: Path | str, why: str) -> None:
+    raise PermissionError(f"{place} {why}")
+
+
+def _check_owned(place: Path | str, status: os.stat_result) -> None:
+    if status.st_uid != os.getuid():
+        _refuse(place, f"belongs to user {status.st_uid}, not to us ({os.getuid()})")
+
+
+def _check_closed(place: Path | str, status: os.stat_result) -> None:
+    if status.st_mode & _OTHERS_MAY_WRITE:
+        _refuse(place, f"can be written to by other users (mode {stat.S_IMODE(status.st_mode):o})")
+
+
+def _check_above(place: Path) -> None:
+    status = os.lstat(place)
+    trusted = (0, os.getuid(), os.lstat(place.anchor).st_uid)  # in a container, the owner of `/` may be another number
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in trusted:
+        _refuse(place, "is not a folder of ours or of the system's")
+    if not status.st_mode & stat.S_ISVTX:
+        _check_closed(place, status)
+
+
+def _check_content(folder: Path) -> None:
+    """Files of ours, and closed, unless the folder as a whole is (a umask of 002 leaves its files open to the group)."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        _refuse(folder, "cannot be written to")
+    if not hasattr(os, "getuid"):
+        return
+    reachable = os.lstat(folder).st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+    for above, folders, files in os.walk(folder):
+        for place in (os.path.join(above, name) for name in (*folders, *files)):
+            with suppress(FileNotFoundError):  # another process of ours renamed it
+                status = os.lstat(place)
+                _check_owned(place, status)
+                if stat.S_ISLNK(status.st_mode):
+                    _refuse(place, "is a symbolic link")
+                if reachable:
+                    _check_closed(place, status)
+
+
+def make_private(folder: Path) -> None:
+    """Make the folder, if missing, readable by us alone; raise OSError if anyone else could change what it holds."""
+    for place in reversed([place for place in (folder, *folder.parents) if not os.path.lexists(place)]):
+        with suppress(FileExistsError):  # another process was faster; whose it is, is asked below
+            os.mkdir(place, 0o700)
+    if not hasattr(os, "getuid"):
+        return
+    for place in reversed(folder.parents):
+        _check_above(place)
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode):
+        _refuse(folder, "is a symbolic link or a file, not a folder")
+    _check_owned(folder, status)
+    _check_closed(folder, status)
+
+
+def _homes() -> Iterator[tuple[str, str, str]]:
+    """(what names it, folder, name of ours in it) of the places to try, best first."""
+    if numba.config.CACHE_DIR:
+        yield "NUMBA_CACHE_DIR", numba.config.CACHE_DIR, "stepgrad"
+    if os.environ.get("XDG_CACHE_HOME"):
+        yield "XDG_CACHE_HOME", os.environ["XDG_CACHE_HOME"], "stepgrad"
+    with suppress(RuntimeError):  # neither HOME nor an entry in the list of users
+        yield "", str(Path.home() / ".cache"), "stepgrad"
+    with suppress(OSError):  # no temporary folder that can be written to
+        yield "", tempfile.gettempdir(), f"stepgrad-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+
+
+def _sources_hash() -> str:
+    digest = hashlib.sha256()
+    package = Path(__file__).parents[1]
+    for source in sorted(file for part in _WITH_KERNELS for file in package.glob(f"{part}/*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _fit_folder(home: str, ours: str) -> tuple[Path | None, str]:
+    """The folder, or None and why not."""
+    try:
+        folder = Path(os.path.realpath(home), ours, f"kernels-{_sources_hash()}")
+        make_private(folder)
+        _check_content(folder)
+    except OSError as error:
+        return None, str(error)
+    return folder, ""
+
+
+@cache
+def find_folder() -> tuple[Path | None, str]:
+    """Where compiled kernels are kept, None if no place is fit; and what is wrong, to be told if a kernel is called.
+
+    There is one folder per version of the kernels' sources. Numba looks only at the file a kernel stands in, not at those
+    it calls; a folder named after all of them cannot go stale. NUMBA_CACHE_DIR, if set, or XDG_CACHE_HOME or ~/.cache
+    holds it; where none is fit, the temporary folder does.
+    """
+    reasons: list[str] = []
+    complaints: list[str] = []
+    for named_by, home, ours in _homes():
+        folder, why_not = _fit_folder(home, ours)
+        if folder is not None:
+            return folder, "; ".join(complaints)
+        reasons.append(why_not)
+        if named_by:
+            complaints.append(f"{named_by}={home} is not used for stepgrad's compiled kernels: {why_not}")
+    return None, _in_memory("; ".join(reasons) or "no folder was found")
+
+
+def _in_memory(why: str) -> str:
+    return (
+        f"stepgrad compiles its kernels in memory, for this process only, as they cannot be kept: {why}. "
+        "Set NUMBA_CACHE_DIR to a folder of your own, closed to others and with room, to compile them once."
+    )
+
+
+class _Nowhere(NullCache):
+    """Keeps nothing, and says why."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def load_overload(self, sig: Any, target_context: Any) -> None:
+        _warn_once("folder", self.why)
+
+
+class _Locator(UserProvidedCacheLocator):
+    """Below numba's CACHE_DIR; the folder of one package is checked as the whole is."""
+
+    def ensure_cache_path(self) -> None:
+        make_private(Path(self.get_cache_path()))
+
+
+class _Impl(CompileResultCacheImpl):
+    _locator_classes = (_Locator,)
+
+
+class KernelCache(FunctionCache):
+    """numba's cache of one kernel, with a checksum and the key in each entry.
+
+    The checksum tells torn files, which may be whole pickles with holes in the machine code. The key tells entries put
+    under a wrong name: numba writes the index before the data, so a process that is killed or runs out of disk in
+    between, or two at once, leave an index that names another signature's code.
+    """
+
+    _impl_class = _Impl
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        if find_folder()[1]:
+            _warn_once("folder", find_folder()[1])
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # damaged pickles raise anything
+            _warn_once("damaged", f"Compiled kernels in {self.cache_path} are damaged and made anew: {error!r}")
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        key = self._index_key(sig, target_context.codegen())
+        entry = self._cache_file.load(key)
+        if entry is None:
+            return None
+        digest, pickled = entry
+        if hashlib.sha256(pickled).digest() != digest:
+            raise ValueError("a checksum is wrong")
+        saved_key, reduced = pickle.loads(pickled)
+        return self._impl.rebuild(target_context, reduced) if saved_key == key else None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if not self._impl.check_cachable(data):
+            return
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:
+            _warn_once("folder", _in_memory(f"{self.cache_path}: {error}"))
+
+    def _save_overload(self, sig: Any, data: Any) -> None:
+        self._impl.locator.ensure_cache_path()
+        key = self._index_key(sig, data.codegen)
+        pickled = dumps((key, self._impl.reduce(data)))
+        self._cache_file.save(key, (hashlib.sha256(pickled).digest(), pickled))
+
+
+def keep_on_disk(kernel: Any) -> None:
+    """Give a compiled function its place in the cache, if there is one. (With NUMBA_DISABLE_JIT nothing is compiled.)"""
+    if isinstance(kernel, Dispatcher):
+        folder, complaint = find_folder()
+        kernel.__dict__["_cache"] = _Nowhere(complaint) if folder is None else _cache_in(folder, kernel.py_func)
+
+
+def _cache_in(folder: Path, function: Callable[..., Any]) -> KernelCache | _Nowhere:
+    settings = {"CACHE_DIR": str(folder), "CACHE_LOCATOR_CLASSES": ""}  # the second: other places, unchecked
+    before = {name: getattr(numba.config, name) for name in settings if hasattr(numba.config, name)}
+    try:
+        for name in before:
+            setattr(numba.config, name, settings[name])
+        make_private(folder / _Locator.get_suitable_cache_subpath(inspect.getfile(function)))  # numba hides the reason
+        return KernelCache(function)
+    except (OSError, RuntimeError) as error:
+        return _Nowhere(_in_memory(str(error)))
+    finally:
+        for name, value in before.items():
+            setattr(numba.config, name, value)

@@ -1,0 +1,229 @@
+"""What NMS would keep if one window were missing, or were kept on top: only the windows that change (docs/method.md, Sec. 5).
+
+Taking a kept window away frees the windows that it alone suppressed; a freed window, if nothing higher stops it, is kept and
+suppresses lower kept neighbours, which frees others. Candidates are decided in decreasing score, so that everything
+above a candidate is final when its turn comes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.kernels.jit import kernel, lowest_bit
+from stepgrad.kernels.nms import PLANES, Kept, count_up
+from stepgrad.kernels.overlaps import Rows
+
+
+class Cascade(NamedTuple):
+    """The last replay: windows no longer kept and windows newly kept, with room to work in."""
+
+    removed: NDArray[np.int32]
+    added: NDArray[np.int32]
+    counts: NDArray[np.int64]  # (3,) removed, added, waiting
+    heap: NDArray[np.int64]  # positions of waiting candidates, smallest first
+    gone: NDArray[np.uint64]  # (W,) removed, as a set
+    new: NDArray[np.uint64]  # (W,) added, as a set
+    barred: NDArray[np.uint64]  # (W,) may not come back: neighbours of the window on top
+    lost: NDArray[np.uint64]  # (W, PLANES) how many of their stoppers windows have lost
+
+
+@kernel
+def new_cascade(words: int) -> Cascade:
+    """Room for a replay."""
+    slots = 64 * words
+    return Cascade(
+        np.empty(slots, dtype=np.int32),
+        np.empty(slots, dtype=np.int32),
+        np.zeros(3, dtype=np.int64),
+        np.empty(slots, dtype=np.int64),
+        np.zeros(words, dtype=np.uint64),
+        np.zeros(words, dtype=np.uint64),
+        np.zeros(words, dtype=np.uint64),
+        np.zeros((words, PLANES), dtype=np.uint64),
+    )
+
+
+@kernel
+def _push(cascade: Cascade, position: int) -> None:
+    heap, at = cascade.heap, cascade.counts[2]
+    cascade.counts[2] += 1
+    while at > 0 and heap[(at - 1) // 2] > position:
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap[at] = position
+
+
+@kernel
+def _pop(cascade: Cascade) -> int:
+    heap = cascade.heap
+    smallest = heap[0]
+    cascade.counts[2] -= 1
+    size = cascade.counts[2]
+    moved, at = heap[size], 0
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= moved:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = moved
+    return smallest
+
+
+@kernel
+def _overlaps_added(slot: int, cascade: Cascade, rows: Rows) -> bool:
+    """Whether a newly kept window, all of which rank higher, overlaps this one."""
+    for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+        if rows.bits[entry] & cascade.new[rows.words[entry]]:
+            return True
+    return False
+
+
+@kernel
+def _has_stopper(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: NDArray[np.int32]) -> bool:
+    """Whether a kept, higher window that is not gone overlaps this one."""
+    for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+        word = rows.words[entry]
+        alive = rows.bits[entry] & kept.kept[word] & ~cascade.gone[word]
+        while alive:
+            if position[64 * word + lowest_bit(alive)] < position[slot]:
+                return True
+            alive &= alive - np.uint64(1)
+    return False
+
+
+@kernel
+def _free(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: NDArray[np.int32], limit: int) -> None:
+    """Kept window `slot` is gone: put the windows it was the last to stop on the heap."""
+    cascade.removed[cascade.counts[0]] = slot
+    cascade.counts[0] += 1
+    cascade.gone[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
+    for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+        word = rows.words[entry]
+        stopped = kept.stops[entry] & ~cascade.barred[word]
+        if not stopped:
+            continue
+        count_up(cascade.lost, word, stopped)
+        freed = stopped  # those that have lost as many stoppers as they had, modulo what the planes can count:
+        for i in range(PLANES):
+            freed &= ~(cascade.lost[word, i] ^ kept.planes[word, i])
+        unsure = stopped & kept.many[word]  # of more stoppers than that, some may be left
+        while freed:
+            bit = lowest_bit(freed)
+            freed &= freed - np.uint64(1)
+            other = 64 * word + bit
+            if position[other] > limit:
+                continue
+            if unsure >> np.uint64(bit) & np.uint64(1) and _has_stopper(other, cascade, kept, rows, position):
+                continue
+            _push(cascade, position[other])
+
+
+@kernel
+def _settle(
+    cascade: Cascade, kept: Kept, rows: Rows, order: NDArray[np.int32], position: NDArray[np.int32], limit: int
+) -> None:
+    """Decide the freed windows by decreasing score."""
+    while cascade.counts[2] > 0:
+        slot = order[_pop(cascade)]
+        if _overlaps_added(slot, cascade, rows):
+            continue
+        cascade.added[cascade.counts[1]] = slot
+        cascade.counts[1] += 1
+        cascade.new[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
+        for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+            word = rows.words[entry]
+            hit = rows.bits[entry] & kept.kept[word] & ~cascade.gone[word]
+            while hit:
+                other = 64 * word + lowest_bit(hit)
+                hit &= hit - np.uint64(1)
+                if position[slot] < position[other] <= limit:
+                    _free(other, cascade, kept, rows, position, limit)
+
+
+@kernel
+def clear(cascade: Cascade, rows: Rows) -> None:
+    """Forget the last replay."""
+    for i in range(cascade.counts[0]):
+        slot = cascade.removed[i]
+        cascade.gone[slot >> 6] = 0
+        for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+            for plane in range(PLANES):
+                cascade.lost[rows.words[entry], plane] = 0
+    for i in range(cascade.counts[1]):
+        cascade.new[cascade.added[i] >> 6] = 0
+    cascade.counts[0] = cascade.counts[1] = cascade.counts[2] = 0
+
+
+@kernel
+def only_lift_out(slot: int, cascade: Cascade, rows: Rows) -> None:
+    """A replay in which nothing changes but that kept window `slot` leaves its place."""
+    clear(cascade, rows)
+    cascade.removed[0] = slot
+    cascade.counts[0] = 1
+    cascade.gone[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
+
+
+@kernel
+def without(
+    slot: int,
+    cascade: Cascade,
+    kept: Kept,
+    rows: Rows,
+    order: NDArray[np.int32],
+    position: NDArray[np.int32],
+    limit: int,
+) -> None:
+    """Replay NMS without kept window `slot`; changes at positions beyond `limit` are left out."""
+    clear(cascade, rows)
+    _free(slot, cascade, kept, rows, position, limit)
+    _settle(cascade, kept, rows, order, position, limit)
+
+
+@kernel
+def on_top(
+    slot: int,
+    cascade: Cascade,
+    kept: Kept,
+    rows: Rows,
+    order: NDArray[np.int32],
+    position: NDArray[np.int32],
+    limit: int,
+) -> None:
+    """Replay NMS with suppressed window `slot` ranked above its suppressor; `slot` itself is not listed as added."""
+    clear(cascade, rows)
+    cascade.barred[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
+    for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+        cascade.barred[rows.words[entry]] |= rows.bits[entry]
+    for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+        word = rows.words[entry]
+        hit = rows.bits[entry] & kept.kept[word]
+        while hit:
+            other = 64 * word + lowest_bit(hit)
+            hit &= hit - np.uint64(1)
+            if position[other] <= limit:
+                _free(other, cascade, kept, rows, position, limit)
+    _settle(cascade, kept, rows, order, position, limit)
+    cascade.barred[slot >> 6] = 0
+    for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+        cascade.barred[rows.words[entry]] = 0
+
+
+@kernel
+def highest_freed(slot: int, kept: Kept, rows: Rows, position: NDArray[np.int32]) -> int:
+    """Position of the best window that only kept window `slot` suppresses; -1 if there is none."""
+    best = -1
+    for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
+        word = rows.words[entry]
+        freed = kept.stops[entry] & ~kept.twice[word]
+        while freed:
+            candidate = 64 * word + lowest_bit(freed)
+            freed &= freed - np.uint64(1)
+            if best < 0 or position[candidate] < best:
+                best = position[candidate]
+    return best

@@ -1,0 +1,237 @@
+"""AP of a ranked list as one weighted sum of interpolated precisions, and its value after a few edits of the list.
+
+With r_k the rank of the k-th true positive, p_k = max over l >= k of l / r_l, and integer counts from the protocol,
+AP = sum_k count_k p_k / norm. Moving one window, or replaying NMS around it, edits the list at a few places: between two
+edits all true positives shift by the same number of places. `edited_sum` therefore walks segments, not windows, and a
+segment longer than a few dozen true positives is summed from a table for its shift (`Lift`) in logarithmic time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.kernels.exact_sum import add, add_multiple
+from stepgrad.kernels.jit import inlined, kernel
+from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+
+_DIRECT = 48  # segments up to this length are summed term by term
+_MAX_TP_SHIFT, _MAX_SHIFT = 2, 24  # tables are kept for shifts up to these; rarer ones are summed term by term
+_TABLES = 48
+
+
+class Ranked(NamedTuple):
+    """The counted detections of one class by decreasing score. True positives are numbered from 1."""
+
+    T: int
+    rank: NDArray[np.int64]  # (T + 1,) rank[k] of the k-th true positive
+    tp_position: NDArray[np.int32]  # (T + 1,) its position among all windows
+    tp_above: NDArray[np.int32]  # (N + 1,) true positives at positions < p
+    counted_above: NDArray[np.int32]  # (N + 1,) detections at positions < p
+    counted_position: NDArray[np.int32]  # (D + 1,) position of the detection of rank q
+    cumulative: NDArray[np.int64]  # (P + 1,) counts of levels 1..k
+
+
+class Lift(NamedTuple):
+    """Tables of shifted precisions: for shift number i, jump pointers to the previous larger precision and sums."""
+
+    table_of: NDArray[np.int32]  # (2 a + 1, 2 c + 1) table of a shift, -1 if not made yet
+    used: NDArray[np.int64]  # (1,)
+    precision: NDArray[np.float64]  # (tables, T + 1)
+    jump: NDArray[np.int32]  # (tables, log T, T + 1)
+    high: NDArray[np.float64]  # (tables, T + 1) sum of the chain from l to the top
+    low: NDArray[np.float64]
+
+
+class Edits(NamedTuple):
+    """Changes of a ranked list. key = 2 p + 1 changes the window at position p, 2 p inserts just above it."""
+
+    key: NDArray[np.int64]
+    tp: NDArray[np.int64]  # true positives gained (-1, 0, 1)
+    fp: NDArray[np.int64]  # false positives gained
+    size: NDArray[np.int64]  # (1,)
+
+
+@kernel
+def rank_list(order: NDArray[np.int32], roles: NDArray[np.int8], cumulative: NDArray[np.int64]) -> Ranked:
+    """Number the counted detections."""
+    n = len(order)
+    tp_above = np.empty(n + 1, dtype=np.int32)
+    counted_above = np.empty(n + 1, dtype=np.int32)
+    tps = counted = 0
+    for p in range(n):
+        tp_above[p], counted_above[p] = tps, counted
+        role = roles[order[p]]
+        tps += role == TRUE_POSITIVE
+        counted += role == TRUE_POSITIVE or role == FALSE_POSITIVE
+    tp_above[n], counted_above[n] = tps, counted
+    rank = np.zeros(tps + 1, dtype=np.int64)
+    tp_position = np.full(tps + 1, -1, dtype=np.int32)
+    counted_position = np.full(counted + 1, -1, dtype=np.int32)
+    for p in range(n):
+        role = roles[order[p]]
+        if role == IGNORED or role == ABSENT:
+            continue
+        counted_position[counted_above[p] + 1] = p
+        if role == TRUE_POSITIVE:
+            rank[tp_above[p] + 1] = counted_above[p] + 1
+            tp_position[tp_above[p] + 1] = p
+    return Ranked(tps, rank, tp_position, tp_above, counted_above, counted_position, cumulative)
+
+
+@kernel
+def new_lift(T: int) -> Lift:
+    """Room for the tables; none if the list is short enough to be summed directly."""
+    tables = _TABLES if T > _DIRECT else 0
+    levels = 1
+    while (1 << levels) <= T:
+        levels += 1
+    return Lift(
+        np.full((2 * _MAX_TP_SHIFT + 1, 2 * _MAX_SHIFT + 1), -1, dtype=np.int32),
+        np.zeros(1, dtype=np.int64),
+        np.empty((tables, T + 1)),
+        np.empty((tables, levels, T + 1), dtype=np.int32),
+        np.empty((tables, T + 1)),
+        np.empty((tables, T + 1)),
+    )
+
+
+@kernel
+def new_edits(capacity: int) -> Edits:
+    """An empty list of edits."""
+    return Edits(
+        np.empty(capacity, dtype=np.int64),
+        np.empty(capacity, dtype=np.int64),
+        np.empty(capacity, dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+    )
+
+
+@inlined
+def put_edit(edits: Edits, key: int, tp: int, fp: int) -> None:
+    """Add an edit, keeping the list sorted by key (lists are short)."""
+    if tp == 0 and fp == 0:
+        return
+    at = edits.size[0]
+    while at > 0 and edits.key[at - 1] > key:
+        edits.key[at], edits.tp[at], edits.fp[at] = edits.key[at - 1], edits.tp[at - 1], edits.fp[at - 1]
+        at -= 1
+    edits.key[at], edits.tp[at], edits.fp[at] = key, tp, fp
+    edits.size[0] += 1
+
+
+@inlined
+def take_edit(edits: Edits, key: int) -> None:
+    """Remove the edit with that key, if there is one."""
+    kept = 0
+    for e in range(edits.size[0]):
+        if edits.key[e] != key:
+            edits.key[kept], edits.tp[kept], edits.fp[kept] = edits.key[e], edits.tp[e], edits.fp[e]
+            kept += 1
+    edits.size[0] = kept
+
+
+@kernel
+def _table(ranked: Ranked, lift: Lift, a: int, c: int) -> int:
+    """The table for precisions (l + a) / (r_l + c), made on first use; -1 if there is no room."""
+    if abs(a) > _MAX_TP_SHIFT or abs(c) > _MAX_SHIFT:
+        return -1
+    table = lift.table_of[a + _MAX_TP_SHIFT, c + _MAX_SHIFT]
+    if table >= 0 or lift.used[0] == len(lift.precision):
+        return table
+    table = lift.used[0]
+    lift.used[0] += 1
+    lift.table_of[a + _MAX_TP_SHIFT, c + _MAX_SHIFT] = table
+    precision, jump, high, low = lift.precision[table], lift.jump[table], lift.high[table], lift.low[table]
+    precision[0], high[0], low[0] = np.inf, 0.0, 0.0
+    jump[:, 0] = 0
+    P = len(ranked.cumulative) - 1
+    for k in range(1, ranked.T + 1):
+        usable = k + a > 0 and k + a <= P and ranked.rank[k] + c > 0  # others are never inside a segment of this shift
+        precision[k] = (k + a) / (ranked.rank[k] + c) if usable else 0.0
+        larger = k - 1
+        while precision[larger] <= precision[k]:
+            larger = jump[0, larger]
+        jump[0, k] = larger
+        for level in range(1, len(jump)):
+            jump[level, k] = jump[level - 1, jump[level - 1, k]]
+        count = ranked.cumulative[min(max(k + a, 0), P)] - ranked.cumulative[min(max(larger + a, 0), P)]
+        high[k], low[k] = add_multiple(high[larger], low[larger], count, precision[k])
+    return table
+
+
+@kernel
+def _segment_by_table(
+    ranked: Ranked, lift: Lift, table: int, first: int, last: int, a: int, hi: float, lo: float, largest: float
+) -> tuple[float, float, float]:
+    precision, jump = lift.precision[table], lift.jump[table]
+    top = last  # the lowest true positive of the segment whose precision beats everything below it
+    if precision[last] <= largest:
+        for level in range(len(jump) - 1, -1, -1):
+            nearer = jump[level, top]
+            if nearer >= first and precision[nearer] <= largest:
+                top = nearer
+        top = jump[0, top]
+    levels = ranked.cumulative
+    if top < first:
+        hi, lo = add_multiple(hi, lo, levels[last + a] - levels[first - 1 + a], largest)
+        return hi, lo, largest
+    hi, lo = add_multiple(hi, lo, levels[last + a] - levels[top + a], largest)
+    end = top  # the highest link of the chain inside the segment
+    for level in range(len(jump) - 1, -1, -1):
+        if jump[level, end] >= first:
+            end = jump[level, end]
+    hi, lo = add(hi, lo, lift.high[table, top])
+    hi, lo = add(hi, lo, lift.low[table, top])
+    hi, lo = add(hi, lo, -lift.high[table, end])
+    hi, lo = add(hi, lo, -lift.low[table, end])
+    hi, lo = add_multiple(hi, lo, levels[end + a] - levels[first - 1 + a], precision[end])
+    return hi, lo, precision[end]
+
+
+@kernel
+def _segment(
+    ranked: Ranked, lift: Lift, first: int, last: int, a: int, c: int, hi: float, lo: float, largest: float
+) -> tuple[float, float, float]:
+    """Add true positives last, last - 1, ..., first, each `a` places on among true positives and `c` among all."""
+    if first > last:
+        return hi, lo, largest
+    if last - first >= _DIRECT:
+        table = _table(ranked, lift, a, c)
+        if table >= 0:
+            return _segment_by_table(ranked, lift, table, first, last, a, hi, lo, largest)
+    levels = ranked.cumulative
+    run = last  # true positives k+1..run share the envelope value `largest`
+    for k in range(last, first - 1, -1):
+        precision = (k + a) / (ranked.rank[k] + c)
+        if precision > largest:
+            hi, lo = add_multiple(hi, lo, levels[run + a] - levels[k + a], largest)
+            run, largest = k, precision
+    hi, lo = add_multiple(hi, lo, levels[run + a] - levels[first - 1 + a], largest)
+    return hi, lo, largest
+
+
+@kernel
+def edited_sum(ranked: Ranked, lift: Lift, edits: Edits) -> tuple[float, float]:
+    """sum_k count_k p_k of the list after the edits, as an exact pair."""
+    a = c = 0
+    for e in range(edits.size[0]):
+        a += edits.tp[e]
+        c += edits.tp[e] + edits.fp[e]
+    hi, lo, largest = 0.0, 0.0, 0.0
+    last = ranked.T
+    for e in range(edits.size[0] - 1, -1, -1):
+        above = ranked.tp_above[edits.key[e] >> 1]
+        first = above + 1 + (edits.tp[e] < 0)
+        hi, lo, largest = _segment(ranked, lift, first, last, a, c, hi, lo, largest)
+        a -= edits.tp[e]
+        c -= edits.tp[e] + edits.fp[e]
+        if edits.tp[e] > 0:
+            k = above + a + 1
+            largest = max(largest, k / (ranked.counted_above[edits.key[e] >> 1] + c + 1))
+            hi, lo = add_multiple(hi, lo, ranked.cumulative[k] - ranked.cumulative[k - 1], largest)
+        last = min(last, above)
+    hi, lo, largest = _segment(ranked, lift, 1, last, 0, 0, hi, lo, largest)
+    return hi, lo

@@ -1,0 +1,66 @@
+"""Stable descending order of scores by radix sort: equal scores keep the order of their indices."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.kernels.jit import kernel
+
+_BITS = 11
+_BUCKETS = 1 << _BITS
+
+
+@kernel
+def _radix_order(keys: NDArray[np.uint64], digits: int) -> NDArray[np.int32]:
+    """Indices that sort `keys` ascending and stably; only the lowest `digits` digits of 11 bits are looked at."""
+    n = len(keys)
+    counts = np.zeros((digits, _BUCKETS), dtype=np.int64)
+    mask = np.uint64(_BUCKETS - 1)
+    for i in range(n):
+        for d in range(digits):
+            counts[d, (keys[i] >> np.uint64(_BITS * d)) & mask] += 1
+    order = np.empty(n, dtype=np.int32)
+    other = np.empty(n, dtype=np.int32)
+    for i in range(n):
+        order[i] = i
+    for d in range(digits):
+        shift = np.uint64(_BITS * d)
+        if n > 0 and counts[d, (keys[0] >> shift) & mask] == n:
+            continue  # this digit is the same everywhere
+        start = 0
+        for bucket in range(_BUCKETS):
+            count = counts[d, bucket]
+            counts[d, bucket] = start
+            start += count
+        for i in range(n):
+            index = order[i]
+            bucket = (keys[index] >> shift) & mask
+            other[counts[d, bucket]] = index
+            counts[d, bucket] += 1
+        order, other = other, order
+    return order
+
+
+@kernel
+def _descending_keys(bits: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
+    """IEEE bit patterns to unsigned integers whose ascending order is the descending order of the numbers."""
+    keys = np.empty(len(bits), dtype=np.uint64)
+    sign = np.uint64(1) << np.uint64(width - 1)
+    full = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - width)
+    for i in range(len(bits)):
+        keys[i] = bits[i] if bits[i] & sign else (~bits[i] & full) ^ sign
+    return keys
+
+
+def descending_order(scores: NDArray[np.floating]) -> NDArray[np.int32]:
+    """Window indices by decreasing score, ties by increasing index.
+
+    >>> descending_order(np.array([0.5, 2.0, 0.5, -1.0])).tolist()
+    [1, 0, 2, 3]
+    """
+    if scores.dtype == np.float32:
+        bits = (scores + np.float32(0.0)).view(np.uint32).astype(np.uint64)  # adding zero makes -0.0 equal 0.0
+        return _radix_order(_descending_keys(bits, 32), 3)
+    bits = (np.ascontiguousarray(scores, dtype=np.float64) + 0.0).view(np.uint64)
+    return _radix_order(_descending_keys(bits, 64), 6)

@@ -1,0 +1,117 @@
+"""Top-k masks and ranks of rows: their steps are where two numbers trade places. Of equal numbers the earlier ranks higher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from stepgrad.layers.base import FourTensors
+from stepgrad.steps.estimators import mee, sde
+
+_TINY = torch.finfo(torch.float64).tiny
+_PAIRS_AT_ONCE = 1 << 22
+
+
+def inverse_distance(distance: Tensor, min_step: float) -> Tensor:
+    """1 / distance, bounded below by min_step; 0 for a zero distance without a bound."""
+    bounded = distance.clamp(min=min_step)
+    return torch.where(bounded > 0, 1.0 / bounded.clamp(min=_TINY), 0.0)
+
+
+def ranks_above(place: Tensor, i: Tensor, other: Tensor, j: Tensor) -> Tensor:
+    """Whether number i, were it at `place`, ranks above number j at `other`."""
+    return (place > other) | ((place == other) & (i < j))
+
+
+def by_rank(rows: Tensor) -> Tensor:
+    """(R, n) indices, largest number first."""
+    return rows.sort(dim=1, descending=True, stable=True).indices
+
+
+def top_k_mask(rows: Tensor, k: int) -> Tensor:
+    """1 for the k largest of each row, else 0."""
+    return torch.zeros_like(rows).scatter_(1, by_rank(rows)[:, :k], 1.0)
+
+
+def pull_back_top_k(rows: Tensor, outer: Tensor, k: int, estimator: str, radius: float, min_step: float) -> Tensor:
+    """A number inside trades places with the first outside, at that one's value; one outside with the last inside.
+
+    Every column of the Jacobian has this one step, on one side, so that MEE and SDE agree.
+    """
+    n = rows.shape[1]
+    if k >= n:
+        return torch.zeros_like(rows)
+    order = by_rank(rows)
+    inside = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, order[:, :k], True)
+    rival = torch.where(inside, order[:, k, None], order[:, k - 1, None])
+    there, rise = rows.gather(1, rival), outer - outer.gather(1, rival)
+    if estimator != "radius":
+        return 0.5 * rise * inverse_distance((rows - there).abs(), min_step)
+    i = torch.arange(n, device=rows.device)
+    falls = inside & ~ranks_above(rows - radius, i, there, rival)
+    climbs = ~inside & ranks_above(rows + radius, i, there, rival)
+    return rise * (falls | climbs) / (2.0 * radius)
+
+
+def ranks(rows: Tensor) -> Tensor:
+    """1 for the largest of each row, n for the smallest."""
+    count = torch.arange(1.0, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device)
+    return torch.empty_like(rows).scatter_(1, by_rank(rows), count.expand_as(rows))
+
+
+def own_rank_steps(rows: Tensor) -> FourTensors:
+    """The nearest steps of each number's own rank, at the nearest number on either side; equal numbers are passed at once."""
+    order = by_rank(rows)
+    ordered = rows.gather(1, order)  # decreasing
+    n = rows.shape[1]
+    place = torch.arange(n, device=rows.device).expand_as(order)
+    keys = (-ordered).contiguous()
+    first = torch.searchsorted(keys, keys)  # the first and the last place with the same number
+    last = torch.searchsorted(keys, keys, right=True) - 1
+    up = torch.where(first < place, first, first.gather(1, (first - 1).clamp(min=0)))  # the place taken just beyond
+    down = torch.where(last > place, last, last.gather(1, (last + 1).clamp(max=n - 1)))
+    up_at = torch.where(up < place, ordered.gather(1, up), torch.inf)
+    down_at = torch.where(down > place, ordered.gather(1, down), -torch.inf)
+    back = torch.empty_like(order).scatter_(1, order, place)
+    steps = (up_at, (up + 1).to(rows.dtype), down_at, (down + 1).to(rows.dtype))
+    return tuple(part.gather(1, back) for part in steps)  # type: ignore[return-value]  # four of them
+
+
+def pull_back_ranks(rows: Tensor, outer: Tensor, estimator: str, radius: float, min_step: float) -> Tensor:
+    """Moving number i past number j changes the ranks of both: O(n^2) time, memory in pieces.
+
+    The rank of j has that one step in x_i, on one side. The rank of i itself has steps on both sides.
+    """
+    if estimator == "radius":
+        return _over_pairs(rows, outer, partial(_crossings, radius=radius))
+    form = mee if estimator == "mee" else sde
+    own = form(rows, ranks(rows), *own_rank_steps(rows), min_step=min_step)
+    return own * outer + _over_pairs(rows, outer, partial(_inverse_distances, min_step=min_step))
+
+
+def _over_pairs(rows: Tensor, outer: Tensor, weigh: Callable[..., Tensor]) -> Tensor:
+    """Column i of the result from its pairs with all j: `weigh` gets some columns at a time."""
+    R, n = rows.shape
+    found = torch.zeros_like(rows)
+    at_once = max(1, _PAIRS_AT_ONCE // max(1, R * n))
+    index = torch.arange(n, device=rows.device)
+    for start in range(0, n, at_once):
+        i = index[start : start + at_once]
+        found[:, i] = weigh(rows, outer, rows[:, i, None], outer[:, i, None], index, i[:, None])
+    return found
+
+
+def _inverse_distances(
+    rows: Tensor, outer: Tensor, x: Tensor, own: Tensor, j: Tensor, i: Tensor, min_step: float
+) -> Tensor:
+    weight = inverse_distance((x - rows[:, None, :]).abs(), min_step).masked_fill(i == j, 0.0)
+    return 0.5 * (weight @ outer[:, :, None]).squeeze(2)
+
+
+def _crossings(rows: Tensor, outer: Tensor, x: Tensor, own: Tensor, j: Tensor, i: Tensor, radius: float) -> Tensor:
+    others = rows[:, None, :]
+    crossed = ranks_above(x + radius, i, others, j) & ~ranks_above(x - radius, i, others, j) & (i != j)
+    return ((outer[:, None, :] - own) * crossed).sum(dim=2) / (2.0 * radius)

@@ -1,0 +1,241 @@
+"""One mAP over all processes of a job.
+
+mAP ranks all windows of a batch in one list, so the mean of the processes' own mAPs is another objective. Here every
+process sends its scores, once and without a graph, to the processes that work on their classes; each of these ranks its
+classes over all images and sends the gradients back; and each process back-propagates its own windows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stepgrad.errors import ConfigError, InputError
+from stepgrad.kernels.balance import Sums
+from stepgrad.kernels.jit import explain_wait
+from stepgrad.losses.collectives import DEFAULT_TIMEOUT, Channel, RankError, Traffic, average_gradients, is_alone
+from stepgrad.losses.map_loss import MAPLoss, Objective, check_l4, in_dtype, report_sums
+from stepgrad.losses.shards import Sizes, bytes_tensor, classes_of, pack, raw, sizes_of, tensor_bytes, unpack
+from stepgrad.metric.arrange import arrange
+from stepgrad.metric.batch import Batch, Target
+from stepgrad.steps.map_steps import ClassGradient, all_gradients
+
+__all__ = ["DistributedMAPLoss", "RankError", "Traffic", "average_gradients"]
+
+_ACCEPTED, _NEEDED, _SETTINGS, _FIRST_SIZE = range(4)  # columns of an announcement
+_MESSAGE = 500  # bytes of a refusal that others get to see
+
+
+class _Scaled(torch.autograd.Function):
+    """The same number with a gradient so many times as large."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
+        return outer * ctx.factor, None
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """This process's part of the batch, and what every process announced."""
+
+    batch: Batch
+    flat: Tensor
+    sizes: list[Sizes]
+    needed: bool  # some process wants gradients
+
+
+class DistributedMAPLoss(MAPLoss):
+    """`MAPLoss` of the batches of all processes joined in the order of their ranks. Every process calls it each step.
+
+    Value and `metrics` are those of the joined batch and the same everywhere; the gradient reaches this process's scores.
+    Shards may differ in size; one may be empty (three empty lists). Score dtype and settings must agree. Without a
+    process group, or alone in it, this is `MAPLoss`.
+
+    Args:
+        options: those of `MAPLoss`.
+        gradients: what happens to the parameters' gradients afterwards. "averaged" (DistributedDataParallel, Fabric,
+            `average_gradients`): gradients are made as many times as large as there are processes, so that the mean is
+            the joined batch's gradient. "summed": they are left as they are.
+        timeout: seconds to wait for the other processes before giving up with a RankError.
+        group: the processes; None: all.
+
+    `traffic` counts what this process sent and received.
+
+    >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
+    >>> loss_fn = DistributedMAPLoss(num_classes=1)
+    >>> loss = loss_fn([torch.tensor([[0.2], [0.9]])], [boxes], [{"boxes": boxes[:1], "labels": torch.tensor([0])}])
+    >>> loss_fn.metrics["map"], loss_fn.traffic.sent          # a single process here
+    (0.5, 0)
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        gradients: str = "averaged",
+        timeout: float = DEFAULT_TIMEOUT,
+        group: dist.ProcessGroup | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(num_classes, **options)
+        if gradients not in ("averaged", "summed"):
+            raise ConfigError(f"Expected gradients to be 'averaged' or 'summed' but got {gradients!r}.")
+        if not (math.isfinite(timeout) and timeout > 0):
+            raise ConfigError(f"Expected timeout to be a number of seconds > 0 but got {timeout!r}.")
+        self.gradients, self.timeout, self.group = gradients, timeout, group
+        self.traffic = Traffic()
+
+    def forward(
+        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None = None
+    ) -> Tensor:
+        """The loss of the joined batch; arguments as for `MAPLoss`, of this process's images."""
+        if is_alone(self.group):
+            return super().forward(scores, boxes, targets)
+        if self.box_method is not None:
+            raise ConfigError(
+                "Expected box_gradient=False with several processes but got True: a box's steps are searched for among "
+                "the windows of one process only. Train boxes in a single process, or the scores alone in several."
+            )
+        channel = Channel(self.group, self.timeout, self.traffic)
+        shard = self._announce(channel, scores, boxes, targets)
+        objective, others_l4 = self._shared_objective(channel, shard)
+        loss = self._loss_of(objective, shard.flat, shard.batch.scores)
+        if self.l4 is not None:
+            loss = loss + self.l4 * others_l4
+        return _Scaled.apply(loss, float(channel.world)) if self.gradients == "averaged" else loss
+
+    def _announce(
+        self, channel: Channel, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
+    ) -> _Shard:
+        """Check this process's part and tell the others its size; bad input on one process ends the call on all."""
+        row = np.zeros(_FIRST_SIZE + 4 + channel.world, dtype=np.int64)
+        try:
+            batch, flat = self._checked(scores, boxes, targets)
+        except Exception as error:  # whatever it is: the others must not be left waiting
+            channel.gather(row, "announcing the batch")
+            _tell_refusal(channel, str(error))
+            raise
+        needed = torch.is_grad_enabled() and flat.requires_grad and len(flat) > 0
+        row[:] = [1, needed, self._settings_hash(), *sizes_of(batch, flat.dtype, channel.world).row()]
+        rows = channel.gather(row, "announcing the batch")
+        if not rows[:, _ACCEPTED].all():
+            raise RankError(_tell_refusal(channel, ""))
+        sizes = [Sizes.read(r[_FIRST_SIZE:].tolist()) for r in rows]
+        dtype = _check_agreement(rows, sizes)
+        joined = flat if dtype is None else flat.to(dtype)  # changes nothing unless this process has no windows
+        return _Shard(batch, joined, sizes, bool(rows[:, _NEEDED].any()))
+
+    def _checked(
+        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
+    ) -> tuple[Batch, Tensor]:
+        batch, flat = self._read(scores, boxes, targets)
+        if self.l4 is not None:
+            check_l4(self.l4, batch.scores, flat.dtype)
+        return batch, flat
+
+    def _settings_hash(self) -> int:
+        settings = (self.num_classes, self.protocol, self.nms_threshold, self.method, self.log, self.eps, self.l4)
+        digest = hashlib.sha256(repr((*settings, self.clip, self.balance, self.gradients)).encode()).digest()
+        return int.from_bytes(digest[:7], "big")
+
+    def _shared_objective(self, channel: Channel, shard: _Shard) -> tuple[Objective, float]:
+        """Loss, metrics, and the gradient in this process's scores; and the other processes' sum of scores^4."""
+        own = classes_of(channel.rank, channel.world, self.num_classes)
+        parts = channel.exchange(
+            pack(shard.batch, shard.sizes[channel.rank], channel.world),
+            [sizes.nbytes(channel.rank, len(own)) for sizes in shard.sizes],
+            "sending the scores to the processes that rank their classes",
+        )
+        batch = unpack(parts, shard.sizes, channel.rank, len(own)) if len(own) else None
+        with explain_wait():
+            classes = self._rank(batch, shard.needed)
+            everyones, l4_sums = _gather_classes(channel, classes, shard.batch.scores, self.num_classes)
+            value, scale, metrics = self._value(everyones)
+            found, sums = torch.zeros(shard.flat.shape, dtype=shard.flat.dtype), Sums(0, 0.0, 0.0)
+            if shard.needed:
+                scores = np.zeros((0, 0)) if batch is None else batch.scores
+                gradient, sums = self._finish(classes, scores, scale, torch.get_num_threads())
+                found, sums = _return_gradients(channel, gradient, sums, shard, self.num_classes)
+        total = self.num_classes * sum(sizes.windows for sizes in shard.sizes)
+        others = float(np.delete(l4_sums, channel.rank).sum())
+        return Objective(value, found, metrics | report_sums(sums, total)), others
+
+    def _rank(self, batch: Batch | None, needed: bool) -> list[ClassGradient]:
+        """AP and gradient of this process's classes over all images; it may have none."""
+        if batch is None:
+            return []
+        return all_gradients(arrange(batch, self.protocol, self.nms_threshold), self.method if needed else None)
+
+
+def _check_agreement(rows: NDArray[np.int64], sizes: Sequence[Sizes]) -> torch.dtype | None:
+    """The dtype of the scores, if there are any. Raises, on every process alike, if the parts cannot be joined."""
+    if len(set(rows[:, _SETTINGS].tolist())) > 1:
+        raise InputError("Expected the same settings of DistributedMAPLoss on every process but they differ.")
+    by_rank = {rank: s.dtype for rank, s in enumerate(sizes) if s.windows}
+    if len(set(by_rank.values())) > 1:
+        listed = ", ".join(f"rank {rank}: {dtype}" for rank, dtype in by_rank.items())
+        raise InputError(
+            f"Expected scores of one dtype on all processes but got {listed}; convert them before the loss."
+        )
+    return next(iter(by_rank.values()), None)
+
+
+def _tell_refusal(channel: Channel, message: str) -> str:
+    """Exchange the reasons for which processes refused their part; returns them as one message."""
+    own = np.zeros(_MESSAGE, dtype=np.uint8)
+    text = np.frombuffer(message.encode()[:_MESSAGE], dtype=np.uint8)
+    own[: len(text)] = text
+    rows = channel.gather(own, "passing on an error")
+    reasons = {rank: bytes(row).rstrip(b"\0").decode(errors="ignore") for rank, row in enumerate(rows)}
+    return "Another process refused its part of the batch. " + " ".join(
+        f"rank {r}: {t}" for r, t in reasons.items() if t
+    )
+
+
+def _gather_classes(
+    channel: Channel, classes: Sequence[ClassGradient], scores: NDArray[np.floating], K: int
+) -> tuple[list[ClassGradient], NDArray[np.float64]]:
+    """AP, objects and kept windows of every class, and each process's sum of scores^4."""
+    most = -(-K // channel.world)
+    row = np.zeros((most + 1, 3))
+    for i, found in enumerate(classes):
+        row[i] = found.ap, found.P, found.kept
+    row[most, 0] = (scores.astype(np.float64) ** 4).sum()
+    rows = channel.gather(row.reshape(-1), "exchanging the classes' AP").reshape(channel.world, most + 1, 3)
+    by_class = [rows[c % channel.world, c // channel.world] for c in range(K)]
+    return [ClassGradient(float(ap), int(P), int(kept), None) for ap, P, kept in by_class], rows[:, most, 0]
+
+
+def _return_gradients(
+    channel: Channel, gradient: NDArray[np.float64], sums: Sums, shard: _Shard, K: int
+) -> tuple[Tensor, Sums]:
+    """Send the gradients in this process's classes to where the windows are; returns those in this process's windows."""
+    ranks, mine = range(channel.world), shard.sizes[channel.rank]
+    dtype = shard.flat.dtype
+    ends = np.cumsum([0, *(s.windows for s in shard.sizes)])
+    head = raw(np.array(sums, dtype=np.float64))
+    narrow = in_dtype(torch.from_numpy(gradient.T), dtype)
+    parts = [np.concatenate([head, tensor_bytes(narrow[ends[r] : ends[r + 1]])]) for r in ranks]
+    columns = [len(classes_of(r, channel.world, K)) for r in ranks]
+    sizes = [len(head) + mine.windows * count * dtype.itemsize for count in columns]
+    taken = channel.exchange(parts, sizes, "sending the gradients back")
+    found = torch.zeros(mine.windows, K, dtype=dtype)
+    for r in ranks:
+        found[:, r :: channel.world] = bytes_tensor(taken[r][len(head) :], dtype, (mine.windows, columns[r]))
+    rows = [part[: len(head)].copy().view(np.float64) for part in taken]
+    nonzero, positive, negative = np.sum(rows, axis=0).tolist()
+    return found, Sums(int(nonzero), positive, negative)

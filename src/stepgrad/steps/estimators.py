@@ -1,0 +1,124 @@
+"""Pseudo partial derivatives of a piecewise-constant function from its nearest steps (Henderson & Ferrari 2016, Sec. 4.3).
+
+At x the function has the value f. Its nearest step above is at x+ >= x, with the value f+ just beyond it; its nearest step
+below is at x- <= x, with f- just beyond. A missing step is at +-inf. Nothing here knows what the function is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stepgrad.errors import ConfigError, positive_number, real_number
+from stepgrad.kernels.jit import inlined, kernel
+
+Array = TypeVar("Array", NDArray[np.float64], torch.Tensor)
+_TINY = float(np.finfo(np.float64).tiny)
+_HUGE = float(np.finfo(np.float64).max)
+
+
+@inlined
+def _slope(rise: float, run: float) -> float:
+    """rise / run, never inf or nan; 0 where the run is infinite or zero."""
+    if not (0.0 < run < np.inf):
+        return 0.0
+    return min(max(rise / max(run, _TINY), -_HUGE), _HUGE)
+
+
+@inlined
+def sde_at(x: float, f: float, up_at: float, up_f: float, down_at: float, down_f: float, min_step: float) -> float:
+    """The symmetric difference estimator at one point; see `sde`."""
+    return 0.5 * _slope(up_f - f, max(up_at - x, min_step)) + 0.5 * _slope(f - down_f, max(x - down_at, min_step))
+
+
+@inlined
+def mee_at(x: float, f: float, up_at: float, up_f: float, down_at: float, down_f: float, min_step: float) -> float:
+    """The mean envelope estimator at one point; see `mee`."""
+    if np.isinf(up_at) or np.isinf(down_at):
+        return sde_at(x, f, up_at, up_f, down_at, down_f, min_step)
+    width = up_at - down_at  # zero if x is tied on both sides: then only the bound can give it a length
+    return 0.5 * _slope(up_f - down_f, width if width > 0.0 else min_step)
+
+
+@kernel
+def _each_sde(columns: NDArray[np.float64], min_step: float) -> NDArray[np.float64]:
+    out = np.empty(columns.shape[1])
+    for i in range(len(out)):
+        x, f, up_at, up_f, down_at, down_f = columns[:, i]
+        out[i] = sde_at(x, f, up_at, up_f, down_at, down_f, min_step)
+    return out
+
+
+@kernel
+def _each_mee(columns: NDArray[np.float64], min_step: float) -> NDArray[np.float64]:
+    out = np.empty(columns.shape[1])
+    for i in range(len(out)):
+        x, f, up_at, up_f, down_at, down_f = columns[:, i]
+        out[i] = mee_at(x, f, up_at, up_f, down_at, down_f, min_step)
+    return out
+
+
+def sde(
+    x: Array, value: Array, up_at: Array, up_value: Array, down_at: Array, down_value: Array, min_step: float = 0.0
+) -> Array:
+    """Symmetric difference estimator: 1/2 [(f+ - f)/(x+ - x) + (f - f-)/(x - x-)], a missing side adding 0.
+
+    Distances are bounded below by `min_step`; a zero distance without a bound adds 0. All arguments broadcast.
+
+    >>> float(sde(torch.tensor(0.0), torch.tensor(0.5), torch.tensor(2.0), torch.tensor(1.0),
+    ...           torch.tensor(-float("inf")), torch.tensor(0.5)))
+    0.125
+    """
+    return _apply(_each_sde, (x, value, up_at, up_value, down_at, down_value), min_step)
+
+
+def mee(
+    x: Array, value: Array, up_at: Array, up_value: Array, down_at: Array, down_value: Array, min_step: float = 0.0
+) -> Array:
+    """Mean envelope estimator: the mean slope of the upper and the lower linear envelope of the steps.
+
+    Between two steps that is (f+ - f-) / (2 (x+ - x-)), wherever x lies. With a step on one side only it is the SDE with
+    distances bounded below by `min_step`; without any step it is 0.
+
+    >>> float(mee(torch.tensor(0.0), torch.tensor(0.5), torch.tensor(1.0), torch.tensor(0.75),
+    ...           torch.tensor(-3.0), torch.tensor(0.25)))
+    0.0625
+    """
+    return _apply(_each_mee, (x, value, up_at, up_value, down_at, down_value), min_step)
+
+
+def radius_difference(raised: Array, lowered: Array, radius: float) -> Array:
+    """Radius estimator: (f(x + radius) - f(x - radius)) / (2 radius). It sees every step within the radius.
+
+    >>> float(radius_difference(torch.tensor(0.75), torch.tensor(0.25), radius=2.0))
+    0.125
+    """
+    return (raised - lowered) / (2.0 * check_radius(radius))
+
+
+def check_min_step(min_step: float) -> float:
+    """min_step as a plain float, which kernels take; raises ConfigError unless it is a finite number >= 0."""
+    number = real_number("min_step", min_step)
+    if not 0.0 <= number < np.inf:
+        raise ConfigError(f"Expected min_step to be a finite number >= 0 but got {min_step!r}.")
+    return number
+
+
+def check_radius(radius: float) -> float:
+    """radius as a plain float, which kernels take; raises ConfigError unless it is a finite number > 0."""
+    return positive_number("radius", radius)
+
+
+def _apply(each: Callable[..., NDArray[np.float64]], arguments: tuple[Any, ...], min_step: float) -> Any:
+    """Run an estimator in float64 on tensors or arrays; the result has the type, dtype and device of the first."""
+    min_step = check_min_step(min_step)
+    first = arguments[0]
+    if not isinstance(first, torch.Tensor):
+        columns = np.stack(np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in arguments)))
+        return each(columns.reshape(6, -1), min_step).reshape(columns.shape[1:])
+    plain = [torch.as_tensor(a).detach().to("cpu", torch.float64).numpy() for a in arguments]
+    return torch.as_tensor(_apply(each, tuple(plain), min_step), device=first.device).to(first.dtype)

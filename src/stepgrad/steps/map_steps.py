@@ -1,0 +1,292 @@
+"""Nearest steps and pseudogradients of mAP after NMS in every score of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stepgrad.errors import ConfigError, one_of
+from stepgrad.kernels.balance import BALANCES, Sums, finish_class
+from stepgrad.kernels.jit import explain_wait, kernel, run_threads
+from stepgrad.kernels.matching import Rule
+from stepgrad.kernels.nms_steps import THROUGH_EXACT, THROUGH_NONE, Found, steps_of_class
+from stepgrad.kernels.paper import paper_of_class
+from stepgrad.kernels.radius import radius_of_class
+from stepgrad.kernels.scene import Inputs
+from stepgrad.metric.arrange import Arrangement, ClassView, arrange
+from stepgrad.metric.batch import Target, make_batch
+from stepgrad.metric.mean_ap import (
+    MAPResult,
+    check_nms_threshold,
+    class_ap,
+    mean_of,
+    resolve_protocol,
+    result_of,
+)
+from stepgrad.metric.protocol import Protocol
+from stepgrad.steps.estimators import check_min_step, check_radius, mee_at, radius_difference, sde_at
+
+ESTIMATORS = ["mee", "sde", "radius"]
+THROUGH_NMS = ["exact", "paper", "none"]
+_THROUGH = {"exact": THROUGH_EXACT, "none": THROUGH_NONE}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Per class AP and, per score, the nearest steps of that class's AP.
+
+    Lists hold one (N, K) float64 tensor per image. up_at = +inf and down_at = -inf where there is no step; the value
+    beyond is then the present one.
+    """
+
+    value: Tensor  # (K,)
+    up_at: list[Tensor]
+    up_value: list[Tensor]
+    down_at: list[Tensor]
+    down_value: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a pseudogradient is taken."""
+
+    estimator: str = "mee"
+    radius: float = 1.0
+    through_nms: str = "exact"
+    min_step: float = 0.0
+
+    def __post_init__(self) -> None:
+        one_of("estimator", self.estimator, ESTIMATORS)
+        one_of("through_nms", self.through_nms, THROUGH_NMS)
+        object.__setattr__(self, "min_step", check_min_step(self.min_step))
+        if self.estimator == "radius" and self.through_nms == "paper":
+            raise ConfigError(
+                "Expected through_nms 'exact' or 'none' for estimator 'radius' but got 'paper': the paper's "
+                "approximation shares nearest steps, and the radius estimator uses none."
+            )
+        object.__setattr__(self, "radius", check_radius(self.radius))
+
+
+@dataclass(frozen=True)
+class ClassGradient:
+    """AP of a class and its pseudogradient in the class's scores, by window; None where nothing can change it."""
+
+    ap: float
+    P: int
+    kept: int
+    gradient: NDArray[np.float64] | None
+
+
+def _inputs(view: ClassView, rule: Rule, max_detections: int) -> Inputs:
+    return Inputs(
+        view.scores,
+        view.order,
+        view.position,
+        view.slots.window_of,
+        view.slots.image_of_word,
+        view.rows,
+        view.kept,
+        view.pairs,
+        view.objects,
+        rule,
+        view.cumulative,
+        max_detections,
+        view.images,
+    )
+
+
+@kernel
+def _add_estimates(
+    out: NDArray[np.float64],
+    slot_of: NDArray[np.int32],
+    scores: NDArray[np.float64],
+    steps: Found,
+    norm: float,
+    symmetric: bool,
+    min_step: float,
+) -> None:
+    """out[window] += the estimate from the window's nearest steps, SDE if `symmetric`, else MEE."""
+    value = steps.present / norm
+    for window in range(len(out)):
+        s = slot_of[window]
+        up, down = steps.up_sum[s] / norm, steps.down_sum[s] / norm
+        if symmetric:
+            out[window] += sde_at(scores[s], value, steps.up_at[s], up, steps.down_at[s], down, min_step)
+        else:
+            out[window] += mee_at(scores[s], value, steps.up_at[s], up, steps.down_at[s], down, min_step)
+
+
+def _add_threshold_gradient(
+    out: NDArray[np.float64], view: ClassView, rule: Rule, max_detections: int, method: Method
+) -> float:
+    """Add the pseudogradient of AP at one match threshold, by window; returns the AP."""
+    inputs = _inputs(view, rule, max_detections)
+    slot_of = view.slots.slot_of
+    if method.estimator == "radius":
+        raised, lowered, present = radius_of_class(inputs, method.radius, _THROUGH[method.through_nms])
+        out += radius_difference(raised, lowered, method.radius * view.norm)[slot_of]
+        return float(present / view.norm)
+    if method.through_nms == "paper":
+        steps, pushes = paper_of_class(inputs, method.min_step)
+        out += (pushes / view.norm)[slot_of]
+    else:
+        steps = steps_of_class(inputs, _THROUGH[method.through_nms])
+    symmetric = method.estimator == "sde"
+    _add_estimates(out, slot_of, view.scores, steps, float(view.norm), symmetric, method.min_step)
+    return float(steps.present / view.norm)
+
+
+def class_gradient(arrangement: Arrangement, c: int, method: Method | None) -> ClassGradient:
+    """AP of class c and its pseudogradient: the mean of those at the protocol's thresholds."""
+    view = arrangement.view(c)
+    if view.P == 0 or method is None:
+        return ClassGradient(class_ap(arrangement, view), view.P, view.kept_count, None)
+    rules = arrangement.rules()
+    total = np.zeros(len(view.order))
+    values = [_add_threshold_gradient(total, view, rule, arrangement.max_detections, method) for rule in rules]
+    if len(rules) > 1:
+        total /= len(rules)
+    return ClassGradient(mean_of(values), view.P, view.kept_count, total)
+
+
+def all_gradients(arrangement: Arrangement, method: Method | None) -> list[ClassGradient]:
+    """`class_gradient` of every class, on threads; without a method only the values."""
+    return run_threads(
+        lambda c: class_gradient(arrangement, c, method), range(arrangement.batch.num_classes), arrangement.threads
+    )
+
+
+def join_classes(
+    classes: Sequence[ClassGradient],
+    scores: NDArray[np.floating],
+    scale: float,
+    clip: float | None,
+    balance: str,
+    threads: int,
+) -> tuple[NDArray[np.float64], Sums]:
+    """(K, N) gradients: scaled, clipped, then balanced."""
+    full = np.zeros((len(classes), len(scores)))
+
+    def finish(c: int) -> Sums:
+        found = classes[c].gradient
+        if found is None:
+            return Sums(0, 0.0, 0.0)
+        free = balance != "none", balance == "class+scale"
+        return Sums(*finish_class(found, scores[:, c], scale, clip or np.inf, *free, full[c]))
+
+    parts = run_threads(finish, range(len(classes)), threads)
+    return full, Sums(*(sum(column) for column in zip(*parts, strict=True))) if parts else Sums(0, 0.0, 0.0)
+
+
+def classes_result(classes: Sequence[ClassGradient], absent_classes: str) -> tuple[MAPResult, int]:
+    """mAP and the number of classes it is a mean of."""
+    present = np.array([g.P > 0 for g in classes], dtype=np.bool_)
+    ap = np.array([g.ap for g in classes], dtype=np.float64)
+    counted = len(classes) if absent_classes == "zero" else int(present.sum())
+    return result_of(ap, present, absent_classes), counted
+
+
+def map_pseudogradient(
+    scores: Sequence[Tensor],
+    boxes: Sequence[Tensor],
+    targets: Sequence[Target],
+    *,
+    protocol: str | Protocol = "voc12",
+    nms_threshold: float | None = 0.3,
+    match_threshold: float | Sequence[float] | None = None,
+    estimator: str = "mee",
+    radius: float = 1.0,
+    through_nms: str = "exact",
+    min_step: float = 0.0,
+    balance: str = "none",
+    absent_classes: str | None = None,
+) -> list[Tensor]:
+    """The raw pseudogradient dmAP / dscores (no log, clip or L4), one (N, K) float64 tensor per image.
+
+    Arguments as for `mean_average_precision` and `MAPLoss`.
+
+    >>> window = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
+    >>> target = {"boxes": window[1:], "labels": torch.tensor([0])}
+    >>> map_pseudogradient([torch.tensor([[1.0], [0.0]])], [window], [target])[0].flatten().tolist()
+    [-0.25, 0.25]
+    """
+    nms_threshold = check_nms_threshold(nms_threshold)
+    one_of("balance", balance, BALANCES)
+    method = Method(estimator, radius, through_nms, min_step)
+    resolved = resolve_protocol(protocol, match_threshold, absent_classes)
+    with explain_wait():
+        arrangement = arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)
+        classes = all_gradients(arrangement, method)
+    _, counted = classes_result(classes, resolved.absent_classes)
+    full, _ = join_classes(classes, arrangement.batch.scores, 1.0 / max(counted, 1), None, balance, 1)
+    return _per_image(full.T, scores)
+
+
+def _per_image(full: NDArray[np.float64], like: Sequence[Tensor]) -> list[Tensor]:
+    if not len(like):
+        return []
+    return list(torch.from_numpy(full).to(like[0].device).split([len(s) for s in like]))
+
+
+def map_steps(
+    scores: Sequence[Tensor],
+    boxes: Sequence[Tensor],
+    targets: Sequence[Target],
+    *,
+    protocol: str | Protocol = "voc12",
+    nms_threshold: float | None = 0.3,
+    match_threshold: float | None = None,
+    through_nms: str = "exact",
+) -> Steps:
+    """The nearest steps of each class's AP in each of its scores, at one match threshold.
+
+    >>> window = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
+    >>> target = {"boxes": window[1:], "labels": torch.tensor([0])}
+    >>> steps = map_steps([torch.tensor([[0.75], [0.5]])], [window], [target])
+    >>> steps.value.tolist(), steps.up_at[0].tolist(), steps.up_value[0].tolist(), steps.down_at[0].tolist()
+    ([0.5], [[inf], [0.75]], [[0.5], [1.0]], [[0.5], [-inf]])
+    """
+    nms_threshold = check_nms_threshold(nms_threshold)
+    one_of("through_nms", through_nms, THROUGH_NMS)
+    resolved = resolve_protocol(protocol, match_threshold, None)
+    if len(resolved.match_thresholds) != 1:
+        raise ConfigError(
+            f"Expected one match threshold but protocol {resolved.name!r} averages over {len(resolved.match_thresholds)}; "
+            "pass match_threshold=, one at a time."
+        )
+    with explain_wait():
+        arrangement = arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)
+        rule = arrangement.rules()[0]
+
+        def of_class(c: int) -> tuple[float, list[NDArray[np.float64]]]:
+            view = arrangement.view(c)
+            if view.P == 0:
+                blank = np.full(len(view.order), 0.0)
+                return 0.0, [blank + np.inf, blank, blank - np.inf, blank]
+            inputs = _inputs(view, rule, arrangement.max_detections)
+            found = (
+                paper_of_class(inputs, 0.0)[0]
+                if through_nms == "paper"
+                else steps_of_class(inputs, _THROUGH[through_nms])
+            )
+            at = view.slots.slot_of
+            ap = float(found.present / view.norm)
+            return ap, [
+                found.up_at[at],
+                found.up_sum[at] / view.norm,
+                found.down_at[at],
+                found.down_sum[at] / view.norm,
+            ]
+
+        classes = run_threads(of_class, range(arrangement.batch.num_classes), arrangement.threads)
+    stacked = (
+        [np.stack([found[i] for _, found in classes], axis=1) for i in range(4)] if classes else [np.zeros((0, 0))] * 4
+    )
+    return Steps(
+        torch.tensor([ap for ap, _ in classes], dtype=torch.float64), *(_per_image(a, scores) for a in stacked)
+    )
