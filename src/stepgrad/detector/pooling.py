@@ -11,7 +11,7 @@ from torchvision.ops import roi_pool
 from stepgrad.detector.features import Features
 from stepgrad.detector.geometry import Geometry
 from stepgrad.detector.resize import scale_windows
-from stepgrad.kernels.jit import run_threads
+from stepgrad.parallel import run_threads
 
 _LEAST_PIECE = 16  # windows that are worth a thread
 

@@ -12,15 +12,16 @@ import torch
 from numpy.typing import NDArray
 
 from stepgrad.evaluation.records import Evidence
+from stepgrad.kernels.class_view import ClassView
 from stepgrad.kernels.edited_ap import Ranked
-from stepgrad.kernels.jit import explain_wait, run_threads
+from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
-from stepgrad.kernels.overlaps import Slots, no_rows
 from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Areas, Arrangement, ClassView, Layout, class_average_precision, ranked_list
+from stepgrad.metric.arrange import Areas, Arrangement, class_average_precision, layout_of, ranked_list
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.protocol import Protocol
+from stepgrad.parallel import run_threads
 
 Ties = Literal["file", "image"]
 """How equal scores rank: in the order given ("file": the VOC devkit), or image after image ("image": pycocotools)."""
@@ -82,13 +83,13 @@ def judge(evidence: Evidence, counting: Counting, labels: Sequence[int] | None =
 
 def _judge_class(evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int) -> ClassJudgement:
     arrangement, view = _class_view(evidence, protocol, ranked, label)
-    rules, most = arrangement.rules(), arrangement.max_detections
-    ap = [class_average_precision(view, rule, most) for rule in rules]
-    verdicts = [_verdicts(ranked_list(view, rule, most)) for rule in rules]
+    rules = arrangement.rules()
+    ap = [class_average_precision(view, rule) for rule in rules]
+    verdicts = [_verdicts(ranked_list(view, rule)) for rule in rules]
     area = (
         ap
         if protocol.recall_levels is None
-        else [class_average_precision(_with_area(view, protocol), rule, most) for rule in rules]
+        else [class_average_precision(_with_area(view, protocol), rule) for rule in rules]
     )
     return ClassJudgement(
         label=label,
@@ -123,27 +124,15 @@ def _class_view(
         difficult=objects.difficult[chosen],
         crowd=objects.crowd[chosen],
     )
-    slots = _plain_slots(counts)
     sizes = found.sizes[ranked[rank]], objects.sizes[chosen]
     areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
-    arrangement = Arrangement(batch, protocol, None, 1, Layout(slots, no_rows(len(slots.window_of))), areas)
+    arrangement = Arrangement(batch, protocol, None, 1, layout_of(batch.boxes, batch.offsets, None, 1), areas)
     return arrangement, arrangement.view(0)
-
-
-def _plain_slots(counts: NDArray[np.int64]) -> Slots:
-    """Slots in the order of the windows: without NMS nothing is gained by a spatial one."""
-    words = -(-counts // 64)
-    first_slot = 64 * (np.cumsum(words) - words)
-    first_window = np.cumsum(counts) - counts
-    slot_of = (np.arange(counts.sum()) + np.repeat(first_slot - first_window, counts)).astype(np.int32)
-    window_of = np.full(64 * int(words.sum()), -1, dtype=np.int32)
-    window_of[slot_of] = np.arange(len(slot_of), dtype=np.int32)
-    return Slots(slot_of, window_of, np.repeat(np.arange(len(counts), dtype=np.int32), words))
 
 
 def _with_area(view: ClassView, protocol: Protocol) -> ClassView:
     counts, norm = replace(protocol, recall_levels=None).level_counts(view.P)
-    return replace(view, cumulative=np.cumsum(counts), norm=norm)
+    return view._replace(cumulative=np.cumsum(counts), norm=norm)
 
 
 def _verdicts(ranked: Ranked) -> NDArray[np.int8]:

@@ -18,13 +18,14 @@ from torch import Tensor
 from stepgrad.errors import ConfigError, one_of, real_number
 from stepgrad.gradient.box_scene import Image, Rest, Rules, make_image, roles_now
 from stepgrad.gradient.box_walk import Found, search_image
-from stepgrad.kernels.jit import explain_wait, run_threads
+from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.matching import ABSENT, IGNORED, TRUE_POSITIVE, Rule
 from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.arrange import Arrangement, arrange
 from stepgrad.metric.batch import Target, make_batch
 from stepgrad.metric.mean_ap import check_nms_threshold, resolve_protocol
 from stepgrad.metric.protocol import Protocol
+from stepgrad.parallel import run_threads
 from stepgrad.steps.estimators import check_min_step, mee, sde
 
 _NO_NMS = 2.0  # no IoU exceeds it

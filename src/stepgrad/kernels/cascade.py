@@ -12,9 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.kernels.class_view import ClassView
 from stepgrad.kernels.jit import kernel, lowest_bit
-from stepgrad.kernels.nms import PLANES, Kept, count_up
+from stepgrad.kernels.nms import PLANES, count_up
 from stepgrad.kernels.overlaps import Rows
+
+REMOVED, ADDED, WAITING = 0, 1, 2  # what Cascade.counts counts
 
 
 class Cascade(NamedTuple):
@@ -22,7 +25,7 @@ class Cascade(NamedTuple):
 
     removed: NDArray[np.int32]
     added: NDArray[np.int32]
-    counts: NDArray[np.int64]  # (3,) removed, added, waiting
+    counts: NDArray[np.int64]  # (3,) by REMOVED, ADDED, WAITING
     heap: NDArray[np.int64]  # positions of waiting candidates, smallest first
     gone: NDArray[np.uint64]  # (W,) removed, as a set
     new: NDArray[np.uint64]  # (W,) added, as a set
@@ -35,21 +38,23 @@ def new_cascade(words: int) -> Cascade:
     """Room for a replay."""
     slots = 64 * words
     return Cascade(
-        np.empty(slots, dtype=np.int32),
-        np.empty(slots, dtype=np.int32),
-        np.zeros(3, dtype=np.int64),
-        np.empty(slots, dtype=np.int64),
-        np.zeros(words, dtype=np.uint64),
-        np.zeros(words, dtype=np.uint64),
-        np.zeros(words, dtype=np.uint64),
-        np.zeros((words, PLANES), dtype=np.uint64),
+        removed=np.empty(slots, dtype=np.int32),
+        added=np.empty(slots, dtype=np.int32),
+        counts=np.zeros(3, dtype=np.int64),
+        heap=np.empty(slots, dtype=np.int64),
+        gone=np.zeros(words, dtype=np.uint64),
+        new=np.zeros(words, dtype=np.uint64),
+        barred=np.zeros(words, dtype=np.uint64),
+        lost=np.zeros((words, PLANES), dtype=np.uint64),
     )
 
 
 @kernel
 def _push(cascade: Cascade, position: int) -> None:
-    heap, at = cascade.heap, cascade.counts[2]
-    cascade.counts[2] += 1
+    """Put a candidate on the heap. numba has heapq for lists only, and a list would be allocated for every replay."""
+    heap = cascade.heap
+    at = cascade.counts[WAITING]
+    cascade.counts[WAITING] += 1
     while at > 0 and heap[(at - 1) // 2] > position:
         heap[at] = heap[(at - 1) // 2]
         at = (at - 1) // 2
@@ -58,11 +63,13 @@ def _push(cascade: Cascade, position: int) -> None:
 
 @kernel
 def _pop(cascade: Cascade) -> int:
+    """Take the highest candidate from the heap."""
     heap = cascade.heap
     smallest = heap[0]
-    cascade.counts[2] -= 1
-    size = cascade.counts[2]
-    moved, at = heap[size], 0
+    cascade.counts[WAITING] -= 1
+    size = cascade.counts[WAITING]
+    moved = heap[size]
+    at = 0
     while 2 * at + 1 < size:
         child = 2 * at + 1
         if child + 1 < size and heap[child + 1] < heap[child]:
@@ -85,8 +92,9 @@ def _overlaps_added(slot: int, cascade: Cascade, rows: Rows) -> bool:
 
 
 @kernel
-def _has_stopper(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: NDArray[np.int32]) -> bool:
+def _has_stopper(slot: int, cascade: Cascade, view: ClassView) -> bool:
     """Whether a kept, higher window that is not gone overlaps this one."""
+    rows, kept, position = view.rows, view.kept, view.position
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
         word = rows.words[entry]
         alive = rows.bits[entry] & kept.kept[word] & ~cascade.gone[word]
@@ -98,44 +106,48 @@ def _has_stopper(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: 
 
 
 @kernel
-def _free(slot: int, cascade: Cascade, kept: Kept, rows: Rows, position: NDArray[np.int32], limit: int) -> None:
+def _free(slot: int, cascade: Cascade, view: ClassView, limit: int) -> None:
     """Kept window `slot` is gone: put the windows it was the last to stop on the heap."""
-    cascade.removed[cascade.counts[0]] = slot
-    cascade.counts[0] += 1
+    rows, kept, position = view.rows, view.kept, view.position
+    cascade.removed[cascade.counts[REMOVED]] = slot
+    cascade.counts[REMOVED] += 1
     cascade.gone[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
         word = rows.words[entry]
         stopped = kept.stops[entry] & ~cascade.barred[word]
         if not stopped:
             continue
+        # A window is free once it has lost as many stoppers as it had: the two counts agree in every binary digit.
         count_up(cascade.lost, word, stopped)
-        freed = stopped  # those that have lost as many stoppers as they had, modulo what the planes can count:
+        freed = stopped
         for i in range(PLANES):
             freed &= ~(cascade.lost[word, i] ^ kept.planes[word, i])
-        unsure = stopped & kept.many[word]  # of more stoppers than that, some may be left
+        # The digits count modulo 2^PLANES. Of windows with more stoppers than that, some may be left: look.
+        unsure = stopped & kept.many[word]
         while freed:
             bit = lowest_bit(freed)
             freed &= freed - np.uint64(1)
             other = 64 * word + bit
-            if position[other] > limit:
+            if position[other] > limit:  # too low to change any true positive's rank
                 continue
-            if unsure >> np.uint64(bit) & np.uint64(1) and _has_stopper(other, cascade, kept, rows, position):
+            if unsure >> np.uint64(bit) & np.uint64(1) and _has_stopper(other, cascade, view):
                 continue
             _push(cascade, position[other])
 
 
 @kernel
-def _settle(
-    cascade: Cascade, kept: Kept, rows: Rows, order: NDArray[np.int32], position: NDArray[np.int32], limit: int
-) -> None:
+def _settle(cascade: Cascade, view: ClassView, limit: int) -> None:
     """Decide the freed windows by decreasing score."""
-    while cascade.counts[2] > 0:
-        slot = order[_pop(cascade)]
+    rows, kept, position = view.rows, view.kept, view.position
+    while cascade.counts[WAITING] > 0:
+        slot = view.order[_pop(cascade)]
+        # It lost every stopper it had; only a window that this replay added, all of them higher, can still stop it.
         if _overlaps_added(slot, cascade, rows):
             continue
-        cascade.added[cascade.counts[1]] = slot
-        cascade.counts[1] += 1
+        cascade.added[cascade.counts[ADDED]] = slot
+        cascade.counts[ADDED] += 1
         cascade.new[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
+        # Newly kept, it suppresses the kept windows below it, which frees others in turn, all lower than itself.
         for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
             word = rows.words[entry]
             hit = rows.bits[entry] & kept.kept[word] & ~cascade.gone[word]
@@ -143,21 +155,21 @@ def _settle(
                 other = 64 * word + lowest_bit(hit)
                 hit &= hit - np.uint64(1)
                 if position[slot] < position[other] <= limit:
-                    _free(other, cascade, kept, rows, position, limit)
+                    _free(other, cascade, view, limit)
 
 
 @kernel
 def clear(cascade: Cascade, rows: Rows) -> None:
-    """Forget the last replay."""
-    for i in range(cascade.counts[0]):
+    """Forget the last replay, touching only what it touched: there is one replay per window."""
+    for i in range(cascade.counts[REMOVED]):
         slot = cascade.removed[i]
         cascade.gone[slot >> 6] = 0
         for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
             for plane in range(PLANES):
                 cascade.lost[rows.words[entry], plane] = 0
-    for i in range(cascade.counts[1]):
+    for i in range(cascade.counts[ADDED]):
         cascade.new[cascade.added[i] >> 6] = 0
-    cascade.counts[0] = cascade.counts[1] = cascade.counts[2] = 0
+    cascade.counts[:] = 0
 
 
 @kernel
@@ -165,38 +177,24 @@ def only_lift_out(slot: int, cascade: Cascade, rows: Rows) -> None:
     """A replay in which nothing changes but that kept window `slot` leaves its place."""
     clear(cascade, rows)
     cascade.removed[0] = slot
-    cascade.counts[0] = 1
+    cascade.counts[REMOVED] = 1
     cascade.gone[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
 
 
 @kernel
-def without(
-    slot: int,
-    cascade: Cascade,
-    kept: Kept,
-    rows: Rows,
-    order: NDArray[np.int32],
-    position: NDArray[np.int32],
-    limit: int,
-) -> None:
+def without(slot: int, cascade: Cascade, view: ClassView, limit: int) -> None:
     """Replay NMS without kept window `slot`; changes at positions beyond `limit` are left out."""
-    clear(cascade, rows)
-    _free(slot, cascade, kept, rows, position, limit)
-    _settle(cascade, kept, rows, order, position, limit)
+    clear(cascade, view.rows)
+    _free(slot, cascade, view, limit)
+    _settle(cascade, view, limit)
 
 
 @kernel
-def on_top(
-    slot: int,
-    cascade: Cascade,
-    kept: Kept,
-    rows: Rows,
-    order: NDArray[np.int32],
-    position: NDArray[np.int32],
-    limit: int,
-) -> None:
+def on_top(slot: int, cascade: Cascade, view: ClassView, limit: int) -> None:
     """Replay NMS with suppressed window `slot` ranked above its suppressor; `slot` itself is not listed as added."""
+    rows, kept, position = view.rows, view.kept, view.position
     clear(cascade, rows)
+    # The window on top stops all its neighbours for good: none of them may be freed by what follows.
     cascade.barred[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
         cascade.barred[rows.words[entry]] |= rows.bits[entry]
@@ -207,23 +205,24 @@ def on_top(
             other = 64 * word + lowest_bit(hit)
             hit &= hit - np.uint64(1)
             if position[other] <= limit:
-                _free(other, cascade, kept, rows, position, limit)
-    _settle(cascade, kept, rows, order, position, limit)
+                _free(other, cascade, view, limit)
+    _settle(cascade, view, limit)
     cascade.barred[slot >> 6] = 0
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
         cascade.barred[rows.words[entry]] = 0
 
 
 @kernel
-def highest_freed(slot: int, kept: Kept, rows: Rows, position: NDArray[np.int32]) -> int:
+def highest_freed(slot: int, view: ClassView) -> int:
     """Position of the best window that only kept window `slot` suppresses; -1 if there is none."""
+    rows, kept = view.rows, view.kept
     best = -1
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
         word = rows.words[entry]
-        freed = kept.stops[entry] & ~kept.twice[word]
+        freed = kept.stops[entry] & ~kept.twice[word]  # stopped by `slot` and by nobody else
         while freed:
-            candidate = 64 * word + lowest_bit(freed)
+            other = 64 * word + lowest_bit(freed)
             freed &= freed - np.uint64(1)
-            if best < 0 or position[candidate] < best:
-                best = position[candidate]
+            if best < 0 or view.position[other] < best:
+                best = view.position[other]
     return best

@@ -82,6 +82,16 @@ def rank_list(order: NDArray[np.int32], roles: NDArray[np.int8], cumulative: NDA
 
 
 @kernel
+def ranked_sum(ranked: Ranked) -> float:
+    """sum_k count_k p_k of the list as it stands, correctly rounded: AP is this over the protocol's norm."""
+    hi, lo, largest = 0.0, 0.0, 0.0
+    for k in range(ranked.T, 0, -1):
+        largest = max(largest, k / ranked.rank[k])
+        hi, lo = add_multiple(hi, lo, ranked.cumulative[k] - ranked.cumulative[k - 1], largest)
+    return hi
+
+
+@kernel
 def new_lift(T: int) -> Lift:
     """Room for the tables; none if the list is short enough to be summed directly."""
     tables = _TABLES if T > _DIRECT else 0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -23,8 +21,6 @@ from stepgrad.kernels import uncompiled as _uncompiled
 from stepgrad.kernels.cache import find_folder, keep_on_disk
 
 logger = logging.getLogger("stepgrad")
-A = TypeVar("A")
-B = TypeVar("B")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -165,25 +161,3 @@ def explain_wait() -> Iterator[None]:
         return
     with event.install_listener("numba:compile", _notice):
         yield
-
-
-_pool: ThreadPoolExecutor | None = None
-_pool_key: tuple[int, int] = (0, 0)
-_pool_lock = threading.Lock()
-
-
-def run_threads(work: Callable[[A], B], items: Iterable[A], threads: int) -> list[B]:
-    """[work(x) for x in items], on `threads` threads (kernels release the interpreter lock), results in order.
-
-    A pool belongs to one process: after a fork the child makes its own.
-    """
-    items = list(items)
-    if threads <= 1 or len(items) <= 1:
-        return [work(item) for item in items]
-    global _pool, _pool_key
-    with _pool_lock:
-        if _pool is None or _pool_key != (os.getpid(), threads):
-            _pool = ThreadPoolExecutor(threads, thread_name_prefix="stepgrad")
-            _pool_key = (os.getpid(), threads)
-        pool = _pool
-    return list(pool.map(work, items))

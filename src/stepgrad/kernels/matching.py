@@ -209,3 +209,51 @@ def _first_not_left_of(boxes: NDArray[np.float64], low: int, high: int, x: float
         else:
             high = middle
     return low
+
+
+@kernel
+def all_pairs(
+    boxes: NDArray[np.float64],
+    areas: NDArray[np.float64],
+    by_left: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    object_boxes: NDArray[np.float64],
+    object_areas: NDArray[np.float64],
+    object_images: NDArray[np.int32],
+    crowd: NDArray[np.bool_],
+    pixel_offset: float,
+    lowest: float,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
+    """Windows, objects (numbered as given) and IoUs of at least `lowest`."""
+    capacity, filled = 1024, 0
+    windows = np.empty(capacity, dtype=np.int32)
+    found = np.empty(capacity, dtype=np.int32)
+    iou = np.empty(capacity)
+    for g in range(len(object_boxes)):
+        start, stop = offsets[object_images[g]], offsets[object_images[g] + 1]
+        if filled + stop - start > capacity:
+            capacity = max(2 * capacity, filled + stop - start)
+            windows, old_windows = np.empty(capacity, dtype=np.int32), windows
+            windows[:filled] = old_windows[:filled]
+            found, old_found = np.empty(capacity, dtype=np.int32), found
+            found[:filled] = old_found[:filled]
+            iou, old_iou = np.empty(capacity), iou
+            iou[:filled] = old_iou[:filled]
+        target_area = object_areas[g] if len(object_areas) > 0 else -1.0
+        written = overlap_pairs(
+            boxes,
+            areas,
+            by_left,
+            start,
+            stop,
+            object_boxes[g],
+            target_area,
+            crowd[g],
+            pixel_offset,
+            lowest,
+            windows[filled:],
+            iou[filled:],
+        )
+        found[filled : filled + written] = g
+        filled += written
+    return windows[:filled].copy(), found[:filled].copy(), iou[:filled].copy()

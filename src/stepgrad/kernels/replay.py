@@ -9,37 +9,40 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepgrad.kernels.cascade import ADDED, REMOVED
+from stepgrad.kernels.class_view import image_of
 from stepgrad.kernels.edited_ap import edited_sum, put_edit, take_edit
 from stepgrad.kernels.jit import kernel
 from stepgrad.kernels.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, role_of
-from stepgrad.kernels.scene import Scene
+from stepgrad.kernels.scene import COUNT, LAST_PLACE, LIMITED, Scene
 
 
 @kernel
 def unrivalled(scene: Scene, slot: int) -> bool:
     """Whether no other kept window can take this one's object, its place among those that count, or be displaced by it."""
-    image = scene.image_of_word[slot >> 6]
-    best = scene.found.best[slot]
-    if scene.over[image]:
+    image = image_of(scene.windows, slot)
+    best = scene.candidates.best[slot]
+    if scene.over_limit[image]:  # wherever it moves, some window starts or stops to count
         return False
-    if best < 0:
+    if best < 0:  # it claims no object, so nobody's claim depends on it
         return True
-    if scene.rule.rule == BEST_FREE and scene.found.several[image]:
+    # Whoever finds its object taken turns to the next best one, and takes that from another.
+    if scene.rule.rule == BEST_FREE and scene.candidates.several[image]:
         return False
-    return scene.objects.ignored[best] or scene.claims[best] == 1
+    return scene.windows.objects.ignored[best] or scene.claims[best] == 1
 
 
 @kernel
 def replay_touches_objects(scene: Scene, slot: int) -> bool:
     """Whether the replayed windows, or the moved one, reach any object."""
-    if scene.found.best[slot] >= 0:
+    if scene.candidates.best[slot] >= 0:
         return True
     cascade = scene.cascade
-    for i in range(cascade.counts[0]):
-        if scene.found.best[cascade.removed[i]] >= 0:
+    for i in range(cascade.counts[REMOVED]):
+        if scene.candidates.best[cascade.removed[i]] >= 0:
             return True
-    for i in range(cascade.counts[1]):
-        if scene.found.best[cascade.added[i]] >= 0:
+    for i in range(cascade.counts[ADDED]):
+        if scene.candidates.best[cascade.added[i]] >= 0:
             return True
     return False
 
@@ -47,18 +50,22 @@ def replay_touches_objects(scene: Scene, slot: int) -> bool:
 @kernel
 def replay_shifts_a_true_positive(scene: Scene) -> bool:
     """Whether detections lost and gained in the replay, all false positives, fail to cancel above some true positive."""
+    # A true positive's rank changes by what was gained minus what was lost above it. As ranks only matter at true
+    # positives, it is enough to count per gap between two of them; a gap of its own that cancels shifts nobody.
     cascade, tp_above, shift = scene.cascade, scene.ranked.tp_above, scene.shift
-    for i in range(cascade.counts[0]):
-        shift[tp_above[scene.position[cascade.removed[i]]]] -= 1
-    for i in range(cascade.counts[1]):
-        shift[tp_above[scene.position[cascade.added[i]]]] += 1
+    for i in range(cascade.counts[REMOVED]):
+        shift[tp_above[scene.windows.position[cascade.removed[i]]]] -= 1
+    for i in range(cascade.counts[ADDED]):
+        shift[tp_above[scene.windows.position[cascade.added[i]]]] += 1
     shifted = False
-    for i in range(cascade.counts[0]):
-        gap = tp_above[scene.position[cascade.removed[i]]]
+    # Read and clear in one go: the room is ready for the next replay. (Losses and gains that cancel across two gaps still
+    # shift the true positive between them.)
+    for i in range(cascade.counts[REMOVED]):
+        gap = tp_above[scene.windows.position[cascade.removed[i]]]
         shifted |= shift[gap] != 0 and gap < scene.ranked.T
         shift[gap] = 0
-    for i in range(cascade.counts[1]):
-        gap = tp_above[scene.position[cascade.added[i]]]
+    for i in range(cascade.counts[ADDED]):
+        gap = tp_above[scene.windows.position[cascade.added[i]]]
         shifted |= shift[gap] != 0 and gap < scene.ranked.T
         shift[gap] = 0
     return shifted
@@ -72,12 +79,14 @@ def _is_gone(scene: Scene, slot: int) -> bool:
 @kernel
 def list_rivals(scene: Scene, slot: int) -> None:
     """Find the windows of the replayed image whose role may depend on where the moved window stands."""
-    image = scene.image_of_word[slot >> 6]
-    cascade, state = scene.cascade, scene.rival_state
-    state[0], state[1], state[2] = 0, 0, len(scene.order) + 1
-    kept = scene.listed_ptr[image + 1] - scene.listed_ptr[image]
-    binds = kept - cascade.counts[0] + cascade.counts[1] >= scene.most
-    if len(scene.listed) > 0 and (binds or scene.over[image]):
+    image = image_of(scene.windows, slot)
+    cascade, state = scene.cascade, scene.rivals.state
+    state[COUNT] = 0
+    state[LIMITED] = 0
+    state[LAST_PLACE] = len(scene.windows.order) + 1  # every place counts
+    kept = scene.listed.ptr[image + 1] - scene.listed.ptr[image]
+    binds = kept - cascade.counts[REMOVED] + cascade.counts[ADDED] >= scene.windows.max_detections
+    if len(scene.listed.slots) > 0 and (binds or scene.over_limit[image]):
         _list_rivals_for_places(scene, image)
     elif replay_touches_objects(scene, slot):
         _list_rivals_for_objects(scene, image)
@@ -87,20 +96,20 @@ def list_rivals(scene: Scene, slot: int) -> None:
 def _list_rivals_for_objects(scene: Scene, image: int) -> None:
     """Kept windows of the replayed scene that reach an object, by decreasing score."""
     count = 0
-    for i in range(scene.contenders_ptr[image], scene.contenders_ptr[image + 1]):
-        if not _is_gone(scene, scene.contenders[i]):
-            scene.rivals[count] = scene.contenders[i]
+    for i in range(scene.contenders.ptr[image], scene.contenders.ptr[image + 1]):
+        if not _is_gone(scene, scene.contenders.slots[i]):
+            scene.rivals.slots[count] = scene.contenders.slots[i]
             count += 1
-    for i in range(scene.cascade.counts[1]):
+    for i in range(scene.cascade.counts[ADDED]):
         other = scene.cascade.added[i]
-        if scene.found.best[other] >= 0:
-            at = count
-            while at > 0 and scene.position[scene.rivals[at - 1]] > scene.position[other]:
-                scene.rivals[at] = scene.rivals[at - 1]
+        if scene.candidates.best[other] >= 0:
+            at = count  # few windows are added, so each is put in its place among the rivals by hand
+            while at > 0 and scene.windows.position[scene.rivals.slots[at - 1]] > scene.windows.position[other]:
+                scene.rivals.slots[at] = scene.rivals.slots[at - 1]
                 at -= 1
-            scene.rivals[at] = other
+            scene.rivals.slots[at] = other
             count += 1
-    scene.rival_state[0] = count
+    scene.rivals.state[COUNT] = count
 
 
 @kernel
@@ -109,33 +118,40 @@ def _list_rivals_for_places(scene: Scene, image: int) -> None:
 
     The moved window counts as long as it ranks above the window that is number `most` without it.
     """
-    cascade, state, most = scene.cascade, scene.rival_state, scene.most
-    i, stop, j = scene.listed_ptr[image], scene.listed_ptr[image + 1], 0
-    rank = count = 0
-    while i < stop or j < cascade.counts[1]:
+    cascade, state, most = scene.cascade, scene.rivals.state, scene.windows.max_detections
+    i = scene.listed.ptr[image]
+    stop = scene.listed.ptr[image + 1]
+    j = rank = count = 0
+    # Merge the windows kept before with those newly kept, in decreasing score; `rank` counts those above.
+    while i < stop or j < cascade.counts[ADDED]:
         fresh = i >= stop or (
-            j < cascade.counts[1] and scene.position[cascade.added[j]] < scene.position[scene.listed[i]]
+            j < cascade.counts[ADDED]
+            and scene.windows.position[cascade.added[j]] < scene.windows.position[scene.listed.slots[i]]
         )
-        other = cascade.added[j] if fresh else scene.listed[i]
+        other = cascade.added[j] if fresh else scene.listed.slots[i]
         i, j = i + int(not fresh), j + int(fresh)
         if not fresh and _is_gone(scene, other):
             continue
-        counted = scene.position[other] <= scene.cap[image]
+        counted = scene.windows.position[other] <= scene.last_counted[image]
         if rank > most and not fresh and not counted:
-            break
+            break  # neither this one nor any below it counted before or counts now
+        # The moved window pushes everything below it one place down, so number `most` may drop out or come in; windows
+        # that counted before and do not now, or the other way round, change their role whatever the place.
         near_limit = (rank >= most - 1 and counted) or (rank <= most and not counted) or rank == most - 1
-        if fresh or near_limit or scene.found.best[other] >= 0:
+        if fresh or near_limit or scene.candidates.best[other] >= 0:
             if rank == most - 1:
-                state[2] = count
-            scene.rivals[count], scene.rival_rank[count] = other, rank
+                state[LAST_PLACE] = count  # above this rival the moved window still counts
+            scene.rivals.slots[count], scene.rivals.rank[count] = other, rank
             count += 1
         rank += 1
-    state[0], state[1] = count, 1
+    state[COUNT], state[LIMITED] = count, 1
 
 
 @kernel
 def _claim(scene: Scene, slot: int) -> int:
-    return role_of(slot, scene.pairs, scene.objects, scene.found, scene.rule, scene.taken, scene.stamp[0])
+    return role_of(
+        slot, scene.windows.pairs, scene.windows.objects, scene.candidates, scene.rule, scene.taken, scene.stamp[0]
+    )
 
 
 @kernel
@@ -144,7 +160,7 @@ def _put_role(scene: Scene, slot: int, role: int) -> None:
     old = scene.roles[slot]
     put_edit(
         scene.edits,
-        2 * scene.position[slot] + 1,
+        2 * scene.windows.position[slot] + 1,
         int(role == TRUE_POSITIVE) - int(old == TRUE_POSITIVE),
         int(role == FALSE_POSITIVE) - int(old == FALSE_POSITIVE),
     )
@@ -157,22 +173,25 @@ def edit_for_place(scene: Scene, slot: int, place: int) -> int:
     place = -1: the window is not there at all (slot is ignored).
     """
     scene.edits.size[0] = 0
-    cascade, state = scene.cascade, scene.rival_state
-    limited = state[1] == 1
-    for i in range(cascade.counts[0]):
+    cascade, state = scene.cascade, scene.rivals.state
+    limited = state[LIMITED] == 1
+    for i in range(cascade.counts[REMOVED]):
         _put_role(scene, cascade.removed[i], ABSENT)
-    if not limited:
-        for i in range(cascade.counts[1]):
-            if scene.found.best[cascade.added[i]] < 0:
+    if not limited:  # else those newly kept are rivals themselves
+        for i in range(cascade.counts[ADDED]):
+            if scene.candidates.best[cascade.added[i]] < 0:
                 _put_role(scene, cascade.added[i], FALSE_POSITIVE)
-    scene.stamp[0] += 1
+    # Rivals claim objects in decreasing score, as in matching, the moved window when its turn comes. All other windows
+    # of the image reach no object and stay what they are.
+    scene.stamp[0] += 1  # frees every object
     own = IGNORED
-    for i in range(state[0] + 1):
-        if i == place and place <= state[2]:
+    for i in range(state[COUNT] + 1):
+        if i == place and place <= state[LAST_PLACE]:
             own = _claim(scene, slot)
-        if i < state[0]:
-            counts = not limited or scene.rival_rank[i] + int(0 <= place <= i) < scene.most
-            _put_role(scene, scene.rivals[i], _claim(scene, scene.rivals[i]) if counts else IGNORED)
+        if i < state[COUNT]:
+            counts = not limited or scene.rivals.rank[i] + int(0 <= place <= i) < scene.windows.max_detections
+            other = scene.rivals.slots[i]
+            _put_role(scene, other, _claim(scene, other) if counts else IGNORED)
     return own
 
 
@@ -189,6 +208,6 @@ def sum_with(scene: Scene, role: int, gap: int) -> tuple[float, float]:
 def place_of(scene: Scene, gap: int) -> int:
     """How many rivals rank above position `gap`."""
     place = 0
-    while place < scene.rival_state[0] and scene.position[scene.rivals[place]] < gap:
+    while place < scene.rivals.state[COUNT] and scene.windows.position[scene.rivals.slots[place]] < gap:
         place += 1
     return place

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.kernels.balance import Sums
-from stepgrad.kernels.jit import explain_wait, run_threads
+from stepgrad.kernels.jit import explain_wait
 from stepgrad.losses.map_loss import MAPLoss, Objective, report_sums
 from stepgrad.metric.arrange import Arrangement
 from stepgrad.metric.batch import CONVERT, CORNERS, Batch, Target, check_box_format, inside_out, make_batch
+from stepgrad.parallel import run_threads
 from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.steps.map_steps import ClassGradient, class_gradient
 

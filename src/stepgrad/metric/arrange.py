@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stepgrad.kernels.edited_ap import Ranked, rank_list
-from stepgrad.kernels.exact_sum import add_multiple
-from stepgrad.kernels.jit import kernel, run_threads
-from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rule, candidates_of, match_all, overlap_pairs
-from stepgrad.kernels.nms import Kept, greedy_nms
+from stepgrad.kernels.class_view import ClassView, order_by_slot
+from stepgrad.kernels.edited_ap import Ranked, rank_list, ranked_sum
+from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rule, all_pairs, candidates_of, match_all
+from stepgrad.kernels.nms import greedy_nms
 from stepgrad.kernels.overlaps import Rows, Slots, image_rows, join_rows, no_rows, plain_slots, spatial_slots
 from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.protocol import Protocol
+from stepgrad.parallel import run_threads
 
 _MANY_OBJECTS = 16  # images with more objects than this sort their windows by x1 first
 _NO_LIMIT = 2**31 - 1
@@ -30,28 +30,6 @@ class Layout:
 
     slots: Slots
     rows: Rows
-
-
-@dataclass(frozen=True)
-class ClassView:
-    """One class of a batch after NMS."""
-
-    scores: NDArray[np.float64]  # by slot
-    order: NDArray[np.int32]
-    position: NDArray[np.int32]
-    slots: Slots
-    rows: Rows
-    kept: Kept
-    pairs: Pairs
-    objects: Objects
-    images: int
-    P: int
-    cumulative: NDArray[np.int64]
-    norm: int
-
-    @property
-    def kept_count(self) -> int:
-        return int(np.unpackbits(self.kept.kept.view(np.uint8)).sum())
 
 
 @dataclass(frozen=True)
@@ -78,7 +56,7 @@ class Arrangement:
         batch = self.batch
         layout = self.shared or layout_of(self.class_boxes(c), batch.offsets, self.nms_threshold, 1)
         by_window = descending_order(np.ascontiguousarray(batch.scores[:, c]))
-        scores, order, position = _by_slot(
+        scores, order, position = order_by_slot(
             batch.scores, c, by_window, layout.slots.slot_of, len(layout.slots.window_of)
         )
         words = len(layout.slots.image_of_word)
@@ -98,6 +76,7 @@ class Arrangement:
             P=P,
             cumulative=np.cumsum(counts),
             norm=norm,
+            max_detections=self.max_detections,
         )
 
     def class_boxes(self, c: int) -> NDArray[np.float64]:
@@ -111,6 +90,7 @@ class Arrangement:
 
     @property
     def max_detections(self) -> int:
+        """Detections per image that count."""
         return self.protocol.max_detections or _NO_LIMIT
 
     def _objects(self, c: int, slots: Slots) -> tuple[Objects, Pairs]:
@@ -124,7 +104,7 @@ class Arrangement:
         by_left = _by_left_edge(boxes, batch.offsets, images)
         if not (_near_corners(areas, boxes, protocol) and _near_corners(object_areas, object_boxes, protocol)):
             by_left = by_left[:0]  # how far a window may lie does not follow from its corners: look at all of them
-        windows, found, iou = _all_pairs(
+        windows, found, iou = all_pairs(
             boxes[by_left] if len(by_left) else boxes,
             areas[by_left] if len(by_left) and len(areas) else areas,
             by_left,
@@ -162,21 +142,6 @@ def layout_of(
     return Layout(slots, join_rows(parts))
 
 
-@kernel
-def _by_slot(
-    scores: NDArray[np.floating], c: int, by_window: NDArray[np.int32], slot_of: NDArray[np.int32], slots: int
-) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]:
-    by_slot = np.zeros(slots)
-    order = np.empty(len(by_window), dtype=np.int32)
-    position = np.full(slots, -1, dtype=np.int32)
-    for p in range(len(by_window)):
-        slot = slot_of[by_window[p]]
-        order[p] = slot
-        position[slot] = p
-        by_slot[slot] = scores[by_window[p], c]
-    return by_slot, order, position
-
-
 def _by_left_edge(
     boxes: NDArray[np.float64], offsets: NDArray[np.int64], object_images: NDArray[np.int32]
 ) -> NDArray[np.int32]:
@@ -200,76 +165,24 @@ def _near_corners(areas: NDArray[np.float64], boxes: NDArray[np.float64], protoc
     return bool((abs(areas - by_corners) <= 1e-7 * by_corners).all())
 
 
-@kernel
-def _all_pairs(
-    boxes: NDArray[np.float64],
-    areas: NDArray[np.float64],
-    by_left: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    object_boxes: NDArray[np.float64],
-    object_areas: NDArray[np.float64],
-    object_images: NDArray[np.int32],
-    crowd: NDArray[np.bool_],
-    pixel_offset: float,
-    lowest: float,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
-    """Windows, objects (numbered as given) and IoUs of at least `lowest`."""
-    capacity, filled = 1024, 0
-    windows = np.empty(capacity, dtype=np.int32)
-    found = np.empty(capacity, dtype=np.int32)
-    iou = np.empty(capacity)
-    for g in range(len(object_boxes)):
-        start, stop = offsets[object_images[g]], offsets[object_images[g] + 1]
-        if filled + stop - start > capacity:
-            capacity = max(2 * capacity, filled + stop - start)
-            windows, old_windows = np.empty(capacity, dtype=np.int32), windows
-            windows[:filled] = old_windows[:filled]
-            found, old_found = np.empty(capacity, dtype=np.int32), found
-            found[:filled] = old_found[:filled]
-            iou, old_iou = np.empty(capacity), iou
-            iou[:filled] = old_iou[:filled]
-        target_area = object_areas[g] if len(object_areas) > 0 else -1.0
-        written = overlap_pairs(
-            boxes,
-            areas,
-            by_left,
-            start,
-            stop,
-            object_boxes[g],
-            target_area,
-            crowd[g],
-            pixel_offset,
-            lowest,
-            windows[filled:],
-            iou[filled:],
-        )
-        found[filled : filled + written] = g
-        filled += written
-    return windows[:filled].copy(), found[:filled].copy(), iou[:filled].copy()
-
-
-@kernel
-def _ranked_sum(ranked: Ranked) -> float:
-    """sum_k count_k p_k, correctly rounded."""
-    hi, lo, largest = 0.0, 0.0, 0.0
-    for k in range(ranked.T, 0, -1):
-        largest = max(largest, k / ranked.rank[k])
-        hi, lo = add_multiple(hi, lo, ranked.cumulative[k] - ranked.cumulative[k - 1], largest)
-    return hi
-
-
-def ranked_list(view: ClassView, rule: Rule, max_detections: int) -> Ranked:
+def ranked_list(view: ClassView, rule: Rule) -> Ranked:
     """The counted detections of a class at one threshold."""
-    words = len(view.slots.image_of_word)
-    found = candidates_of(view.pairs, view.objects, rule, 64 * words, view.images)
+    candidates = candidates_of(view.pairs, view.objects, rule, len(view.position), view.images)
     roles = match_all(
-        view.order, view.kept.kept, view.slots.image_of_word, view.pairs, view.objects, found, rule, max_detections
+        view.order,
+        view.kept.kept,
+        view.slots.image_of_word,
+        view.pairs,
+        view.objects,
+        candidates,
+        rule,
+        view.max_detections,
     )
     return rank_list(view.order, roles, view.cumulative)
 
 
-def class_average_precision(view: ClassView, rule: Rule, max_detections: int) -> float:
+def class_average_precision(view: ClassView, rule: Rule) -> float:
     """AP of one class at one threshold; 0 if it has no countable object."""
     if view.P == 0:
         return 0.0
-    return float(_ranked_sum(ranked_list(view, rule, max_detections)) / view.norm)
+    return float(ranked_sum(ranked_list(view, rule)) / view.norm)

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import ConfigError, InputError, real_number
-from stepgrad.kernels.jit import explain_wait, run_threads
+from stepgrad.kernels.class_view import ClassView
+from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.nms import greedy_nms
 from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Arrangement, ClassView, arrange, class_average_precision, layout_of
+from stepgrad.metric.arrange import Arrangement, arrange, class_average_precision, layout_of
 from stepgrad.metric.batch import Target, make_batch
 from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.parallel import run_threads
 from stepgrad.plain_tensors import refuse_unreadable
 
 
@@ -72,7 +74,7 @@ def mean_over_classes(ap: NDArray[np.float64], present: NDArray[np.bool_], absen
 
 def class_ap(arrangement: Arrangement, view: ClassView) -> float:
     """AP of a class: the mean over the protocol's thresholds."""
-    return mean_of([class_average_precision(view, rule, arrangement.max_detections) for rule in arrangement.rules()])
+    return mean_of([class_average_precision(view, rule) for rule in arrangement.rules()])
 
 
 def mean_of(values: Sequence[float]) -> float:

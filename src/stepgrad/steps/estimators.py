@@ -14,52 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError, positive_number, real_number
-from stepgrad.kernels.jit import inlined, kernel
+from stepgrad.kernels.estimators import each_mee, each_sde
 
 Array = TypeVar("Array", NDArray[np.float64], torch.Tensor)
-_TINY = float(np.finfo(np.float64).tiny)
-_HUGE = float(np.finfo(np.float64).max)
-
-
-@inlined
-def _slope(rise: float, run: float) -> float:
-    """rise / run, never inf or nan; 0 where the run is infinite or zero."""
-    if not (0.0 < run < np.inf):
-        return 0.0
-    return min(max(rise / max(run, _TINY), -_HUGE), _HUGE)
-
-
-@inlined
-def sde_at(x: float, f: float, up_at: float, up_f: float, down_at: float, down_f: float, min_step: float) -> float:
-    """The symmetric difference estimator at one point; see `sde`."""
-    return 0.5 * _slope(up_f - f, max(up_at - x, min_step)) + 0.5 * _slope(f - down_f, max(x - down_at, min_step))
-
-
-@inlined
-def mee_at(x: float, f: float, up_at: float, up_f: float, down_at: float, down_f: float, min_step: float) -> float:
-    """The mean envelope estimator at one point; see `mee`."""
-    if np.isinf(up_at) or np.isinf(down_at):
-        return sde_at(x, f, up_at, up_f, down_at, down_f, min_step)
-    width = up_at - down_at  # zero if x is tied on both sides: then only the bound can give it a length
-    return 0.5 * _slope(up_f - down_f, width if width > 0.0 else min_step)
-
-
-@kernel
-def _each_sde(columns: NDArray[np.float64], min_step: float) -> NDArray[np.float64]:
-    out = np.empty(columns.shape[1])
-    for i in range(len(out)):
-        x, f, up_at, up_f, down_at, down_f = columns[:, i]
-        out[i] = sde_at(x, f, up_at, up_f, down_at, down_f, min_step)
-    return out
-
-
-@kernel
-def _each_mee(columns: NDArray[np.float64], min_step: float) -> NDArray[np.float64]:
-    out = np.empty(columns.shape[1])
-    for i in range(len(out)):
-        x, f, up_at, up_f, down_at, down_f = columns[:, i]
-        out[i] = mee_at(x, f, up_at, up_f, down_at, down_f, min_step)
-    return out
 
 
 def sde(
@@ -73,7 +30,7 @@ def sde(
     ...           torch.tensor(-float("inf")), torch.tensor(0.5)))
     0.125
     """
-    return _apply(_each_sde, (x, value, up_at, up_value, down_at, down_value), min_step)
+    return _apply(each_sde, (x, value, up_at, up_value, down_at, down_value), min_step)
 
 
 def mee(
@@ -88,7 +45,7 @@ def mee(
     ...           torch.tensor(-3.0), torch.tensor(0.25)))
     0.0625
     """
-    return _apply(_each_mee, (x, value, up_at, up_value, down_at, down_value), min_step)
+    return _apply(each_mee, (x, value, up_at, up_value, down_at, down_value), min_step)
 
 
 def radius_difference(raised: Array, lowered: Array, radius: float) -> Array:

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from stepgrad.errors import ConfigError, one_of
 from stepgrad.kernels.balance import BALANCES, Sums, finish_class
-from stepgrad.kernels.jit import explain_wait, kernel, run_threads
+from stepgrad.kernels.class_view import ClassView, count_kept
+from stepgrad.kernels.estimators import add_estimates
+from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.matching import Rule
-from stepgrad.kernels.nms_steps import THROUGH_EXACT, THROUGH_NONE, Found, steps_of_class
+from stepgrad.kernels.nms_steps import THROUGH_EXACT, THROUGH_NONE, steps_of_class
 from stepgrad.kernels.paper import paper_of_class
 from stepgrad.kernels.radius import radius_of_class
-from stepgrad.kernels.scene import Inputs
-from stepgrad.metric.arrange import Arrangement, ClassView, arrange
+from stepgrad.metric.arrange import Arrangement, arrange
 from stepgrad.metric.batch import Target, make_batch
 from stepgrad.metric.mean_ap import (
     MAPResult,
@@ -29,7 +30,8 @@ from stepgrad.metric.mean_ap import (
     result_of,
 )
 from stepgrad.metric.protocol import Protocol
-from stepgrad.steps.estimators import check_min_step, check_radius, mee_at, radius_difference, sde_at
+from stepgrad.parallel import run_threads
+from stepgrad.steps.estimators import check_min_step, check_radius, radius_difference
 
 ESTIMATORS = ["mee", "sde", "radius"]
 THROUGH_NMS = ["exact", "paper", "none"]
@@ -82,62 +84,20 @@ class ClassGradient:
     gradient: NDArray[np.float64] | None
 
 
-def _inputs(view: ClassView, rule: Rule, max_detections: int) -> Inputs:
-    return Inputs(
-        view.scores,
-        view.order,
-        view.position,
-        view.slots.window_of,
-        view.slots.image_of_word,
-        view.rows,
-        view.kept,
-        view.pairs,
-        view.objects,
-        rule,
-        view.cumulative,
-        max_detections,
-        view.images,
-    )
-
-
-@kernel
-def _add_estimates(
-    out: NDArray[np.float64],
-    slot_of: NDArray[np.int32],
-    scores: NDArray[np.float64],
-    steps: Found,
-    norm: float,
-    symmetric: bool,
-    min_step: float,
-) -> None:
-    """out[window] += the estimate from the window's nearest steps, SDE if `symmetric`, else MEE."""
-    value = steps.present / norm
-    for window in range(len(out)):
-        s = slot_of[window]
-        up, down = steps.up_sum[s] / norm, steps.down_sum[s] / norm
-        if symmetric:
-            out[window] += sde_at(scores[s], value, steps.up_at[s], up, steps.down_at[s], down, min_step)
-        else:
-            out[window] += mee_at(scores[s], value, steps.up_at[s], up, steps.down_at[s], down, min_step)
-
-
-def _add_threshold_gradient(
-    out: NDArray[np.float64], view: ClassView, rule: Rule, max_detections: int, method: Method
-) -> float:
+def _add_threshold_gradient(out: NDArray[np.float64], view: ClassView, rule: Rule, method: Method) -> float:
     """Add the pseudogradient of AP at one match threshold, by window; returns the AP."""
-    inputs = _inputs(view, rule, max_detections)
     slot_of = view.slots.slot_of
     if method.estimator == "radius":
-        raised, lowered, present = radius_of_class(inputs, method.radius, _THROUGH[method.through_nms])
+        raised, lowered, present = radius_of_class(view, rule, method.radius, _THROUGH[method.through_nms])
         out += radius_difference(raised, lowered, method.radius * view.norm)[slot_of]
         return float(present / view.norm)
     if method.through_nms == "paper":
-        steps, pushes = paper_of_class(inputs, method.min_step)
+        steps, pushes = paper_of_class(view, rule, method.min_step)
         out += (pushes / view.norm)[slot_of]
     else:
-        steps = steps_of_class(inputs, _THROUGH[method.through_nms])
+        steps = steps_of_class(view, rule, _THROUGH[method.through_nms])
     symmetric = method.estimator == "sde"
-    _add_estimates(out, slot_of, view.scores, steps, float(view.norm), symmetric, method.min_step)
+    add_estimates(out, slot_of, view.scores, steps, float(view.norm), symmetric, method.min_step)
     return float(steps.present / view.norm)
 
 
@@ -145,13 +105,13 @@ def class_gradient(arrangement: Arrangement, c: int, method: Method | None) -> C
     """AP of class c and its pseudogradient: the mean of those at the protocol's thresholds."""
     view = arrangement.view(c)
     if view.P == 0 or method is None:
-        return ClassGradient(class_ap(arrangement, view), view.P, view.kept_count, None)
+        return ClassGradient(class_ap(arrangement, view), view.P, count_kept(view), None)
     rules = arrangement.rules()
     total = np.zeros(len(view.order))
-    values = [_add_threshold_gradient(total, view, rule, arrangement.max_detections, method) for rule in rules]
+    values = [_add_threshold_gradient(total, view, rule, method) for rule in rules]
     if len(rules) > 1:
         total /= len(rules)
-    return ClassGradient(mean_of(values), view.P, view.kept_count, total)
+    return ClassGradient(mean_of(values), view.P, count_kept(view), total)
 
 
 def all_gradients(arrangement: Arrangement, method: Method | None) -> list[ClassGradient]:
@@ -268,11 +228,10 @@ def map_steps(
             if view.P == 0:
                 blank = np.full(len(view.order), 0.0)
                 return 0.0, [blank + np.inf, blank, blank - np.inf, blank]
-            inputs = _inputs(view, rule, arrangement.max_detections)
             found = (
-                paper_of_class(inputs, 0.0)[0]
+                paper_of_class(view, rule, 0.0)[0]
                 if through_nms == "paper"
-                else steps_of_class(inputs, _THROUGH[through_nms])
+                else steps_of_class(view, rule, _THROUGH[through_nms])
             )
             at = view.slots.slot_of
             ap = float(found.present / view.norm)

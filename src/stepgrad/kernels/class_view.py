@@ -1,0 +1,61 @@
+"""One class of a batch after NMS: what every kernel that follows reads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.kernels.jit import inlined, kernel
+from stepgrad.kernels.matching import Objects, Pairs
+from stepgrad.kernels.nms import Kept
+from stepgrad.kernels.overlaps import Rows, Slots
+
+
+class ClassView(NamedTuple):
+    """A class of a batch: its windows by decreasing score, who suppressed whom, and which objects windows overlap.
+
+    Arrays over windows are indexed by slot (see overlaps.py); a *position* is a place in `order`.
+    """
+
+    scores: NDArray[np.float64]  # (slots,)
+    order: NDArray[np.int32]  # (N,) slots by decreasing score, the window of lower index first among equals
+    position: NDArray[np.int32]  # (slots,) the way back: slot -> position, -1 for padding
+    slots: Slots
+    rows: Rows
+    kept: Kept
+    pairs: Pairs
+    objects: Objects
+    images: int
+    P: int  # objects to be found
+    cumulative: NDArray[np.int64]  # (P + 1,) recall levels that k true positives reach
+    norm: int  # recall levels in all: AP = sum / norm
+    max_detections: int  # per image; the rest are ignored
+
+
+@inlined
+def image_of(view: ClassView, slot: int) -> int:
+    """The image a slot belongs to: images start at multiples of 64 slots, so a word never holds two of them."""
+    return view.slots.image_of_word[slot >> 6]
+
+
+@kernel
+def order_by_slot(
+    scores: NDArray[np.floating], c: int, by_window: NDArray[np.int32], slot_of: NDArray[np.int32], slots: int
+) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]:
+    """Scores, order and positions of class c by slot, from its windows in decreasing score."""
+    by_slot = np.zeros(slots)
+    order = np.empty(len(by_window), dtype=np.int32)
+    position = np.full(slots, -1, dtype=np.int32)
+    for p in range(len(by_window)):
+        slot = slot_of[by_window[p]]
+        order[p] = slot
+        position[slot] = p
+        by_slot[slot] = scores[by_window[p], c]
+    return by_slot, order, position
+
+
+def count_kept(view: ClassView) -> int:
+    """How many windows NMS kept."""
+    return int(np.unpackbits(view.kept.kept.view(np.uint8)).sum())
