@@ -6,8 +6,10 @@ vmap, forward-mode derivatives) a tensor stands for others that do not exist yet
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from stepgrad.errors import InputError, UnsupportedTransformError
@@ -94,3 +96,25 @@ def _refuse_kinds(tensor: Tensor) -> None:
         raise InputError(f"Expected a dense tensor but got one of {kind}; call to_dense() first.")
     if tensor.is_floating_point() and tensor.element_size() == 1:
         raise InputError(f"Expected a tensor of at least 16 bits a number but got {tensor.dtype}; call float() first.")
+
+
+def narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """The gradient in a dtype; what that cannot hold becomes its largest number.
+
+    >>> narrowed(torch.tensor([1e6, -0.5], dtype=torch.float64), torch.float16).tolist()
+    [65504.0, -0.5]
+    """
+    bound = torch.finfo(dtype).max
+    return gradient.clamp(-bound, bound).to(dtype).contiguous()
+
+
+def keep_out_of_compiled_graphs(kind: type[nn.Module]) -> None:
+    """Make compiled models call this kind of loss as it is: the compiler cannot look into kernels.
+
+    Called by the first loss that is made, not when the class is: the decorator imports the compiler, seconds of work that
+    nobody should wait for who only imports the package.
+    """
+    if not getattr(kind.forward, "_outside_graphs", False):
+        outside: Any = torch.compiler.disable(kind.forward)
+        outside._outside_graphs = True
+        kind.forward = outside

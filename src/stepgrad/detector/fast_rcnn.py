@@ -22,6 +22,7 @@ from stepgrad.detector.sampling import Sample, Sampling, sample_windows
 from stepgrad.detector.weights import load_weights
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.objective import BatchLoss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.mean_ap import check_nms_threshold
 
@@ -83,7 +84,7 @@ class FastRCNN(nn.Module):
         weights: str | Path | None = None,
         score: str = "logprob",
         loss: str = "nll",
-        map_loss: MAPLoss | None = None,
+        map_loss: BatchLoss | None = None,
         nll_weight: float = 0.0,
         sampling: Sampling | None = None,
         hidden: int = 4096,
@@ -118,7 +119,7 @@ class FastRCNN(nn.Module):
         self,
         loss: str,
         *,
-        map_loss: MAPLoss | None = None,
+        map_loss: BatchLoss | None = None,
         nll_weight: float = 0.0,
         sampling: Sampling | None = None,
     ) -> None:
@@ -269,7 +270,7 @@ class FastRCNN(nn.Module):
             scores = [self._ranking(a) for a in activations]
             losses["loss_map"] = self.map_loss(scores, [s.windows for s in samples], targets).float()
             measured = dict(self.map_loss.metrics)
-            self.metrics.update(objects=measured.pop("positives"), **measured)
+            self.metrics.update(**measured)
         if self.loss == "nll" or self.nll_weight > 0.0:
             weight = 1.0 if self.loss == "nll" else self.nll_weight
             losses["loss_nll"] = weight * _cross_entropy(activations, samples)

@@ -53,7 +53,12 @@ class MapLossSwitch:
     """
 
     def __init__(
-        self, loss_fn: MAPLoss, mode: str = "mix", weight: float = 1.0, enabled: bool = True, measure: bool = True
+        self,
+        loss_fn: MAPLoss | DistributedMAPLoss,
+        mode: str = "mix",
+        weight: float = 1.0,
+        enabled: bool = True,
+        measure: bool = True,
     ) -> None:
         one_of("mode", mode, MODES)
         self.loss_fn, self.mode, self.weight = loss_fn, mode, positive_number("weight", weight)
@@ -90,27 +95,31 @@ def find_switch(model: nn.Module) -> MapLossSwitch:
     return found[0]
 
 
-def make_loss(num_classes: int, loss_fn: MAPLoss | None, options: Mapping[str, Any]) -> MAPLoss:
+def make_loss(
+    num_classes: int, loss_fn: MAPLoss | DistributedMAPLoss | None, options: Mapping[str, Any]
+) -> MAPLoss | DistributedMAPLoss:
     """The loss handed in, if it fits the model, or one with the given options over the batches of all processes."""
     if loss_fn is None:
         return DistributedMAPLoss(num_classes, **{**FINE_TUNING, **options})
-    if loss_fn.num_classes != num_classes:
+    if loss_fn.objective.num_classes != num_classes:
         raise ConfigError(
-            f"Expected a loss_fn for the model's {num_classes} classes but got one for {loss_fn.num_classes}."
+            f"Expected a loss_fn for the model's {num_classes} classes but got one for {loss_fn.objective.num_classes}."
         )
     return loss_fn
 
 
 def check_options(
-    options: Mapping[str, Any], loss_fn: MAPLoss | None, kind: type[MAPLoss], caller: Callable[..., Any]
+    options: Mapping[str, Any], loss_fn: object, kinds: Sequence[type[nn.Module]], caller: Callable[..., Any]
 ) -> None:
     """Raise ConfigError unless there is a ready loss or all are options of one; `caller`'s other arguments may be meant."""
-    loss_options = _arguments(*(base.__init__ for base in kind.__mro__ if issubclass(base, MAPLoss)))
+    loss_options = _arguments(*(kind.__init__ for kind in kinds))
     loss_options -= {"self", "num_classes"}  # the model knows how many
     for name in options:
         if name not in loss_options:
             meant = suggest(name, sorted(loss_options | _arguments(caller)))
-            raise ConfigError(f"Expected options of {kind.__name__}, {sorted(loss_options)}, but got {name!r}.{meant}")
+            raise ConfigError(
+                f"Expected options of {kinds[-1].__name__}, {sorted(loss_options)}, but got {name!r}.{meant}"
+            )
     if loss_fn is not None and options:
         raise ConfigError(f"Expected either a ready loss_fn or options of one but got both: {sorted(options)}.")
 

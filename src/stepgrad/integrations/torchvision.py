@@ -23,7 +23,6 @@ from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection
 from stepgrad.integrations._specialise import Specialised, despecialise, specialise
 from stepgrad.integrations._switch import FINE_TUNING, NAME, check_options
 from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_batch_norm
-from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.protocol import Protocol
 
@@ -165,7 +164,7 @@ def _loss(family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, op
 def _made_or_given(
     family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, options: dict[str, Any]
 ) -> MAPLoss:
-    check_options(options, loss_fn, MAPLoss, train_for_map)
+    check_options(options, loss_fn, [MAPLoss], train_for_map)
     if loss_fn is None:
         if family.columns is None:
             raise ConfigError(
@@ -173,14 +172,14 @@ def _made_or_given(
             )
         settings = {**FINE_TUNING, "nms_threshold": family.nms_threshold, **options}
         return MAPLoss(family.columns, protocol, **settings)
-    if not isinstance(loss_fn, MAPLoss) or isinstance(loss_fn, DistributedMAPLoss):
+    if not isinstance(loss_fn, MAPLoss):
         raise ConfigError(
             f"Expected loss_fn to be a MAPLoss but got {type(loss_fn).__name__}; over several processes, let each train "
             "for the mAP of its own images."
         )
-    if family.columns is not None and loss_fn.num_classes != family.columns:
+    if family.columns is not None and loss_fn.objective.num_classes != family.columns:
         raise InputError(
             f"Expected a loss of {family.columns} classes, the model's without background, but got "
-            f"MAPLoss({loss_fn.num_classes})."
+            f"MAPLoss({loss_fn.objective.num_classes})."
         )
     return loss_fn

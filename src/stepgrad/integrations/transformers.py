@@ -58,7 +58,7 @@ def train_for_map(
     mode: str = "mix",
     weight: float = 1.0,
     enabled: bool = True,
-    loss_fn: MAPLoss | None = None,
+    loss_fn: MAPLoss | DistributedMAPLoss | None = None,
     **options: Any,
 ) -> M:
     """Make `model(pixel_values, labels=labels)` train for mAP; returns the same model.
@@ -88,17 +88,17 @@ def train_for_map(
     >>> label = {"boxes": torch.tensor([[0.5, 0.5, 0.2, 0.4]]), "class_labels": torch.tensor([1])}
     >>> output = model(torch.rand(1, 3, 32, 32), labels=[label])
     >>> output.loss.backward()
-    >>> model.map_loss_switch.metrics["positives"]
+    >>> model.map_loss_switch.metrics["objects"]
     1
     """
     require("transformers", extra="transformers")
     family = _family_of(model)
     config: Any = model.config
-    check_options(options, loss_fn, DistributedMAPLoss, train_for_map)
-    if loss_fn is not None and loss_fn.nms_threshold is not None:
+    check_options(options, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)
+    if loss_fn is not None and loss_fn.objective.nms_threshold is not None:
         raise ConfigError(
             f"Expected a loss_fn with nms_threshold=None, as {type(model).__name__} does without NMS, but got "
-            f"{loss_fn.nms_threshold}."
+            f"{loss_fn.objective.nms_threshold}."
         )
     loss_fn = make_loss(config.num_labels, loss_fn, {"nms_threshold": None, **options})
     switch = MapLossSwitch(loss_fn, mode, weight, enabled)
@@ -158,7 +158,7 @@ class LossWithMAP:
             logits, boxes = logits[:, first:], boxes[:, first:]
         if self.family.grouped:
             logits, boxes = logits[:, : config.num_queries], boxes[:, : config.num_queries]
-        pixels = _image_sizes(labels, boxes.device, self.switch.loss_fn.protocol.pixel_offset > 0)
+        pixels = _image_sizes(labels, boxes.device, self.switch.loss_fn.objective.protocol.pixel_offset > 0)
         scores = log_scores(logits, self.family.scores)
         windows = [corners(b, size) for b, size in zip(boxes, pixels, strict=True)]
         targets = [_target(label, size) for label, size in zip(labels, pixels, strict=True)]

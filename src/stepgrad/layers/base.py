@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from stepgrad.errors import InputError, NonFiniteError, one_of
-from stepgrad.plain_tensors import refuse_unreadable
-from stepgrad.steps.estimators import check_min_step, check_radius, mee, sde
-from stepgrad.steps.nearest import ESTIMATORS, pseudogradient
-from stepgrad.steps.torch_function import attach
+from stepgrad.errors import InputError, NonFiniteError
+from stepgrad.plain_tensors import narrowed, refuse_unreadable
+from stepgrad.steps.autograd import attach, once
+from stepgrad.steps.method import Method, Steps
+from stepgrad.steps.nearest import pseudogradient
 
 FourTensors = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -57,10 +58,7 @@ class StepLayer(nn.Module):
 
     def __init__(self, estimator: str = "mee", radius: float = 1.0, min_step: float = 0.0) -> None:
         super().__init__()
-        one_of("estimator", estimator, ESTIMATORS)
-        self.estimator = estimator
-        self.radius = check_radius(radius)
-        self.min_step = check_min_step(min_step)
+        self.method = Method(estimator, radius, min_step)
 
     def values(self, rows: Tensor) -> Tensor:
         """(R, n) float64 -> (R, m)."""
@@ -74,9 +72,8 @@ class StepLayer(nn.Module):
         """The vector-Jacobian product: d/drows (R, n) from d/dvalues (R, m), both float64."""
         found = torch.zeros_like(rows)
         for r, row in enumerate(rows):
-            search: dict[str, Any] = {"candidates": self.candidates(row)}
             jacobian = pseudogradient(
-                self.values, row, self.estimator, radius=self.radius, min_step=self.min_step, vectorized=True, **search
+                self.values, row, **asdict(self.method), vectorized=True, candidates=self.candidates(row)
             )
             found[r] = outer[r] @ jacobian
         return found
@@ -90,13 +87,12 @@ class StepLayer(nn.Module):
         shape = (*lead, out.shape[-1]) if x.ndim else lead
 
         def pull_back(outer: Tensor) -> Tensor:
-            return narrow(self.pull_back(rows, outer.double().reshape(out.shape)), x).reshape(x.shape)
+            return narrowed(self.pull_back(rows, outer.double().reshape(out.shape)), x.dtype).reshape(x.shape)
 
-        return attach(x, out.to(x.dtype).reshape(shape), pull_back)
+        return attach(x, out.to(x.dtype).reshape(shape), once(pull_back))
 
     def extra_repr(self) -> str:
-        how = f"radius={self.radius:g}" if self.estimator == "radius" else f"min_step={self.min_step:g}"
-        return f"estimator={self.estimator!r}, {how}"
+        return str(self.method)
 
 
 class ElementwiseLayer(StepLayer):
@@ -122,17 +118,11 @@ class ElementwiseLayer(StepLayer):
 
     def slope(self, x: Tensor) -> Tensor:
         """The pseudo derivative of each number."""
-        if self.estimator == "radius":
-            return (self.values(x + self.radius) - self.values(x - self.radius)) / (2.0 * self.radius)
-        form = mee if self.estimator == "mee" else sde
-        return form(x, self.values(x), *self.steps(x), min_step=self.min_step)
+        if self.method.estimator == "radius":
+            radius = self.method.radius
+            return (self.values(x + radius) - self.values(x - radius)) / (2.0 * radius)
+        return self.method.slope(x, Steps(self.values(x), *self.steps(x)))
 
     def pull_back(self, rows: Tensor, outer: Tensor) -> Tensor:
         """The Jacobian is diagonal."""
         return self.slope(rows) * outer
-
-
-def narrow(gradient: Tensor, like: Tensor) -> Tensor:
-    """In the dtype of `like`; what it cannot hold becomes its largest number."""
-    bound = torch.finfo(like.dtype).max
-    return gradient.clamp(-bound, bound).to(like.dtype)

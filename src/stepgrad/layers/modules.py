@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from stepgrad.errors import ConfigError, InputError, whole_number
-from stepgrad.layers.base import ElementwiseLayer, FourTensors, StepLayer, check_numbers, narrow
+from stepgrad.layers.base import ElementwiseLayer, FourTensors, StepLayer, check_numbers
 from stepgrad.layers.nms import keep_mask, mask_steps, neighbours, pull_back_mask
 from stepgrad.layers.rows import pull_back_ranks, pull_back_top_k, ranks, top_k_mask
 from stepgrad.metric.batch import make_batch
 from stepgrad.metric.mean_ap import check_nms_threshold
-from stepgrad.plain_tensors import refuse_unreadable
-from stepgrad.steps.torch_function import attach
+from stepgrad.plain_tensors import narrowed, refuse_unreadable
+from stepgrad.steps.autograd import attach, once
 
 
 class Staircase(ElementwiseLayer):
@@ -176,7 +176,7 @@ class TopKMask(StepLayer):
         return top_k_mask(rows, self.k)
 
     def pull_back(self, rows: Tensor, outer: Tensor) -> Tensor:
-        return pull_back_top_k(rows, outer, self.k, self.estimator, self.radius, self.min_step)
+        return pull_back_top_k(rows, outer, self.k, self.method)
 
     def extra_repr(self) -> str:
         return f"k={self.k}, {super().extra_repr()}"
@@ -212,7 +212,7 @@ class Ranks(StepLayer):
         return ranks(self.sign * rows)
 
     def pull_back(self, rows: Tensor, outer: Tensor) -> Tensor:
-        return self.sign * pull_back_ranks(self.sign * rows, outer, self.estimator, self.radius, self.min_step)
+        return self.sign * pull_back_ranks(self.sign * rows, outer, self.method)
 
 
 class NMSLayer(StepLayer):
@@ -261,12 +261,14 @@ class NMSLayer(StepLayer):
         def pull_back(outer: Tensor) -> Tensor:
             refuse_unreadable(outer)
             pushes = outer.detach().cpu().double().reshape(numbers.shape).numpy()
-            how = (self.estimator, self.radius, self.min_step)
-            found = [pull_back_mask(s, mask_steps(s, close), g, *how) for s, g in zip(numbers.T, pushes.T, strict=True)]
+            found = [
+                pull_back_mask(s, mask_steps(s, close), g, self.method)
+                for s, g in zip(numbers.T, pushes.T, strict=True)
+            ]
             gradient = torch.stack([torch.from_numpy(column) for column in found], dim=1)
-            return narrow(gradient, scores).to(scores.device).reshape(scores.shape)
+            return narrowed(gradient, scores.dtype).to(scores.device).reshape(scores.shape)
 
-        return attach(scores, kept.to(scores.device, scores.dtype).reshape(scores.shape), pull_back)
+        return attach(scores, kept.to(scores.device, scores.dtype).reshape(scores.shape), once(pull_back))
 
     def extra_repr(self) -> str:
         return f"threshold={self.threshold:g}, {super().extra_repr()}"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.steps.evaluate import Floats
+from stepgrad.steps.method import Method
 
 Words = NDArray[np.uint64]
 _ROWS_AT_ONCE = 256
@@ -106,18 +107,17 @@ def rises(steps: MaskSteps, outer: Floats) -> Floats:
     return np.where(steps.kept, 1.0, -1.0) * (outer @ steps.kept - there)
 
 
-def pull_back_mask(
-    scores: Floats, steps: MaskSteps, outer: Floats, estimator: str, radius: float, min_step: float
-) -> Floats:
+def pull_back_mask(scores: Floats, steps: MaskSteps, outer: Floats, method: Method) -> Floats:
     """The vector-Jacobian product of the keep mask. With a step on one side only, MEE and SDE agree."""
     has = steps.rival >= 0
     rise = np.where(has, rises(steps, outer), 0.0)
     place = np.where(has, steps.at, scores)
-    if estimator == "radius":
+    if method.estimator == "radius":
+        radius = method.radius
         i = np.arange(len(scores))
         moved = np.where(steps.kept, scores - radius, scores + radius)
         ahead = (moved > place) | ((moved == place) & (i < steps.rival))
         return np.where(has & (ahead != steps.kept), rise, 0.0) / (2.0 * radius)
-    distance = np.maximum(np.abs(scores - place), min_step)
+    distance = np.maximum(np.abs(scores - place), method.min_step)
     tiny = np.finfo(np.float64).tiny
     return np.where(distance > 0, 0.5 * rise / np.maximum(distance, tiny), 0.0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stepgrad.layers.base import FourTensors
-from stepgrad.steps.estimators import mee, sde
+from stepgrad.steps.method import Method, Steps
 
 _TINY = torch.finfo(torch.float64).tiny
 _PAIRS_AT_ONCE = 1 << 22
@@ -36,7 +36,7 @@ def top_k_mask(rows: Tensor, k: int) -> Tensor:
     return torch.zeros_like(rows).scatter_(1, by_rank(rows)[:, :k], 1.0)
 
 
-def pull_back_top_k(rows: Tensor, outer: Tensor, k: int, estimator: str, radius: float, min_step: float) -> Tensor:
+def pull_back_top_k(rows: Tensor, outer: Tensor, k: int, method: Method) -> Tensor:
     """A number inside trades places with the first outside, at that one's value; one outside with the last inside.
 
     Every column of the Jacobian has this one step, on one side, so that MEE and SDE agree.
@@ -48,8 +48,9 @@ def pull_back_top_k(rows: Tensor, outer: Tensor, k: int, estimator: str, radius:
     inside = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, order[:, :k], True)
     rival = torch.where(inside, order[:, k, None], order[:, k - 1, None])
     there, rise = rows.gather(1, rival), outer - outer.gather(1, rival)
-    if estimator != "radius":
-        return 0.5 * rise * inverse_distance((rows - there).abs(), min_step)
+    if method.estimator != "radius":
+        return 0.5 * rise * inverse_distance((rows - there).abs(), method.min_step)
+    radius = method.radius
     i = torch.arange(n, device=rows.device)
     falls = inside & ~ranks_above(rows - radius, i, there, rival)
     climbs = ~inside & ranks_above(rows + radius, i, there, rival)
@@ -80,16 +81,15 @@ def own_rank_steps(rows: Tensor) -> FourTensors:
     return tuple(part.gather(1, back) for part in steps)  # type: ignore[return-value]  # four of them
 
 
-def pull_back_ranks(rows: Tensor, outer: Tensor, estimator: str, radius: float, min_step: float) -> Tensor:
+def pull_back_ranks(rows: Tensor, outer: Tensor, method: Method) -> Tensor:
     """Moving number i past number j changes the ranks of both: O(n^2) time, memory in pieces.
 
     The rank of j has that one step in x_i, on one side. The rank of i itself has steps on both sides.
     """
-    if estimator == "radius":
-        return _over_pairs(rows, outer, partial(_crossings, radius=radius))
-    form = mee if estimator == "mee" else sde
-    own = form(rows, ranks(rows), *own_rank_steps(rows), min_step=min_step)
-    return own * outer + _over_pairs(rows, outer, partial(_inverse_distances, min_step=min_step))
+    if method.estimator == "radius":
+        return _over_pairs(rows, outer, partial(_crossings, radius=method.radius))
+    own = method.slope(rows, Steps(ranks(rows), *own_rank_steps(rows)))
+    return own * outer + _over_pairs(rows, outer, partial(_inverse_distances, min_step=method.min_step))
 
 
 def _over_pairs(rows: Tensor, outer: Tensor, weigh: Callable[..., Tensor]) -> Tensor:

@@ -17,17 +17,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.kernels.balance import Sums
 from stepgrad.kernels.jit import explain_wait
 from stepgrad.losses.collectives import DEFAULT_TIMEOUT, Channel, RankError, Traffic, average_gradients, is_alone
-from stepgrad.losses.map_loss import MAPLoss, Objective, check_l4, in_dtype, report_sums
+from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.objective import MAPObjective, Measured, report_sums
 from stepgrad.losses.shards import Sizes, bytes_tensor, classes_of, pack, raw, sizes_of, tensor_bytes, unpack
-from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import Batch, Target
-from stepgrad.steps.map_steps import ClassGradient, all_gradients
+from stepgrad.metric.protocol import Protocol
+from stepgrad.plain_tensors import keep_out_of_compiled_graphs, narrowed
+from stepgrad.steps.map_steps import ClassGradient
 
 __all__ = ["DistributedMAPLoss", "RankError", "Traffic", "average_gradients"]
 
@@ -58,7 +60,7 @@ class _Shard:
     needed: bool  # some process wants gradients
 
 
-class DistributedMAPLoss(MAPLoss):
+class DistributedMAPLoss(nn.Module):
     """`MAPLoss` of the batches of all processes joined in the order of their ranks. Every process calls it each step.
 
     Value and `metrics` are those of the joined batch and the same everywhere; the gradient reaches this process's scores.
@@ -85,37 +87,49 @@ class DistributedMAPLoss(MAPLoss):
     def __init__(
         self,
         num_classes: int,
+        protocol: str | Protocol = "voc12",
         *,
         gradients: str = "averaged",
         timeout: float = DEFAULT_TIMEOUT,
         group: dist.ProcessGroup | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(num_classes, **options)
+        super().__init__()
+        keep_out_of_compiled_graphs(type(self))
         if gradients not in ("averaged", "summed"):
             raise ConfigError(f"Expected gradients to be 'averaged' or 'summed' but got {gradients!r}.")
         if not (math.isfinite(timeout) and timeout > 0):
             raise ConfigError(f"Expected timeout to be a number of seconds > 0 but got {timeout!r}.")
-        self.gradients, self.timeout, self.group = gradients, timeout, group
+        self.alone = MAPLoss(num_classes, protocol, **options)
+        self.gradients = gradients
+        self.timeout = timeout
+        self.group = group
         self.traffic = Traffic()
+
+    @property
+    def objective(self) -> MAPObjective:
+        """The settings, as in `MAPLoss`."""
+        return self.alone.objective
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Of the last call; see `MAPLoss`."""
+        return self.alone.metrics
 
     def forward(
         self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None = None
     ) -> Tensor:
         """The loss of the joined batch; arguments as for `MAPLoss`, of this process's images."""
         if is_alone(self.group):
-            return super().forward(scores, boxes, targets)
-        if self.box_method is not None:
-            raise ConfigError(
-                "Expected box_gradient=False with several processes but got True: a box's steps are searched for among "
-                "the windows of one process only. Train boxes in a single process, or the scores alone in several."
-            )
+            loss: Tensor = self.alone(scores, boxes, targets)
+            return loss
         channel = Channel(self.group, self.timeout, self.traffic)
         shard = self._announce(channel, scores, boxes, targets)
-        objective, others_l4 = self._shared_objective(channel, shard)
-        loss = self._loss_of(objective, shard.flat, shard.batch.scores)
-        if self.l4 is not None:
-            loss = loss + self.l4 * others_l4
+        measured, others_l4 = self._measure(channel, shard)
+        self.alone.metrics = measured.metrics
+        loss = self.objective.as_loss(measured, shard.flat, shard.batch.scores)
+        if self.objective.l4 is not None:
+            loss = loss + self.objective.l4 * others_l4
         return _Scaled.apply(loss, float(channel.world)) if self.gradients == "averaged" else loss
 
     def _announce(
@@ -142,19 +156,18 @@ class DistributedMAPLoss(MAPLoss):
     def _checked(
         self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
     ) -> tuple[Batch, Tensor]:
-        batch, flat = self._read(scores, boxes, targets)
-        if self.l4 is not None:
-            check_l4(self.l4, batch.scores, flat.dtype)
+        batch, flat = self.alone.read(scores, boxes, targets)
+        self.objective.check_l4(batch.scores, flat.dtype)
         return batch, flat
 
     def _settings_hash(self) -> int:
-        settings = (self.num_classes, self.protocol, self.nms_threshold, self.method, self.log, self.eps, self.l4)
-        digest = hashlib.sha256(repr((*settings, self.clip, self.balance, self.gradients)).encode()).digest()
+        digest = hashlib.sha256(repr((self.objective, self.gradients)).encode()).digest()
         return int.from_bytes(digest[:7], "big")
 
-    def _shared_objective(self, channel: Channel, shard: _Shard) -> tuple[Objective, float]:
+    def _measure(self, channel: Channel, shard: _Shard) -> tuple[Measured, float]:
         """Loss, metrics, and the gradient in this process's scores; and the other processes' sum of scores^4."""
-        own = classes_of(channel.rank, channel.world, self.num_classes)
+        objective, K = self.objective, self.objective.num_classes
+        own = classes_of(channel.rank, channel.world, K)
         parts = channel.exchange(
             pack(shard.batch, shard.sizes[channel.rank], channel.world),
             [sizes.nbytes(channel.rank, len(own)) for sizes in shard.sizes],
@@ -162,23 +175,20 @@ class DistributedMAPLoss(MAPLoss):
         )
         batch = unpack(parts, shard.sizes, channel.rank, len(own)) if len(own) else None
         with explain_wait():
-            classes = self._rank(batch, shard.needed)
-            everyones, l4_sums = _gather_classes(channel, classes, shard.batch.scores, self.num_classes)
-            value, scale, metrics = self._value(everyones)
-            found, sums = torch.zeros(shard.flat.shape, dtype=shard.flat.dtype), Sums(0, 0.0, 0.0)
+            classes = [] if batch is None else objective.rank(batch, shard.needed)  # of all images
+            everyones, l4_sums = _gather_classes(channel, classes, shard.batch.scores, K)
+            value, slope, metrics = objective.of_classes(everyones)
+            own_gradient, sums = torch.zeros(shard.flat.shape, dtype=shard.flat.dtype), Sums(0, 0.0, 0.0)
             if shard.needed:
                 scores = np.zeros((0, 0)) if batch is None else batch.scores
-                gradient, sums = self._finish(classes, scores, scale, torch.get_num_threads())
-                found, sums = _return_gradients(channel, gradient, sums, shard, self.num_classes)
-        total = self.num_classes * sum(sizes.windows for sizes in shard.sizes)
+                gradient, sums = objective.join(classes, scores, slope, torch.get_num_threads())
+                own_gradient, sums = _return_gradients(channel, gradient, sums, shard, K)
+        total = K * sum(sizes.windows for sizes in shard.sizes)
         others = float(np.delete(l4_sums, channel.rank).sum())
-        return Objective(value, found, metrics | report_sums(sums, total)), others
+        return Measured(value, own_gradient, metrics | report_sums(sums, total)), others
 
-    def _rank(self, batch: Batch | None, needed: bool) -> list[ClassGradient]:
-        """AP and gradient of this process's classes over all images; it may have none."""
-        if batch is None:
-            return []
-        return all_gradients(arrange(batch, self.protocol, self.nms_threshold), self.method if needed else None)
+    def extra_repr(self) -> str:
+        return f"gradients={self.gradients!r}"
 
 
 def _check_agreement(rows: NDArray[np.int64], sizes: Sequence[Sizes]) -> torch.dtype | None:
@@ -228,7 +238,7 @@ def _return_gradients(
     dtype = shard.flat.dtype
     ends = np.cumsum([0, *(s.windows for s in shard.sizes)])
     head = raw(np.array(sums, dtype=np.float64))
-    narrow = in_dtype(torch.from_numpy(gradient.T), dtype)
+    narrow = narrowed(torch.from_numpy(gradient.T), dtype)
     parts = [np.concatenate([head, tensor_bytes(narrow[ends[r] : ends[r + 1]])]) for r in ranks]
     columns = [len(classes_of(r, channel.world, K)) for r in ranks]
     sizes = [len(head) + mine.windows * count * dtype.itemsize for count in columns]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stepgrad.errors import LikelyMistakeWarning
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.protocol import Protocol
-from stepgrad.steps.map_steps import Method
+from stepgrad.steps.method import Method
 
 LEAST_WINDOWS = 32  # fewer can be anything: a toy scene, an example
 _ONLY_PIXELS = 4.0  # a normalised coordinate, however far out of its image, is not as large as this

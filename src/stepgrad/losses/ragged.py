@@ -19,7 +19,8 @@ from torch import Tensor
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.kernels.balance import Sums
 from stepgrad.kernels.jit import explain_wait
-from stepgrad.losses.map_loss import MAPLoss, Objective, report_sums
+from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.objective import MAPObjective, Measured, report_sums
 from stepgrad.metric.arrange import Arrangement
 from stepgrad.metric.batch import CONVERT, CORNERS, Batch, Target, check_box_format, inside_out, make_batch
 from stepgrad.parallel import run_threads
@@ -54,10 +55,12 @@ def ragged_map_loss(loss_fn: MAPLoss, candidates: Candidates, targets: Sequence[
     (0.5, [-1.0, -1.0, 1.0])
     """
     needed = torch.is_grad_enabled() and candidates.scores.requires_grad
-    lists = _lists(loss_fn, candidates, targets)
+    objective = loss_fn.objective
+    lists = _lists(objective.num_classes, candidates, targets)
     with explain_wait():
-        objective = _objective(loss_fn, lists, needed)
-    return loss_fn._loss_of(objective, candidates.scores, lists.scores)
+        measured = _measure(objective, lists, needed)
+    loss_fn.metrics = measured.metrics
+    return objective.as_loss(measured, candidates.scores, lists.scores)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class _Lists:
     objects: Batch  # of no windows
 
 
-def _lists(loss_fn: MAPLoss, candidates: Candidates, targets: Sequence[Target]) -> _Lists:
+def _lists(num_classes: int, candidates: Candidates, targets: Sequence[Target]) -> _Lists:
     refuse_unreadable(candidates.scores, candidates.boxes)
     check_box_format(candidates.boxes, "Expected the candidates' boxes")
     scores = candidates.scores.detach()
@@ -80,8 +83,8 @@ def _lists(loss_fn: MAPLoss, candidates: Candidates, targets: Sequence[Target]) 
     parts = scores.to("cpu", exact), candidates.boxes.detach().to("cpu", torch.float64)
     images, classes = torch.stack([candidates.images, candidates.classes]).cpu().numpy()
     _check(parts[0].numpy(), parts[1].numpy(), images, classes)
-    none = torch.zeros(0, loss_fn.num_classes), torch.zeros(0, 4)
-    objects = make_batch([none[0]] * len(targets), [none[1]] * len(targets), targets, loss_fn.num_classes)
+    none = torch.zeros(0, num_classes), torch.zeros(0, 4)
+    objects = make_batch([none[0]] * len(targets), [none[1]] * len(targets), targets, num_classes)
     order = np.lexsort((images, classes))  # stable: candidates stay in their order within an image
     return _Lists(order, parts[0].numpy()[order], parts[1].numpy()[order], images[order], classes[order], objects)
 
@@ -106,28 +109,28 @@ def _check(
         )
 
 
-def _objective(loss_fn: MAPLoss, lists: _Lists, needed: bool) -> Objective:
-    method = loss_fn.method if needed else None
+def _measure(objective: MAPObjective, lists: _Lists, needed: bool) -> Measured:
+    method = objective.method if needed else None
     present = np.unique(lists.objects.object_labels)
     spans = [slice(*np.searchsorted(lists.classes, [c, c + 1])) for c in present]
     threads = torch.get_num_threads()
 
     def rank(i: int) -> ClassGradient:
         batch = _class_batch(lists, int(present[i]), spans[i])
-        return class_gradient(Arrangement(batch, loss_fn.protocol, loss_fn.nms_threshold, 1, None), 0, method)
+        return class_gradient(Arrangement(batch, objective.protocol, objective.nms_threshold, 1, None), 0, method)
 
-    found = run_threads(rank, range(len(present)), threads)
-    classes = [_ABSENT] * loss_fn.num_classes
-    for c, of_class in zip(present, found, strict=True):
+    ranked = run_threads(rank, range(len(present)), threads)
+    classes = [_ABSENT] * objective.num_classes
+    for c, of_class in zip(present, ranked, strict=True):
         classes[c] = of_class
-    value, scale, metrics = loss_fn._value(classes)
+    value, slope, metrics = objective.of_classes(classes)
     gradient, total = np.zeros(len(lists.scores)), Sums(0, 0.0, 0.0)
-    for span, of_class in zip(spans, found, strict=True):
-        finished, sums = loss_fn._finish([of_class], lists.scores[span, None], scale, 1)
+    for span, of_class in zip(spans, ranked, strict=True):
+        finished, sums = objective.join([of_class], lists.scores[span, None], slope, 1)
         gradient[lists.order[span]] = finished[0]
         total = Sums(total.nonzero + sums.nonzero, total.positive + sums.positive, total.negative + sums.negative)
     metrics |= {"candidates": len(gradient), **report_sums(total, len(gradient))}
-    return Objective(value, torch.from_numpy(gradient), metrics)
+    return Measured(value, torch.from_numpy(gradient), metrics)
 
 
 def _class_batch(lists: _Lists, c: int, span: slice) -> Batch:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stepgrad.errors import InputError, whole_number
+from stepgrad.losses.objective import BatchLoss
 from stepgrad.metric.batch import Target
 
 Loss = Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Target]], Tensor]
@@ -94,6 +95,19 @@ class ScoreMemory:
         self._images = OrderedDict(zip(state["names"], images, strict=True))
         self._forget()
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it as tensors, for files that hold nothing else; images must be without names (`ids`)."""
+        state = self.state_dict()
+        return {"unnamed": torch.tensor(state["unnamed"]), **state["tensors"]}
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from `tensors()`."""
+        images = {name: value for name, value in tensors.items() if name != "unnamed"}
+        unnamed = int(tensors.get("unnamed", torch.tensor(0)))
+        count = len({name.split(".", 1)[0] for name in images})
+        names = [f"\0{i}" for i in range(unnamed - count, unnamed)]
+        self.load_state_dict({"unnamed": unnamed, "names": names, "tensors": images})
+
     def _names(self, ids: Sequence[Hashable] | None, count: int) -> list[Hashable]:
         if ids is None:
             self._unnamed += count
@@ -116,6 +130,26 @@ class ScoreMemory:
     def _forget(self) -> None:
         while len(self._images) > self.size_images:
             self._images.popitem(last=False)
+
+
+class RememberingLoss(nn.Module):
+    """A loss that ranks what `memory` holds along with each batch it trains on; every process has its own memory."""
+
+    def __init__(self, loss_fn: BatchLoss, memory: ScoreMemory) -> None:
+        super().__init__()
+        self.loss_fn = loss_fn
+        self.memory = memory
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Of the last call: the batch and its company together."""
+        return self.loss_fn.metrics
+
+    def forward(self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]) -> Tensor:
+        """The loss, with company if it is to be followed."""
+        if self.memory.size_images == 0 or not torch.is_grad_enabled():
+            return self.loss_fn(scores, boxes, targets)
+        return self.memory(self.loss_fn, scores, boxes, targets)
 
 
 def _target(image: _Image) -> Target:

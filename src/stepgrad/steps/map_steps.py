@@ -31,47 +31,27 @@ from stepgrad.metric.mean_ap import (
 )
 from stepgrad.metric.protocol import Protocol
 from stepgrad.parallel import run_threads
-from stepgrad.steps.estimators import check_min_step, check_radius, radius_difference
+from stepgrad.steps.estimators import radius_difference
+from stepgrad.steps.method import Method, Steps
 
-ESTIMATORS = ["mee", "sde", "radius"]
 THROUGH_NMS = ["exact", "paper", "none"]
 _THROUGH = {"exact": THROUGH_EXACT, "none": THROUGH_NONE}
 
 
 @dataclass(frozen=True)
-class Steps:
-    """Per class AP and, per score, the nearest steps of that class's AP.
+class MAPMethod(Method):
+    """How a pseudogradient of mAP is taken, and how it goes through NMS."""
 
-    Lists hold one (N, K) float64 tensor per image. up_at = +inf and down_at = -inf where there is no step; the value
-    beyond is then the present one.
-    """
-
-    value: Tensor  # (K,)
-    up_at: list[Tensor]
-    up_value: list[Tensor]
-    down_at: list[Tensor]
-    down_value: list[Tensor]
-
-
-@dataclass(frozen=True)
-class Method:
-    """How a pseudogradient is taken."""
-
-    estimator: str = "mee"
-    radius: float = 1.0
     through_nms: str = "exact"
-    min_step: float = 0.0
 
     def __post_init__(self) -> None:
-        one_of("estimator", self.estimator, ESTIMATORS)
+        super().__post_init__()
         one_of("through_nms", self.through_nms, THROUGH_NMS)
-        object.__setattr__(self, "min_step", check_min_step(self.min_step))
         if self.estimator == "radius" and self.through_nms == "paper":
             raise ConfigError(
                 "Expected through_nms 'exact' or 'none' for estimator 'radius' but got 'paper': the paper's "
                 "approximation shares nearest steps, and the radius estimator uses none."
             )
-        object.__setattr__(self, "radius", check_radius(self.radius))
 
 
 @dataclass(frozen=True)
@@ -84,7 +64,7 @@ class ClassGradient:
     gradient: NDArray[np.float64] | None
 
 
-def _add_threshold_gradient(out: NDArray[np.float64], view: ClassView, rule: Rule, method: Method) -> float:
+def _add_threshold_gradient(out: NDArray[np.float64], view: ClassView, rule: Rule, method: MAPMethod) -> float:
     """Add the pseudogradient of AP at one match threshold, by window; returns the AP."""
     slot_of = view.slots.slot_of
     if method.estimator == "radius":
@@ -101,7 +81,7 @@ def _add_threshold_gradient(out: NDArray[np.float64], view: ClassView, rule: Rul
     return float(steps.present / view.norm)
 
 
-def class_gradient(arrangement: Arrangement, c: int, method: Method | None) -> ClassGradient:
+def class_gradient(arrangement: Arrangement, c: int, method: MAPMethod | None) -> ClassGradient:
     """AP of class c and its pseudogradient: the mean of those at the protocol's thresholds."""
     view = arrangement.view(c)
     if view.P == 0 or method is None:
@@ -114,7 +94,7 @@ def class_gradient(arrangement: Arrangement, c: int, method: Method | None) -> C
     return ClassGradient(mean_of(values), view.P, count_kept(view), total)
 
 
-def all_gradients(arrangement: Arrangement, method: Method | None) -> list[ClassGradient]:
+def all_gradients(arrangement: Arrangement, method: MAPMethod | None) -> list[ClassGradient]:
     """`class_gradient` of every class, on threads; without a method only the values."""
     return run_threads(
         lambda c: class_gradient(arrangement, c, method), range(arrangement.batch.num_classes), arrangement.threads
@@ -166,9 +146,10 @@ def map_pseudogradient(
     balance: str = "none",
     absent_classes: str | None = None,
 ) -> list[Tensor]:
-    """The raw pseudogradient dmAP / dscores (no log, clip or L4), one (N, K) float64 tensor per image.
+    """The raw pseudogradient dmAP / dscores by MEE: no log, clip, L4 or balance, unlike `MAPLoss`, whose default is radius 3.
 
-    Arguments as for `mean_average_precision` and `MAPLoss`.
+    One (N, K) float64 tensor per image. Arguments as for `mean_average_precision` and `MAPLoss`; what that one follows is
+    `map_pseudogradient(..., estimator="radius", radius=3.0, balance="class")`, times -1 / (mAP + eps).
 
     >>> window = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> target = {"boxes": window[1:], "labels": torch.tensor([0])}
@@ -177,7 +158,7 @@ def map_pseudogradient(
     """
     nms_threshold = check_nms_threshold(nms_threshold)
     one_of("balance", balance, BALANCES)
-    method = Method(estimator, radius, through_nms, min_step)
+    method = MAPMethod(estimator, radius, min_step, through_nms)
     resolved = resolve_protocol(protocol, match_threshold, absent_classes)
     with explain_wait():
         arrangement = arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)

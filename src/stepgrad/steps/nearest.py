@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from stepgrad.errors import ConfigError, InputError, one_of
-from stepgrad.plain_tensors import refuse_unreadable
-from stepgrad.steps.estimators import check_min_step, check_radius, mee, radius_difference, sde
+from stepgrad.plain_tensors import narrowed, refuse_unreadable
+from stepgrad.steps.estimators import radius_difference
 from stepgrad.steps.evaluate import Floats, Function
+from stepgrad.steps.method import Method, Steps
 from stepgrad.steps.search import Bracketing, Entries, Limits, walk_candidates
 
-ESTIMATORS = ["mee", "sde", "radius"]
 SEARCH_OPTIONS = ["candidates", "oracle", "search_range", "tolerance", "value_tolerance", "growth", "budget"]
 
 
@@ -25,7 +25,7 @@ class SearchIncompleteWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class NearestSteps:
+class NearestSteps(Steps):
     """The nearest steps of each output of f in each coordinate of x; float64, arrays or tensors as x is.
 
     `value` has the shape of f(x), everything else that shape followed by the shape of x. up_at = +inf and down_at = -inf
@@ -33,11 +33,6 @@ class NearestSteps:
     set, the budget ran out first, and whether there is a step is not known.
     """
 
-    value: Any
-    up_at: Any
-    up_value: Any
-    down_at: Any
-    down_value: Any
     up_unresolved: Any
     down_unresolved: Any
     evaluations: int
@@ -148,14 +143,12 @@ def pseudogradient(
     >>> pseudogradient(np.round, x, estimator="sde", candidates=np.arange(-9.5, 10)).tolist()      # a pseudo-Jacobian
     [[2.6666666666666665, 0.0], [0.0, 2.0]]
     """
-    one_of("estimator", estimator, ESTIMATORS)
-    min_step = check_min_step(min_step)
-    radius = check_radius(radius)
+    method = Method(estimator, radius, min_step)
     check_search_options(search)
     if estimator == "radius":
-        result = _by_radius(f, x, radius, vectorized, search.get("budget"))
+        result = _by_radius(f, x, method.radius, vectorized, search.get("budget"))
     else:
-        result = _by_steps(x, estimator, min_step, find_steps(f, x, vectorized=vectorized, **search))
+        result = _by_steps(x, method, find_steps(f, x, vectorized=vectorized, **search))
     if full:
         return result
     warn_if_incomplete(result.steps)
@@ -168,17 +161,11 @@ def check_search_options(given: dict[str, Any]) -> None:
         one_of("search options", name, SEARCH_OPTIONS)
 
 
-def slopes(estimator: str, x: Any, steps: NearestSteps, min_step: float) -> Floats:
-    """MEE or SDE from nearest steps, in float64."""
+def _by_steps(x: Any, method: Method, steps: NearestSteps) -> Pseudogradient:
     value = _array(steps.value)
     up_at, up_value, down_at, down_value = map(_array, (steps.up_at, steps.up_value, steps.down_at, steps.down_value))
-    lifted = value.reshape((*value.shape, *[1] * (up_at.ndim - value.ndim)))
-    form = mee if estimator == "mee" else sde
-    return form(_array(x), lifted, up_at, up_value, down_at, down_value, min_step)
-
-
-def _by_steps(x: Any, estimator: str, min_step: float, steps: NearestSteps) -> Pseudogradient:
-    gradient = slopes(estimator, x, steps, min_step)
+    lifted = value.reshape((*value.shape, *[1] * (up_at.ndim - value.ndim)))  # one value for all coordinates
+    gradient = method.slope(_array(x), Steps(lifted, up_at, up_value, down_at, down_value))
     return Pseudogradient(_like(gradient, x), steps.value, steps, steps.evaluations)
 
 
@@ -201,11 +188,10 @@ def _array(given: Any) -> Floats:
 
 
 def _like(gradient: Floats, x: Any) -> Any:
-    """A tensor in the dtype and on the device of x if x is one; what a narrow dtype cannot hold is its largest number."""
+    """A tensor in the dtype and on the device of x if x is one."""
     if not isinstance(x, torch.Tensor):
         return gradient
-    bound = torch.finfo(x.dtype).max
-    return torch.from_numpy(np.array(gradient)).clamp(-bound, bound).to(x.device, x.dtype)
+    return narrowed(torch.from_numpy(np.array(gradient)), x.dtype).to(x.device)
 
 
 def _collect(function: Function, entries: Entries) -> NearestSteps:

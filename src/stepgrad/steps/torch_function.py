@@ -9,48 +9,12 @@ import torch
 from torch import Tensor
 
 from stepgrad.errors import InputError, one_of
-from stepgrad.plain_tensors import refuse_unreadable
+from stepgrad.steps.autograd import attach, once
 from stepgrad.steps.evaluate import Function
-from stepgrad.steps.nearest import ESTIMATORS, check_search_options, pseudogradient, warn_if_incomplete
+from stepgrad.steps.method import ESTIMATORS
+from stepgrad.steps.nearest import check_search_options, pseudogradient, warn_if_incomplete
 
 _PLAIN_OPTIONS = ("radius", "min_step", "vectorized")
-PullBack = Callable[[Tensor], Tensor]
-
-
-class _Once(torch.autograd.Function):
-    """A gradient that says why it cannot be differentiated again."""
-
-    @staticmethod
-    def forward(ctx: Any, outer: Tensor, pull_back: PullBack) -> Tensor:
-        return pull_back(outer)
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Any:
-        raise InputError(
-            "Expected one backward pass, but a pseudogradient was differentiated again: as a function of x it is "
-            "itself piecewise constant or worse. Leave create_graph=True out, or detach this part of the loss."
-        )
-
-
-class _WithPullBack(torch.autograd.Function):
-    """A value whose gradient is worked out elsewhere: pull_back maps d/dvalue to d/dx."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, value: Tensor, pull_back: PullBack) -> Tensor:
-        ctx.pull_back = pull_back
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
-        return _Once.apply(outer[0], ctx.pull_back), None, None
-
-
-def attach(x: Tensor, value: Tensor, pull_back: PullBack) -> Tensor:
-    """`value` as a differentiable function of x; pull_back(outer) is called by backward, if at all."""
-    refuse_unreadable(x, value)
-    if not (torch.is_grad_enabled() and x.requires_grad):
-        return value
-    return _WithPullBack.apply(x, value, pull_back)
 
 
 def step_function(f: Callable[..., Any], estimator: str = "mee", **options: Any) -> Callable[[Tensor], Tensor]:
@@ -81,7 +45,7 @@ def step_function(f: Callable[..., Any], estimator: str = "mee", **options: Any)
             here["candidates"] = here["candidates"](x.detach())
         found = pseudogradient(f, x, estimator, full=True, **here)
         warn_if_incomplete(found.steps)
-        return attach(x, found.value.to(x.dtype), lambda outer: _contract(outer, found.gradient))
+        return attach(x, found.value.to(x.dtype), once(lambda outer: _contract(outer, found.gradient)))
 
     return differentiable
 

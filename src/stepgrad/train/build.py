@@ -9,8 +9,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from stepgrad.detector import FastRCNN, Sampling, WeightsReport
-from stepgrad.losses.remembering import RememberingMAPLoss
-from stepgrad.losses.score_memory import ScoreMemory
+from stepgrad.losses.distributed import DistributedMAPLoss
+from stepgrad.losses.score_memory import RememberingLoss, ScoreMemory
 from stepgrad.names import on_disk
 from stepgrad.train.checkpoint import load_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
@@ -67,18 +67,18 @@ def own_weights(source: str | None) -> dict[str, Tensor] | None:
     return load_weights(path)[0] if is_own else None
 
 
-def build_map_loss(config: TrainConfig, num_classes: int) -> RememberingMAPLoss:
+def build_map_loss(config: TrainConfig, num_classes: int) -> RememberingLoss:
     """The loss of the mAP phase: the run's protocol, the model's NMS, one over all processes."""
     others = ("nll_weight", "memory_images")
     options = {name: value for name, value in vars(config.map_loss).items() if name not in others}
-    return RememberingMAPLoss(
-        ScoreMemory(config.map_loss.memory_images),
+    loss_fn = DistributedMAPLoss(
         num_classes,
+        config.protocol,
         timeout=config.run.timeout,
-        protocol=config.protocol,
         nms_threshold=config.model.nms_threshold,
         **options,
     )
+    return RememberingLoss(loss_fn, ScoreMemory(config.map_loss.memory_images))
 
 
 def enter_phase(model: FastRCNN, config: TrainConfig, name: PhaseName, phase: PhaseConfig, num_classes: int) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepgrad.errors import DataError, NonFiniteError, StepgradError
-from stepgrad.losses.remembering import PREFIX, RememberingMAPLoss
+from stepgrad.losses.score_memory import RememberingLoss
 from stepgrad.names import on_disk
 from stepgrad.train.build import build_model, enter_phase
 from stepgrad.train.checkpoint import Checkpoint, save_checkpoint
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN
 
 __all__ = ["RunInterrupted", "RunResult", "resume", "train"]
+
+_MEMORY = "score_memory/"  # names of what the loss remembers, in a checkpoint
 
 
 def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> RunResult:
@@ -185,10 +187,11 @@ class _Engine:
         """Fresh for each phase; its memory comes back if the run was stopped within it."""
         optimizer = make_optimizer(self.model, phase.config)
         if self.state.step > phase.first:
-            own = {name: value for name, value in self.restored.items() if not name.startswith(PREFIX)}
+            own = {name: value for name, value in self.restored.items() if not name.startswith(_MEMORY)}
             restore_optimizer(optimizer, self._names(), own)
-            if isinstance(self.model.map_loss, RememberingMAPLoss):
-                self.model.map_loss.restore_memory(self.restored)
+            if isinstance(self.model.map_loss, RememberingLoss):
+                others = {n.removeprefix(_MEMORY): t for n, t in self.restored.items() if n.startswith(_MEMORY)}
+                self.model.map_loss.memory.load_tensors(others)
         return self.fabric.setup_optimizers(optimizer)
 
     def _names(self) -> dict[torch.Tensor, str]:
@@ -275,8 +278,8 @@ class _Engine:
         """What the optimizer and the loss remember of earlier steps."""
         found = optimizer_tensors(optimizer.optimizer, self._names())
         loss = self.model.map_loss
-        if isinstance(loss, RememberingMAPLoss) and loss.memory.size_images:
-            found.update(loss.memory_tensors())
+        if isinstance(loss, RememberingLoss) and loss.memory.size_images:
+            found.update({_MEMORY + name: tensor for name, tensor in loss.memory.tensors().items()})
         return found
 
     @contextmanager

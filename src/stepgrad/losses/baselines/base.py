@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from stepgrad.errors import ConfigError, NonFiniteError, one_of, positive_number, real_number, whole_number
 from stepgrad.kernels.jit import explain_wait
 from stepgrad.losses.baselines.windows import LEFT_OUT, NEGATIVE, POSITIVE, window_labels
-from stepgrad.losses.map_loss import WithGradient, in_dtype, loss_precision
+from stepgrad.losses.objective import loss_precision, product
 from stepgrad.metric.batch import Target, make_batch
+from stepgrad.plain_tensors import narrowed
+from stepgrad.steps.autograd import attach
 
 Places = tuple[NDArray[np.int64], NDArray[np.int64]]  # of a list's positives and negatives among the N * K scores
 
@@ -79,7 +81,7 @@ class RankingBaseline(nn.Module):
         with torch.no_grad(), explain_wait():
             value, gradient = self._mean_over_lists(flat.detach().to(loss_precision(flat.dtype)), labels)
         if torch.is_grad_enabled() and flat.requires_grad:
-            return WithGradient.apply(flat, value, in_dtype(gradient, flat.dtype))
+            return attach(flat, value, product, narrowed(gradient, flat.dtype))
         return value
 
     def _lists(self, labels: NDArray[np.int8]) -> Iterator[Places]:

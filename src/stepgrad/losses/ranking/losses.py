@@ -16,29 +16,17 @@ from stepgrad.losses.ranking.lists import Floats, Lists
 from stepgrad.losses.ranking.metrics import GAINS
 from stepgrad.losses.ranking.precision import AveragePrecision, ReciprocalRank
 from stepgrad.losses.ranking.steps import (
-    RankingMethod,
+    BALANCES,
     RankingMetric,
-    RankingSteps,
     pseudogradient_by_position,
     step_columns,
 )
+from stepgrad.plain_tensors import keep_out_of_compiled_graphs, narrowed
+from stepgrad.steps.autograd import attach
+from stepgrad.steps.method import Method, Steps
 
 REDUCTIONS = ["mean", "sum", "none"]
 EMPTY = ["skip", "zero", "one"]
-
-
-class _ByQuery(torch.autograd.Function):
-    """(Q,) losses with a gradient worked out elsewhere: each score belongs to one query."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, values: Tensor, gradient: Tensor, query: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient, query)
-        return values
-
-    @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None]:
-        gradient, query = ctx.saved_tensors
-        return gradient * outer.to(gradient.dtype)[query], None, None, None
 
 
 class RankingLoss(nn.Module):
@@ -78,15 +66,20 @@ class RankingLoss(nn.Module):
         empty: str = "skip",
     ) -> None:
         super().__init__()
-        _keep_out_of_compiled_graphs()
+        keep_out_of_compiled_graphs(RankingLoss)
         one_of("reduction", reduction, REDUCTIONS)
         one_of("empty", empty, EMPTY)
+        one_of("balance", balance, BALANCES)
         if log and self.lowest < 0.0:
             raise ConfigError(
                 f"Expected log=False for {type(self).__name__}, whose metric can be negative, but got True."
             )
-        self.method = RankingMethod(estimator, radius, min_step, balance)
-        self.log, self.eps, self.reduction, self.empty = log, positive_number("eps", eps), reduction, empty
+        self.method = Method(estimator, radius, min_step)
+        self.balance = balance
+        self.log = log
+        self.eps = positive_number("eps", eps)
+        self.reduction = reduction
+        self.empty = empty
         self.metrics: dict[str, Any] = {}
 
     def forward(
@@ -98,7 +91,11 @@ class RankingLoss(nn.Module):
         metric = self._metric(lists)
         value, counted = self._judged(metric)
         needed = torch.is_grad_enabled() and scores.requires_grad
-        gradient = pseudogradient_by_position(metric, lists, self.method) if needed else np.zeros(len(lists.score))
+        gradient = (
+            pseudogradient_by_position(metric, lists, self.method, self.balance)
+            if needed
+            else np.zeros(len(lists.score))
+        )
         self._report(documents, value, counted, gradient)
         losses = np.where(counted, -np.log(value + self.eps) if self.log else 1.0 - value, 0.0)
         precision = torch.float64 if scores.dtype == torch.float64 else torch.float32
@@ -110,18 +107,19 @@ class RankingLoss(nn.Module):
 
     def steps(
         self, scores: Tensor, relevance: Tensor, query: Tensor | None = None, mask: Tensor | None = None
-    ) -> RankingSteps:
+    ) -> Steps:
         """The metric and its nearest steps in every score, as float64 tensors in the shape of the scores."""
         documents = read_documents(scores, relevance, query, mask, self.signed)
         lists = documents.lists()
         metric = self._metric(lists)
-        columns = step_columns(metric, lists)
+        by_position = step_columns(metric, lists)
         blanks = {"up_at": np.inf, "up_value": 0.0, "down_at": -np.inf, "down_value": 0.0}
         found = {
-            name: _unranked(getattr(columns, name), scores, documents, lists, blank) for name, blank in blanks.items()
+            name: _unranked(getattr(by_position, name), scores, documents, lists, blank)
+            for name, blank in blanks.items()
         }
         value = np.where(metric.defined, metric.value, np.nan)
-        return RankingSteps(value=torch.from_numpy(value), **found)
+        return Steps(value=torch.from_numpy(value), **found)
 
     def _metric(self, lists: Lists) -> RankingMetric:
         raise NotImplementedError
@@ -143,16 +141,7 @@ class RankingLoss(nn.Module):
         }
 
     def extra_repr(self) -> str:
-        method = self.method
-        return f"estimator={method.estimator!r}, balance={method.balance!r}, reduction={self.reduction!r}"
-
-
-def _keep_out_of_compiled_graphs() -> None:
-    """Make compiled models call the losses as they are. Done at first use: the decorator imports the compiler."""
-    if not getattr(RankingLoss.forward, "_outside_graphs", False):
-        outside: Any = torch.compiler.disable(RankingLoss.forward)
-        outside._outside_graphs = True
-        RankingLoss.forward = outside  # type: ignore[method-assign]
+        return f"estimator={self.method.estimator!r}, balance={self.balance!r}, reduction={self.reduction!r}"
 
 
 def _unranked(values: Floats, scores: Tensor, documents: Documents, lists: Lists, blank: float = 0.0) -> Tensor:
@@ -164,14 +153,16 @@ def _unranked(values: Floats, scores: Tensor, documents: Documents, lists: Lists
 
 
 def _attach(by_query: Tensor, scores: Tensor, documents: Documents, lists: Lists, gradient: Floats) -> Tensor:
-    found = _unranked(gradient, scores, documents, lists)
-    if scores.dtype != torch.float64:
-        bound = torch.finfo(scores.dtype).max
-        found = found.clamp(-bound, bound)
+    by_score = narrowed(_unranked(gradient, scores, documents, lists), scores.dtype).to(scores.device)
     query = np.zeros(scores.numel(), dtype=np.int64)
     query[slice(None) if documents.where is None else documents.where] = documents.query
     numbers = torch.from_numpy(query).reshape(scores.shape).to(scores.device)
-    return _ByQuery.apply(scores, by_query, found.to(scores.device, scores.dtype), numbers)
+    return attach(scores, by_query, _own_querys_share, by_score, numbers)
+
+
+def _own_querys_share(outer: Tensor, gradient: Tensor, query: Tensor) -> Tensor:
+    """Each score belongs to one query: d/dscore = d(loss of its query)/dscore * d/d(loss of its query)."""
+    return gradient * outer.to(gradient.dtype)[query]
 
 
 def _reduced(by_query: Tensor, reduction: str, counted: int) -> Tensor:
