@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from stepgrad import reference as reference
     from stepgrad.detector import FastRCNN as FastRCNN
     from stepgrad.evaluation import Evaluator as Evaluator
-    from stepgrad.gradient.box_steps import BoxMethod as BoxMethod
     from stepgrad.layers.base import ElementwiseLayer as ElementwiseLayer
     from stepgrad.layers.base import StepLayer as StepLayer
     from stepgrad.layers.modules import ArgmaxOneHot as ArgmaxOneHot
@@ -62,7 +61,6 @@ _HOME = {
     "APLoss": "losses.ranking.losses",
     "AUCLoss": "losses.ranking.losses",
     "ArgmaxOneHot": "layers.modules",
-    "BoxMethod": "gradient.box_steps",
     "DistributedMAPLoss": "losses.distributed",
     "ElementwiseLayer": "layers.base",
     "Evaluator": "evaluation",

@@ -156,15 +156,6 @@ def _check_selection(family: _Family, selection: Selection) -> None:
 
 
 def _loss(family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, options: dict[str, Any]) -> MAPLoss:
-    used = _made_or_given(family, loss_fn, protocol, options)
-    if used.box_method is not None:
-        raise ConfigError("Expected a loss without box_gradient: the model's own box losses train its boxes.")
-    return used
-
-
-def _made_or_given(
-    family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, options: dict[str, Any]
-) -> MAPLoss:
     check_options(options, loss_fn, MAPLoss, train_for_map)
     if loss_fn is None:
         if family.columns is None:

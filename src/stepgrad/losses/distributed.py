@@ -105,11 +105,6 @@ class DistributedMAPLoss(MAPLoss):
         """The loss of the joined batch; arguments as for `MAPLoss`, of this process's images."""
         if is_alone(self.group):
             return super().forward(scores, boxes, targets)
-        if self.box_method is not None:
-            raise ConfigError(
-                "Expected box_gradient=False with several processes but got True: a box's steps are searched for among "
-                "the windows of one process only. Train boxes in a single process, or the scores alone in several."
-            )
         channel = Channel(self.group, self.timeout, self.traffic)
         shard = self._announce(channel, scores, boxes, targets)
         objective, others_l4 = self._shared_objective(channel, shard)

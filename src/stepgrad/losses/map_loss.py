@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ from stepgrad.metric.batch import Batch, Target, make_batch
 from stepgrad.metric.mean_ap import check_nms_threshold, resolve_protocol
 from stepgrad.metric.protocol import Protocol
 from stepgrad.steps.map_steps import THROUGH_NMS, ClassGradient, Method, all_gradients, classes_result, join_classes
-
-if TYPE_CHECKING:
-    from stepgrad.gradient.box_steps import BoxMethod
 
 
 class WithGradient(torch.autograd.Function):
@@ -47,7 +44,6 @@ class Objective:
     value: float
     gradient: Tensor  # (N, K)
     metrics: dict[str, Any]
-    slope: float = 0.0  # d(loss) / d(AP of a class)
 
 
 class MAPLoss(nn.Module):
@@ -71,12 +67,9 @@ class MAPLoss(nn.Module):
         balance: "class" makes the pushes up and down of each class sum to zero, as shifting all its scores changes nothing;
             "class+scale" also removes what would only stretch the scores; "none" leaves the gradient as it is.
         absent_classes: classes without objects in the batch count as AP 0 ("zero") or are left out ("skip").
-        box_gradient: boxes that require a gradient get one too: True, by the estimator you name or MEE, or a `BoxMethod`.
-            An experiment: see docs/box_gradient.md.
 
     After each call, `metrics` holds map, ap (K,), kept (windows after NMS, all classes), positives (objects to find),
-    nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4) and, with
-    `box_gradient`, box_nonzero (share of box coordinates with a gradient).
+    nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4).
 
     A window without area overlaps nothing. Input that is most likely not what was meant (boxes in two frames, probabilities
     under a radius made for logarithms) is warned of once, by a `stepgrad.errors.LikelyMistakeWarning`. Gradients by
@@ -107,7 +100,6 @@ class MAPLoss(nn.Module):
         min_step: float = 0.1,
         balance: str = "class",
         absent_classes: str = "zero",
-        box_gradient: bool | BoxMethod = False,
     ) -> None:
         super().__init__()
         _keep_out_of_compiled_graphs(type(self))
@@ -122,11 +114,6 @@ class MAPLoss(nn.Module):
         self.l4 = None if l4 is None else positive_number("l4", l4, ", or None to switch it off,")
         self.clip = None if clip is None else positive_number("clip", clip, ", or None to switch it off,")
         self.log, self.balance = log, balance
-        self.box_method: BoxMethod | None = None
-        if box_gradient is not False:
-            from stepgrad.losses.box_gradient import box_method  # kernels that only this option needs
-
-            self.box_method = box_method(box_gradient, estimator or "mee")
         self.metrics: dict[str, Any] = {}
         self._watch = Watch()
 
@@ -158,12 +145,7 @@ class MAPLoss(nn.Module):
         """
         batch, flat = self._read(scores, boxes, targets)
         objective = self._objective(batch, torch.is_grad_enabled() and flat.requires_grad)
-        loss = self._loss_of(objective, flat, batch.scores)
-        if self.box_method is not None:
-            from stepgrad.losses.box_gradient import box_term
-
-            loss = loss + box_term(self, self.box_method, boxes, batch, objective.slope).to(loss)
-        return loss
+        return self._loss_of(objective, flat, batch.scores)
 
     def _read(
         self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
@@ -193,7 +175,7 @@ class MAPLoss(nn.Module):
             classes = all_gradients(arrangement, self.method if needed else None)
             value, scale, metrics = self._value(classes)
             gradient, sums = self._finish(classes, batch.scores, scale, arrangement.threads)
-        return Objective(value, torch.from_numpy(gradient.T), metrics | report_sums(sums, gradient.size), scale)
+        return Objective(value, torch.from_numpy(gradient.T), metrics | report_sums(sums, gradient.size))
 
     def _value(self, classes: Sequence[ClassGradient]) -> tuple[float, float, dict[str, Any]]:
         """The loss without L4, its derivative in each class's AP, and what the classes amount to."""
