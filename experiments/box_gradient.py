@@ -12,7 +12,7 @@ alike, and starts at moving none:
 
 * `none`: no box head.
 * `smooth-l1`: the box head learns the offsets to the object of windows that show one (IoU >= 0.5), as in Fast R-CNN.
-* `map`: the box head learns by `MAPLoss(box_gradient=...)` alone: the loss that the scores follow.
+* `map`: the box head learns by the boxes' part of `BoxMAPLoss` alone: the loss that the scores follow.
 * `smooth-l1+map`: by the sum of both.
 
 `choose` tries the grid of each way with the first seed on 150 val images; `final` runs the best of each with three seeds and
@@ -35,11 +35,12 @@ from torch import nn
 
 import stepgrad as sg
 from experiments import detector
+from experiments.box_coordinates.loss import BoxMAPLoss
+from experiments.box_coordinates.steps import BoxMethod
 from experiments.box_head import BoxHead, Images, load_images, offset_loss
 from experiments.results import load_runs, mean_and_spread, save_runs
 from stepgrad.cli.progress import RichProgress
 from stepgrad.files import write_whole
-from stepgrad.gradient.box_steps import BoxMethod
 from stepgrad.train.run_folder import open_run
 
 RESULTS = Path(__file__).parent / "results"
@@ -70,10 +71,11 @@ class Way:
     def follows_offsets(self) -> bool:
         return self.name.startswith("smooth-l1")
 
-    def loss(self) -> sg.MAPLoss:
-        method = BoxMethod("radius", self.radius) if self.radius > 0 else BoxMethod("mee")
-        boxes = method if self.follows_map else False
-        return sg.MAPLoss(6, estimator="radius", radius=3.0, balance="class", box_gradient=boxes)
+    def loss(self) -> sg.MAPLoss | BoxMAPLoss:
+        map_loss = sg.MAPLoss(6, estimator="radius", radius=3.0, balance="class")
+        if not self.follows_map:
+            return map_loss
+        return BoxMAPLoss(map_loss, BoxMethod("radius", self.radius) if self.radius > 0 else BoxMethod("mee"))
 
 
 GRID = {

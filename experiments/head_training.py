@@ -29,7 +29,7 @@ from experiments.window_head import (
     image_batches,
 )
 from stepgrad.losses.baselines import make_baseline
-from stepgrad.losses.remembering import RememberingMAPLoss
+from stepgrad.losses.score_memory import RememberingLoss
 
 NLL_IMAGES = 8  # per step of cross-entropy
 
@@ -125,7 +125,7 @@ def train_nll(
 
 def make_loss(row: Row) -> Any:
     if row.loss == "map":
-        return RememberingMAPLoss(stepgrad.ScoreMemory(row.memory), NUM_CLASSES, **row.options)
+        return RememberingLoss(stepgrad.MAPLoss(NUM_CLASSES, **row.options), stepgrad.ScoreMemory(row.memory))
     return make_baseline(row.loss, NUM_CLASSES, **row.options)
 
 

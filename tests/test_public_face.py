@@ -50,6 +50,14 @@ def test_sections_cited_are_those_of_a_page_that_is_here() -> None:
             )
 
 
+def test_the_package_imports_nothing_that_is_not_installed_with_it() -> None:
+    for source in SOURCES:
+        beside = re.findall(
+            r"^\s*(?:from|import) (?:benchmarks|docs|examples|experiments|tests)\b.*", source.read_text(), re.M
+        )
+        assert beside == [], source
+
+
 def test_an_extra_named_in_a_message_exists() -> None:
     section = (
         (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1].split("[project.scripts]")[0]

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from stepgrad import reference as reference
     from stepgrad.detector import FastRCNN as FastRCNN
     from stepgrad.evaluation import Evaluator as Evaluator
-    from stepgrad.gradient.box_steps import BoxMethod as BoxMethod
     from stepgrad.layers.base import ElementwiseLayer as ElementwiseLayer
     from stepgrad.layers.base import StepLayer as StepLayer
     from stepgrad.layers.modules import ArgmaxOneHot as ArgmaxOneHot
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from stepgrad.losses.ranking.losses import PrecisionAtKLoss as PrecisionAtKLoss
     from stepgrad.losses.ranking.losses import RecallAtKLoss as RecallAtKLoss
     from stepgrad.losses.ranking.losses import SpearmanLoss as SpearmanLoss
-    from stepgrad.losses.ranking.steps import RankingSteps as RankingSteps
     from stepgrad.losses.score_memory import ScoreMemory as ScoreMemory
     from stepgrad.metric.mean_ap import MAPResult as MAPResult
     from stepgrad.metric.mean_ap import mean_average_precision as mean_average_precision
@@ -48,9 +46,9 @@ if TYPE_CHECKING:
     from stepgrad.steps.estimators import mee as mee
     from stepgrad.steps.estimators import radius_difference as radius_difference
     from stepgrad.steps.estimators import sde as sde
-    from stepgrad.steps.map_steps import Steps as Steps
     from stepgrad.steps.map_steps import map_pseudogradient as map_pseudogradient
     from stepgrad.steps.map_steps import map_steps as map_steps
+    from stepgrad.steps.method import Steps as Steps
     from stepgrad.steps.nearest import NearestSteps as NearestSteps
     from stepgrad.steps.nearest import Pseudogradient as Pseudogradient
     from stepgrad.steps.nearest import SearchIncompleteWarning as SearchIncompleteWarning
@@ -62,7 +60,6 @@ _HOME = {
     "APLoss": "losses.ranking.losses",
     "AUCLoss": "losses.ranking.losses",
     "ArgmaxOneHot": "layers.modules",
-    "BoxMethod": "gradient.box_steps",
     "DistributedMAPLoss": "losses.distributed",
     "ElementwiseLayer": "layers.base",
     "Evaluator": "evaluation",
@@ -77,7 +74,6 @@ _HOME = {
     "PrecisionAtKLoss": "losses.ranking.losses",
     "Protocol": "metric.protocol",
     "Pseudogradient": "steps.nearest",
-    "RankingSteps": "losses.ranking.steps",
     "Ranks": "layers.modules",
     "RecallAtKLoss": "losses.ranking.losses",
     "Round": "layers.modules",
@@ -87,7 +83,7 @@ _HOME = {
     "SpearmanLoss": "losses.ranking.losses",
     "Staircase": "layers.modules",
     "StepLayer": "layers.base",
-    "Steps": "steps.map_steps",
+    "Steps": "steps.method",
     "Threshold": "layers.modules",
     "TopKMask": "layers.modules",
     "UniformQuantizer": "layers.modules",

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from experiments import box_gradient
+from experiments.box_coordinates.loss import BoxMAPLoss
 from experiments.box_head import BoxHead, Images, moved, offset_loss, offsets_to
 from experiments.results import save_runs
 from stepgrad.data.base import make_target
@@ -46,7 +47,7 @@ def test_ways_follow_what_their_names_say() -> None:
     for name, grid in box_gradient.GRID.items():
         for way in grid:
             assert (way.name, way.follows_map, way.follows_offsets) == (name, "map" in name, "l1" in name)
-            assert (way.loss().box_method is not None) == way.follows_map
+            assert isinstance(way.loss(), BoxMAPLoss) == way.follows_map
 
 
 def test_every_image_comes_once_before_any_comes_again() -> None:

@@ -134,7 +134,7 @@ def test_switched_off_the_model_trains_as_stock_and_still_measures(family: str) 
     found = losses_of(model, family)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
-    assert model.map_loss_switch.metrics["positives"] == 8
+    assert model.map_loss_switch.metrics["objects"] == 8
     model.map_loss_switch.measure = False
     model.map_loss_switch.metrics.clear()
     losses_of(model, family)
@@ -152,7 +152,7 @@ def test_images_without_objects_are_ordinary(family: str) -> None:
         losses = model(images, given)
         sum(losses.values()).backward()
         assert all(torch.isfinite(loss) for loss in losses.values())
-    assert model.map_loss.metrics["positives"] == 4
+    assert model.map_loss.metrics["objects"] == 4
 
 
 @pytest.mark.parametrize("family", ["faster_rcnn", *DENSE])

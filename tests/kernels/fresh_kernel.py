@@ -20,8 +20,7 @@ class FreshKernel:
     """`FreshKernel()` knows what a new process knows: only what is on the disk."""
 
     def __init__(self) -> None:
-        _cache.find_folder.cache_clear()
-        _cache._told.clear()
+        forget_what_was_found()
         self.kernel: Any = _jit.kernel(doubled)
 
     def __call__(self, x: float) -> float:
@@ -53,5 +52,11 @@ def cache_in(monkeypatch: pytest.MonkeyPatch, folder: Path | str, temporary: Pat
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found out in a test is not true after it."""
     monkeypatch.undo()
+    forget_what_was_found()
+
+
+def forget_what_was_found() -> None:
+    """The next kernel looks at the disk, as the first of a process does."""
     _cache.find_folder.cache_clear()
+    _cache.sources_hash.cache_clear()
     _cache._told.clear()

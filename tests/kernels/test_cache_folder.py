@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import pickle
@@ -15,7 +16,7 @@ import numba
 import pytest
 
 from stepgrad.kernels import cache as _cache
-from tests.kernels.fresh_kernel import FreshKernel, cache_in, forget
+from tests.kernels.fresh_kernel import FreshKernel, cache_in, forget, forget_what_was_found
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="this system has no owners and modes of files")
 as_root = pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs root, to be another user")
@@ -180,6 +181,40 @@ def test_numbas_other_places_are_not_used(place: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "InTreeCacheLocator")
     assert in_use(place)
     assert numba.config.CACHE_LOCATOR_CLASSES == "InTreeCacheLocator"
+
+
+BESIDE = """
+from stepgrad.kernels.jit import kernel
+@kernel
+def amount():
+    return {}
+"""
+CALLING = """
+from beside import amount
+from stepgrad.kernels.jit import kernel
+@kernel
+def total(x):
+    return x + amount()
+"""
+
+
+def test_a_kernel_outside_the_package_follows_a_change_in_a_file_beside_it(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "calling.py").write_text(CALLING)
+    monkeypatch.syspath_prepend(modules)
+    outcomes = []
+    for amount in ("1", "1", "20"):  # of another length: Python's own cache looks at a file's size and second
+        (modules / "beside.py").write_text(BESIDE.format(amount))
+        forget_what_was_found()
+        for name in ("calling", "beside"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        total = importlib.import_module("calling").total
+        outcomes.append((total(100), sum(total.stats.cache_hits.values())))
+    assert outcomes == [(101, 0), (101, 1), (120, 0)]
+    assert place in Path(total.stats.cache_path).parents
 
 
 AS_ANOTHER = """

@@ -44,7 +44,7 @@ def assert_same_as_one_process(name: str, ranks: Ranks) -> None:
     for rank in ranks:
         torch.testing.assert_close(rank["loss"].double(), loss.double(), rtol=rounding_of_l4(CASES[name], loss), atol=0)
         assert rank["metrics"].keys() == metrics.keys()
-        for key in ("map", "kept", "positives", "nonzero"):
+        for key in ("map", "kept", "objects", "nonzero"):
             assert rank["metrics"][key] == metrics[key]
         torch.testing.assert_close(rank["metrics"]["ap"], metrics["ap"], rtol=0, atol=0, equal_nan=True)
         for key in ("positive_sum", "negative_sum"):

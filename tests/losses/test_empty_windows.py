@@ -8,13 +8,11 @@ import torch
 from pycocotools import mask as coco_masks
 
 import stepgrad as sg
-from stepgrad.gradient.box_steps import BoxMethod, box_pseudogradient
 from stepgrad.losses.ragged import Candidates, ragged_map_loss
 from stepgrad.reference.map_loss import loss_gradient, loss_value
 from stepgrad.reference.mean_ap import batch_map
 from stepgrad.reference.nms import nms
 from tests.losses.test_map_loss import loss_and_gradient
-from tests.oracles.box_steps import Taken, box_gradient
 from tests.oracles.options import Options
 from tests.scenes import Batch, over_seeds, random_batch, small_batch, with_empty_windows
 from tests.steps.test_map_steps import assert_same_steps
@@ -99,23 +97,6 @@ def test_the_nms_layer_keeps_them() -> None:
     keep.sum().backward()
     assert keep.tolist() == [1.0] * 5
     assert scores.grad.tolist() == [0.0] * 5
-
-
-@pytest.mark.parametrize("estimator", ["mee", "sde", "radius"])
-@over_seeds(1, 20)
-def test_boxes_without_a_side_get_no_gradient_and_leave_that_of_others_alone(seed: int, estimator: str) -> None:
-    rng = np.random.default_rng([seed, 125])
-    batch = with_empty_windows(rng, random_batch(rng, windows=6, images=1, objects=4, K=1), share=0.5)
-    how = Taken(estimator, radius=0.15, min_step=0.05, reach=0.8)
-    (found,) = box_pseudogradient(*batch.tensors(), method=BoxMethod(*how))
-    empty = (batch.boxes[0][:, 2:] == batch.boxes[0][:, :2]).any(axis=1)
-    assert empty.any()
-    assert (found.numpy()[empty] == 0.0).all()
-    without = Batch([batch.scores[0][~empty]], [batch.boxes[0][~empty]], batch.targets)
-    scores = batch.scores[0].copy()
-    scores[empty] = scores.min() - 1.0 - np.arange(empty.sum())[:, None]  # below the others they change no precision
-    (among,) = box_pseudogradient(*batch.with_scores([scores]).tensors(), method=BoxMethod(*how))
-    np.testing.assert_allclose(among.numpy()[~empty], box_gradient(without, Options(), how)[0], rtol=1e-7, atol=1e-12)
 
 
 @pytest.mark.parametrize("empty", [LINE, POINT], ids=["line", "point"])

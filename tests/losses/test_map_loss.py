@@ -92,7 +92,7 @@ def test_metrics_of_the_last_call() -> None:
     kept = sum(len(sg.nms(b, s[:, c], 0.3)[0]) for b, s in zip(boxes, scores, strict=True) for c in range(batch.K))
     countable = sum(int((~t["difficult"]).sum()) for t in targets)
     assert float(metrics["kept"]) == kept
-    assert float(metrics["positives"]) == countable
+    assert float(metrics["objects"]) == countable
     assert float(metrics["nonzero"]) == pytest.approx((gradient != 0).mean())
     assert float(metrics["positive_sum"]) == pytest.approx(gradient[gradient > 0].sum())
     assert float(metrics["negative_sum"]) == pytest.approx(gradient[gradient < 0].sum())
@@ -255,8 +255,8 @@ def best_possible(batch: Batch) -> float:
 
 def test_the_default_is_what_the_result_tables_recommend() -> None:
     loss_fn = sg.MAPLoss(2)
-    assert (loss_fn.method.estimator, loss_fn.method.radius, loss_fn.balance) == ("radius", 3.0, "class")
-    assert sg.MAPLoss(2, through_nms="paper").method.estimator == "mee"  # nothing else goes that way through NMS
+    assert (loss_fn.objective.method.estimator, loss_fn.objective.method.radius, loss_fn.objective.balance) == ("radius", 3.0, "class")
+    assert sg.MAPLoss(2, through_nms="paper").objective.method.estimator == "mee"  # nothing else goes that way through NMS
 
 
 def test_paper_settings_are_those_of_the_paper() -> None:

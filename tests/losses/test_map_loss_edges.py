@@ -8,7 +8,8 @@ import torch
 
 import stepgrad as sg
 from stepgrad.errors import NonFiniteError
-from stepgrad.losses.map_loss import check_l4, in_dtype, loss_precision
+from stepgrad.losses.objective import loss_precision
+from stepgrad.plain_tensors import narrowed
 from stepgrad.reference.map_loss import batch_gradient
 from stepgrad.reference.mean_ap import batch_map
 from tests.oracles.options import Options
@@ -43,12 +44,12 @@ def test_class_that_counts_alone_is_not_diluted_by_those_left_out() -> None:
 def test_numbers_beyond_a_narrow_dtype_become_its_largest() -> None:
     gradient = torch.tensor([[1e6, -1e6, 2.5, float(torch.finfo(torch.float16).max)]], dtype=torch.float64)
     largest = torch.finfo(torch.float16).max
-    assert in_dtype(gradient, torch.float16).tolist() == [[largest, -largest, 2.5, largest]]
-    assert in_dtype(gradient, torch.float32).tolist() == gradient.tolist()
+    assert narrowed(gradient, torch.float16).tolist() == [[largest, -largest, 2.5, largest]]
+    assert narrowed(gradient, torch.float32).tolist() == gradient.tolist()
     huge = torch.tensor([1e300, -1e300], dtype=torch.float64)
-    assert in_dtype(huge, torch.float32).isfinite().all()
-    assert torch.equal(in_dtype(huge, torch.float64), huge)
-    assert in_dtype(torch.zeros(3, 2, dtype=torch.float64).T, torch.float32).is_contiguous()
+    assert narrowed(huge, torch.float32).isfinite().all()
+    assert torch.equal(narrowed(huge, torch.float64), huge)
+    assert narrowed(torch.zeros(3, 2, dtype=torch.float64).T, torch.float32).is_contiguous()
 
 
 def test_loss_is_double_for_double_scores_and_single_otherwise() -> None:
@@ -72,11 +73,11 @@ def test_l4_is_refused_exactly_where_it_would_overflow(case: str, sign: float) -
         scores = np.full((count, 1), sign * score)
         scores[1:] = 0.0  # the bound takes the largest for all
         if expected:
-            check_l4(l4, scores, dtype)
+            sg.MAPLoss(1, l4=l4).objective.check_l4(scores, dtype)
             continue
         with pytest.raises(NonFiniteError, match=f"the largest of {count} is"):
-            check_l4(l4, scores, dtype)
+            sg.MAPLoss(1, l4=l4).objective.check_l4(scores, dtype)
 
 
 def test_no_scores_at_all_cannot_overflow() -> None:
-    check_l4(1e30, np.zeros((0, 3)), torch.float16)
+    sg.MAPLoss(1, l4=1e30).objective.check_l4(np.zeros((0, 3)), torch.float16)

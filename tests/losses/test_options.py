@@ -10,7 +10,6 @@ import torch
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError
-from stepgrad.gradient.box_steps import BoxMethod
 
 NAN = float("nan")
 
@@ -85,7 +84,7 @@ def test_a_whole_number_of_any_integer_type_is_a_number_of_classes(three: Any) -
 @pytest.mark.parametrize("estimator", ["radius", "mee"])
 def test_a_number_of_any_type_is_kept_as_a_plain_float(name: str, kind: Any, estimator: str) -> None:
     loss_fn, plain = (sg.MAPLoss(1, estimator=estimator, **{name: given}) for given in (kind(0.5), 0.5))
-    kept = getattr(loss_fn.method if name in ("radius", "min_step") else loss_fn, name)
+    kept = getattr(loss_fn.objective.method if name in ("radius", "min_step") else loss_fn.objective, name)
     assert type(kept) is float
     boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     scores = torch.tensor([[0.25], [0.5]], dtype=torch.float64, requires_grad=True)
@@ -103,11 +102,3 @@ def test_a_number_of_any_type_is_a_match_threshold(half: Any) -> None:
 def test_a_protocols_name_may_be_in_capitals(name: str) -> None:
     assert sg.get_protocol(name) is sg.PROTOCOLS[name.lower()]
     assert sg.MAPLoss(1, protocol=name).protocol.name == name.lower()
-
-
-@pytest.mark.parametrize("name", ["radius", "min_step", "reach"])
-def test_lengths_of_a_box_method_are_plain_floats_or_refused(name: str) -> None:
-    assert type(getattr(BoxMethod(**{name: torch.tensor(0.5)}), name)) is float
-    for wrong in ("0.5", 10**400, None, True):
-        with pytest.raises(ConfigError, match=name):
-            BoxMethod(**{name: wrong})  # type: ignore[arg-type]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 _SCENES = ("tests/kernels/test_small_scenes.py",)
 _METRIC = ("tests/kernels/test_small_parts.py", "tests/kernels/test_nms.py", *_SCENES)
-_BOXES = ("tests/gradient/test_box_steps.py", "tests/losses/test_box_gradient.py")
 _LOSS = ("tests/losses/test_map_loss_edges.py", "tests/losses/test_empties.py", "tests/losses/test_bad_input.py")
 _BASELINES = (
     *("tests/losses/test_baselines_windows.py", "tests/losses/test_baselines_smooth.py"),
@@ -41,13 +40,11 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "steps/estimators.py": (*_SCENES, "tests/steps/test_estimators.py", "tests/steps/test_map_steps.py"),
     "layers/": ("tests/layers", "tests/steps"),
     "kernels/balance.py": ("tests/losses/test_balance.py", "tests/steps/test_gradient_laws.py"),
-    "gradient/box_": _BOXES,
     "steps/map_steps.py": (*_SCENES, *_LOSS, "tests/losses/test_map_loss.py", "tests/steps/test_map_steps.py"),
     "losses/": (*_LOSS, "tests/losses/test_map_loss.py", "tests/losses/test_balance.py"),
     "losses/map_loss.py": (*_LOSS, "tests/losses/test_options.py", "tests/losses/test_map_loss.py"),
     "losses/likely_mistakes.py": ("tests/losses/test_likely_mistakes.py",),
     "losses/ragged.py": ("tests/losses/test_ragged.py",),
-    "losses/box_gradient.py": ("tests/losses/test_box_gradient.py",),
     "losses/score_memory.py": ("tests/losses/test_score_memory.py",),
     "losses/baselines/": _BASELINES,
     "evaluation/": _EVALUATOR,

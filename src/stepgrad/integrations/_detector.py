@@ -79,9 +79,9 @@ class DetectorSwitch(MapLossSwitch):
 
     def check_columns(self, columns: int) -> None:
         """Raise unless the model has a column for each class of the loss."""
-        if columns != self.loss_fn.objective.num_classes:
+        if columns != self.loss_fn.num_classes:
             raise InputError(
-                f"Expected scores of {self.loss_fn.objective.num_classes} classes, as train_for_map found or was given them, but "
+                f"Expected scores of {self.loss_fn.num_classes} classes, as train_for_map found or was given them, but "
                 f"the model has {columns} (background not counted); call train_for_map after changing the model's head."
             )
 
@@ -109,9 +109,7 @@ class Detector(Specialised):
         """Raise InputError unless the call asks for what the mode gives: losses in training, else detections."""
         if self.training:
             switch = self.map_loss_switch
-            check_targets(
-                targets, len(images), switch.first_label, switch.first_label + switch.loss_fn.objective.num_classes
-            )
+            check_targets(targets, len(images), switch.first_label, switch.first_label + switch.loss_fn.num_classes)
         elif targets is not None:
             raise InputError(
                 "Expected no targets in eval mode, where the model gives detections and no loss; call model.train() "

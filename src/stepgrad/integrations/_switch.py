@@ -101,9 +101,9 @@ def make_loss(
     """The loss handed in, if it fits the model, or one with the given options over the batches of all processes."""
     if loss_fn is None:
         return DistributedMAPLoss(num_classes, **{**FINE_TUNING, **options})
-    if loss_fn.objective.num_classes != num_classes:
+    if loss_fn.num_classes != num_classes:
         raise ConfigError(
-            f"Expected a loss_fn for the model's {num_classes} classes but got one for {loss_fn.objective.num_classes}."
+            f"Expected a loss_fn for the model's {num_classes} classes but got one for {loss_fn.num_classes}."
         )
     return loss_fn
 

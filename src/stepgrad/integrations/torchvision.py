@@ -155,15 +155,6 @@ def _check_selection(family: _Family, selection: Selection) -> None:
 
 
 def _loss(family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, options: dict[str, Any]) -> MAPLoss:
-    used = _made_or_given(family, loss_fn, protocol, options)
-    if used.box_method is not None:
-        raise ConfigError("Expected a loss without box_gradient: the model's own box losses train its boxes.")
-    return used
-
-
-def _made_or_given(
-    family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, options: dict[str, Any]
-) -> MAPLoss:
     check_options(options, loss_fn, [MAPLoss], train_for_map)
     if loss_fn is None:
         if family.columns is None:
@@ -177,9 +168,9 @@ def _made_or_given(
             f"Expected loss_fn to be a MAPLoss but got {type(loss_fn).__name__}; over several processes, let each train "
             "for the mAP of its own images."
         )
-    if family.columns is not None and loss_fn.objective.num_classes != family.columns:
+    if family.columns is not None and loss_fn.num_classes != family.columns:
         raise InputError(
             f"Expected a loss of {family.columns} classes, the model's without background, but got "
-            f"MAPLoss({loss_fn.objective.num_classes})."
+            f"MAPLoss({loss_fn.num_classes})."
         )
     return loss_fn

@@ -33,7 +33,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.serialize import dumps
 
 logger = logging.getLogger("stepgrad")
-_WITH_KERNELS = ("kernels", "metric", "steps", "gradient")  # the packages kernels stand in
+_WITH_KERNELS = ("kernels", "metric", "steps")  # the packages whose kernels others may call
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _told: set[str] = set()
 
@@ -113,10 +113,11 @@ def _homes() -> Iterator[tuple[str, str, str]]:
         yield "", tempfile.gettempdir(), f"stepgrad-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
 
 
-def _sources_hash() -> str:
+@cache
+def sources_hash(folders: tuple[Path, ...]) -> str:
+    """Changes with any Python file that stands in one of the folders."""
     digest = hashlib.sha256()
-    package = Path(__file__).parents[1]
-    for source in sorted(file for part in _WITH_KERNELS for file in package.glob(f"{part}/*.py")):
+    for source in sorted(file for folder in folders for file in folder.glob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -124,7 +125,9 @@ def _sources_hash() -> str:
 def _fit_folder(home: str, ours: str) -> tuple[Path | None, str]:
     """The folder, or None and why not."""
     try:
-        folder = Path(os.path.realpath(home), ours, f"kernels-{_sources_hash()}")
+        package = Path(__file__).parents[1]
+        version = sources_hash(tuple(package / part for part in _WITH_KERNELS))
+        folder = Path(os.path.realpath(home), ours, f"kernels-{version}")
         make_private(folder)
         _check_content(folder)
     except OSError as error:
@@ -137,8 +140,9 @@ def find_folder() -> tuple[Path | None, str]:
     """Where compiled kernels are kept, None if no place is fit; and what is wrong, to be told if a kernel is called.
 
     There is one folder per version of the kernels' sources. Numba looks only at the file a kernel stands in, not at those
-    it calls; a folder named after all of them cannot go stale. NUMBA_CACHE_DIR, if set, or XDG_CACHE_HOME or ~/.cache
-    holds it; where none is fit, the temporary folder does.
+    it calls; a folder named after all of them cannot go stale. A kernel may also call those beside it, wherever it stands:
+    the folder of its package, in there, is named after the files beside it. NUMBA_CACHE_DIR, if set, or XDG_CACHE_HOME or
+    ~/.cache holds it all; where none is fit, the temporary folder does.
     """
     reasons: list[str] = []
     complaints: list[str] = []
@@ -170,7 +174,11 @@ class _Nowhere(NullCache):
 
 
 class _Locator(UserProvidedCacheLocator):
-    """Below numba's CACHE_DIR; the folder of one package is checked as the whole is."""
+    """Below numba's CACHE_DIR, by package and its sources; the folder of one package is checked as the whole is."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        return f"{super().get_suitable_cache_subpath(py_file)}_{sources_hash((Path(py_file).resolve().parent,))}"
 
     def ensure_cache_path(self) -> None:
         make_private(Path(self.get_cache_path()))

@@ -112,6 +112,11 @@ class DistributedMAPLoss(nn.Module):
         return self.alone.objective
 
     @property
+    def num_classes(self) -> int:
+        """Columns of the scores."""
+        return self.objective.num_classes
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """Of the last call; see `MAPLoss`."""
         return self.alone.metrics

@@ -92,6 +92,30 @@ class MAPLoss(nn.Module):
         self.metrics: dict[str, Any] = {}
         self._watch = Watch()
 
+    @property
+    def num_classes(self) -> int:
+        """Columns of the scores."""
+        return self.objective.num_classes
+
+    @classmethod
+    def paper(cls, num_classes: int, protocol: str | Protocol = "voc12", **changes: Any) -> MAPLoss:
+        """The paper's loss: MEE, its NMS approximation, log, L4 and clipping, no balance, NMS at 0.3.
+
+        The paper does not print its constants eps, lambda, the clipping bound and the least step; those here are ours.
+        """
+        settings: dict[str, Any] = {
+            "estimator": "mee",
+            "through_nms": "paper",
+            "log": True,
+            "eps": 0.01,
+            "l4": 1e-6,
+            "clip": 0.1,
+            "min_step": 0.1,
+            "balance": "none",
+            "absent_classes": "zero",
+        }
+        return cls(num_classes, protocol, **{**settings, **changes})
+
     def forward(
         self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None = None
     ) -> Tensor:

@@ -33,6 +33,10 @@ class BatchLoss(typing.Protocol):
     """A loss of the windows of a batch that says what it measured."""
 
     @property
+    def num_classes(self) -> int:
+        """Columns of the scores."""
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """Of the last call."""
 

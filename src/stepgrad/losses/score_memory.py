@@ -141,6 +141,11 @@ class RememberingLoss(nn.Module):
         self.memory = memory
 
     @property
+    def num_classes(self) -> int:
+        """Columns of the scores."""
+        return self.loss_fn.num_classes
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """Of the last call: the batch and its company together."""
         return self.loss_fn.metrics

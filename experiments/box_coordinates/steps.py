@@ -2,7 +2,7 @@
 
 mAP is piecewise constant in the boxes as it is in the scores: it changes where an overlap crosses the match threshold or the
 NMS threshold, or where another object becomes the best overlapped. All such places along a coordinate are roots of linear
-and quadratic equations (box_places.py); between two of them the metric is constant and evaluated once (box_walk.py).
+and quadratic equations (places.py); between two of them the metric is constant and evaluated once (walk.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments.box_coordinates.scene import Image, Rest, Rules, make_image, roles_now
+from experiments.box_coordinates.walk import Found, search_image
 from stepgrad.errors import ConfigError, one_of, real_number
-from stepgrad.gradient.box_scene import Image, Rest, Rules, make_image, roles_now
-from stepgrad.gradient.box_walk import Found, search_image
 from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.matching import ABSENT, IGNORED, TRUE_POSITIVE, Rule
 from stepgrad.kernels.sorting import descending_order

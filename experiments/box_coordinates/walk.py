@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.gradient.box_places import add_crossings, add_equalities, line_of, meeting, merge_places
-from stepgrad.gradient.box_scene import Image, Rest, Rules, judge, list_sum, overlap_of, roles_now
+from experiments.box_coordinates.places import add_crossings, add_equalities, line_of, meeting, merge_places
+from experiments.box_coordinates.scene import Image, Rest, Rules, judge, list_sum, overlap_of, roles_now
 from stepgrad.kernels.exact_sum import differ
 from stepgrad.kernels.jit import kernel
 from stepgrad.kernels.matching import ABSENT, reaches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 import torch
 
 import stepgrad as sg
-from stepgrad.gradient.box_steps import BoxMethod, BoxSteps, box_pseudogradient, box_steps
+from experiments.box_coordinates import steps as steps_module
+from experiments.box_coordinates.steps import BoxMethod, BoxSteps, box_pseudogradient, box_steps
 from stepgrad.reference.mean_ap import batch_ap
-from tests.oracles.box_steps import Coordinate, Taken, box_gradient, nearest_steps, with_boxes
+from tests.experiments.box_coordinates.brute_force import Coordinate, Taken, box_gradient, nearest_steps, with_boxes
 from tests.oracles.options import Options
-from tests.scenes import Array, Batch, over_seeds, random_batch, small_batch
+from tests.scenes import Array, Batch, over_seeds, random_batch, small_batch, with_empty_windows
 
 OBJECT = [0.0, 0.0, 10.0, 10.0]
 ELSEWHERE = [50.0, 50.0, 60.0, 60.0]
@@ -202,6 +204,23 @@ def test_equal_rivals_do_not_hide_a_step() -> None:
             assert numbers(found, at) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("estimator", ["mee", "sde", "radius"])
+@over_seeds(1, 20)
+def test_boxes_without_a_side_get_no_gradient_and_leave_that_of_others_alone(seed: int, estimator: str) -> None:
+    rng = np.random.default_rng([seed, 125])
+    batch = with_empty_windows(rng, random_batch(rng, windows=6, images=1, objects=4, K=1), share=0.5)
+    how = Taken(estimator, radius=0.15, min_step=0.05, reach=0.8)
+    (found,) = box_pseudogradient(*batch.tensors(), method=BoxMethod(*how))
+    empty = (batch.boxes[0][:, 2:] == batch.boxes[0][:, :2]).any(axis=1)
+    assert empty.any()
+    assert (found.numpy()[empty] == 0.0).all()
+    without = Batch([batch.scores[0][~empty]], [batch.boxes[0][~empty]], batch.targets)
+    scores = batch.scores[0].copy()
+    scores[empty] = scores.min() - 1.0 - np.arange(empty.sum())[:, None]  # below the others they change no precision
+    (among,) = box_pseudogradient(*batch.with_scores([scores]).tensors(), method=BoxMethod(*how))
+    np.testing.assert_allclose(among.numpy()[~empty], box_gradient(without, Options(), how)[0], rtol=1e-7, atol=1e-12)
+
+
 @pytest.mark.parametrize("by_class", [False, True])
 def test_empty_is_ordinary(by_class: bool) -> None:
     window = torch.zeros(0, 2, 4) if by_class else torch.zeros(0, 4)
@@ -224,6 +243,20 @@ def test_impossible_methods_are_refused(options: dict[str, Any]) -> None:
         BoxMethod(**options)
 
 
+@pytest.mark.parametrize("name", ["radius", "min_step", "reach"])
+def test_lengths_of_a_box_method_are_plain_floats_or_refused(name: str) -> None:
+    assert type(getattr(BoxMethod(**{name: torch.tensor(0.5)}), name)) is float
+    for wrong in ("0.5", 10**400, None, True):
+        with pytest.raises(sg.errors.ConfigError, match=name):
+            BoxMethod(**{name: wrong})  # type: ignore[arg-type]
+
+
 def test_steps_of_several_thresholds_at_once_are_refused() -> None:
     with pytest.raises(sg.errors.ConfigError, match="one at a time"):
         box_steps(*one_image([1.0], [OBJECT], [OBJECT]).tensors(), protocol="coco")
+
+
+def test_examples_in_the_docstrings_are_true() -> None:
+    outcome = doctest.testmod(steps_module)
+    assert outcome.attempted > 0
+    assert outcome.failed == 0

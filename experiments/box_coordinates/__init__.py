@@ -1,0 +1,1 @@
+"""Pseudogradients of mAP in box coordinates: an experiment, see docs/box_gradient.md."""
