@@ -88,7 +88,7 @@ def test_short_options_stand_for_those_of_the_map_phase(capsys: pytest.CaptureFi
 
 
 def test_paper_preset_is_the_loss_and_protocol_of_the_paper() -> None:
-    theirs = MAPLoss.paper(20)
+    theirs = MAPLoss.paper(20).objective
     for name, protocol in (("paper", "voc07"), ("paper-voc12", "voc12")):
         config = read_config([name], {})
         assert (config.loss, config.protocol, config.score, config.model.backbone) == (

@@ -95,10 +95,10 @@ def test_a_number_of_any_type_is_kept_as_a_plain_float(name: str, kind: Any, est
 
 @pytest.mark.parametrize("half", [0.5, np.float32(0.5), np.array(0.5), torch.tensor(0.5), [0.5], np.array([0.5])])
 def test_a_number_of_any_type_is_a_match_threshold(half: Any) -> None:
-    assert sg.MAPLoss(1, match_threshold=half).protocol.match_thresholds == (0.5,)
+    assert sg.MAPLoss(1, match_threshold=half).objective.protocol.match_thresholds == (0.5,)
 
 
 @pytest.mark.parametrize("name", ["COCO", "Voc12", "VOC07-devkit"])
 def test_a_protocols_name_may_be_in_capitals(name: str) -> None:
     assert sg.get_protocol(name) is sg.PROTOCOLS[name.lower()]
-    assert sg.MAPLoss(1, protocol=name).protocol.name == name.lower()
+    assert sg.MAPLoss(1, protocol=name).objective.protocol.name == name.lower()
