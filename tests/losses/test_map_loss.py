@@ -254,8 +254,8 @@ def best_possible(batch: Batch) -> float:
 
 
 def test_the_default_is_what_the_result_tables_recommend() -> None:
-    loss_fn = sg.MAPLoss(2)
-    assert (loss_fn.objective.method.estimator, loss_fn.objective.method.radius, loss_fn.objective.balance) == ("radius", 3.0, "class")
+    default = sg.MAPLoss(2).objective
+    assert (default.method.estimator, default.method.radius, default.balance) == ("radius", 3.0, "class")
     assert sg.MAPLoss(2, through_nms="paper").objective.method.estimator == "mee"  # nothing else goes that way through NMS
 
 
