@@ -24,7 +24,7 @@ def make_data(n: int, generator: torch.Generator) -> Tensor:
 def autoencoder(estimator: str) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 4),
-        sg.UniformQuantizer(step=1.0, low=-3.0, high=3.0, estimator=estimator, min_step=0.5),  # 4 x 2.8 bits pass
+        sg.layers.UniformQuantizer(step=1.0, low=-3.0, high=3.0, estimator=estimator, min_step=0.5),  # 4 x 2.8 bits pass
         nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 12),
     )  # fmt: skip
 

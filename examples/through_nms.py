@@ -25,12 +25,12 @@ def make_image(generator: torch.Generator, windows: int = 60) -> tuple[Tensor, T
     return boxes, torch.cat([fit[:, None] + 0.1 * noise[:, :1], noise[:, 1:]], dim=1), fit
 
 
-def keep_mask(model: nn.Module, nms: sg.NMSLayer, boxes: Tensor, features: Tensor) -> Tensor:
+def keep_mask(model: nn.Module, nms: sg.layers.NMSLayer, boxes: Tensor, features: Tensor) -> Tensor:
     scores = model(features).squeeze(1)
     return nms(scores - scores.mean(), boxes)  # a shift changes nothing, and without it pushes up and down must balance
 
 
-def fit_of_kept(model: nn.Module, nms: sg.NMSLayer, images: list[tuple[Tensor, Tensor, Tensor]]) -> float:
+def fit_of_kept(model: nn.Module, nms: sg.layers.NMSLayer, images: list[tuple[Tensor, Tensor, Tensor]]) -> float:
     with torch.no_grad():
         kept = [fit[keep_mask(model, nms, boxes, features) > 0] for boxes, features, fit in images]
     return float(torch.cat(kept).mean())
@@ -41,7 +41,7 @@ def main(steps: int = 60, seed: int = 0) -> dict[str, float]:
     generator = torch.Generator().manual_seed(seed)
     train, fresh = ([make_image(generator) for _ in range(20)] for _ in range(2))
     torch.manual_seed(seed)
-    model, nms = nn.Linear(5, 1), sg.NMSLayer(threshold=0.2, min_step=0.1)
+    model, nms = nn.Linear(5, 1), sg.layers.NMSLayer(threshold=0.2, min_step=0.1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     result = {"before": fit_of_kept(model, nms, fresh)}
     for _ in range(steps):

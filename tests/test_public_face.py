@@ -81,3 +81,10 @@ def test_without_matplotlib_plots_say_what_brings_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(sg.errors.MissingDependencyError, match=r"pip install matplotlib$"):
         plot_curves(None)  # type: ignore[arg-type]  # the package is missed first
+
+
+def test_the_stub_tells_type_checkers_of_every_name_there_is() -> None:
+    stub = (ROOT / "src/stepgrad/__init__.pyi").read_text()
+    told = set(re.findall(r" import \w+ as (\w+)$", stub, re.MULTILINE))
+    assert told == {*sg.__all__, *sg._ALSO}
+    assert all(getattr(sg, name) is not None for name in told)

@@ -1,94 +1,27 @@
 """Train directly for the metric you report, by exact pseudogradients of step functions.
 
-Names are imported when first used: the kernels' compiler takes as long to import as a small library.
+Names are imported when first used: the kernels' compiler takes as long to import as a small library. What each name is,
+for editors and type checkers, stands in __init__.pyi.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"  # the one place: pyproject.toml reads it from here
 
-if TYPE_CHECKING:
-    from stepgrad import errors as errors
-    from stepgrad import reference as reference
-    from stepgrad.detector import FastRCNN as FastRCNN
-    from stepgrad.evaluation import Evaluator as Evaluator
-    from stepgrad.layers.base import ElementwiseLayer as ElementwiseLayer
-    from stepgrad.layers.base import StepLayer as StepLayer
-    from stepgrad.layers.modules import ArgmaxOneHot as ArgmaxOneHot
-    from stepgrad.layers.modules import NMSLayer as NMSLayer
-    from stepgrad.layers.modules import Ranks as Ranks
-    from stepgrad.layers.modules import Round as Round
-    from stepgrad.layers.modules import Sign as Sign
-    from stepgrad.layers.modules import Staircase as Staircase
-    from stepgrad.layers.modules import Threshold as Threshold
-    from stepgrad.layers.modules import TopKMask as TopKMask
-    from stepgrad.layers.modules import UniformQuantizer as UniformQuantizer
-    from stepgrad.losses.distributed import DistributedMAPLoss as DistributedMAPLoss
-    from stepgrad.losses.large_batch import large_batch as large_batch
-    from stepgrad.losses.map_loss import MAPLoss as MAPLoss
-    from stepgrad.losses.ranking.losses import APLoss as APLoss
-    from stepgrad.losses.ranking.losses import AUCLoss as AUCLoss
-    from stepgrad.losses.ranking.losses import MRRLoss as MRRLoss
-    from stepgrad.losses.ranking.losses import NDCGLoss as NDCGLoss
-    from stepgrad.losses.ranking.losses import PrecisionAtKLoss as PrecisionAtKLoss
-    from stepgrad.losses.ranking.losses import RecallAtKLoss as RecallAtKLoss
-    from stepgrad.losses.ranking.losses import SpearmanLoss as SpearmanLoss
-    from stepgrad.losses.score_memory import ScoreMemory as ScoreMemory
-    from stepgrad.metric.mean_ap import MAPResult as MAPResult
-    from stepgrad.metric.mean_ap import mean_average_precision as mean_average_precision
-    from stepgrad.metric.mean_ap import nms as nms
-    from stepgrad.metric.protocol import PROTOCOLS as PROTOCOLS
-    from stepgrad.metric.protocol import Protocol as Protocol
-    from stepgrad.metric.protocol import get_protocol as get_protocol
-    from stepgrad.steps.estimators import mee as mee
-    from stepgrad.steps.estimators import radius_difference as radius_difference
-    from stepgrad.steps.estimators import sde as sde
-    from stepgrad.steps.map_steps import map_pseudogradient as map_pseudogradient
-    from stepgrad.steps.map_steps import map_steps as map_steps
-    from stepgrad.steps.method import Steps as Steps
-    from stepgrad.steps.nearest import NearestSteps as NearestSteps
-    from stepgrad.steps.nearest import Pseudogradient as Pseudogradient
-    from stepgrad.steps.nearest import SearchIncompleteWarning as SearchIncompleteWarning
-    from stepgrad.steps.nearest import find_steps as find_steps
-    from stepgrad.steps.nearest import pseudogradient as pseudogradient
-    from stepgrad.steps.torch_function import step_function as step_function
-
-_HOME = {
-    "APLoss": "losses.ranking.losses",
-    "AUCLoss": "losses.ranking.losses",
-    "ArgmaxOneHot": "layers.modules",
+_HOME = {  # the first names: what most people need
+    "APLoss": "losses.ranking",
     "DistributedMAPLoss": "losses.distributed",
-    "ElementwiseLayer": "layers.base",
     "Evaluator": "evaluation",
-    "FastRCNN": "detector",
     "MAPLoss": "losses.map_loss",
     "MAPResult": "metric.mean_ap",
-    "MRRLoss": "losses.ranking.losses",
-    "NDCGLoss": "losses.ranking.losses",
-    "NMSLayer": "layers.modules",
-    "NearestSteps": "steps.nearest",
-    "PROTOCOLS": "metric.protocol",
-    "PrecisionAtKLoss": "losses.ranking.losses",
+    "NDCGLoss": "losses.ranking",
     "Protocol": "metric.protocol",
-    "Pseudogradient": "steps.nearest",
-    "Ranks": "layers.modules",
-    "RecallAtKLoss": "losses.ranking.losses",
-    "Round": "layers.modules",
     "ScoreMemory": "losses.score_memory",
-    "SearchIncompleteWarning": "steps.nearest",
-    "Sign": "layers.modules",
-    "SpearmanLoss": "losses.ranking.losses",
-    "Staircase": "layers.modules",
-    "StepLayer": "layers.base",
     "Steps": "steps.method",
-    "Threshold": "layers.modules",
-    "TopKMask": "layers.modules",
-    "UniformQuantizer": "layers.modules",
     "find_steps": "steps.nearest",
-    "get_protocol": "metric.protocol",
     "large_batch": "losses.large_batch",
     "map_pseudogradient": "steps.map_steps",
     "map_steps": "steps.map_steps",
@@ -96,20 +29,37 @@ _HOME = {
     "mee": "steps.estimators",
     "nms": "metric.mean_ap",
     "pseudogradient": "steps.nearest",
-    "radius_difference": "steps.estimators",
     "sde": "steps.estimators",
     "step_function": "steps.torch_function",
 }
-_MODULES = ("errors", "reference")  # what to catch, and what to read
+_MODULES = {  # the others, by what they are about
+    "baselines": "losses.baselines",
+    "detector": "detector",
+    "errors": "errors",
+    "layers": "layers",
+    "ranking": "losses.ranking",
+    "reference": "reference",
+}
+_ALSO = {  # names that stood here before there were namespaces
+    **dict.fromkeys(("AUCLoss", "MRRLoss", "PrecisionAtKLoss", "RecallAtKLoss", "SpearmanLoss"), "losses.ranking"),
+    **dict.fromkeys(("ElementwiseLayer", "NMSLayer", "StepLayer", "ArgmaxOneHot", "Ranks", "TopKMask"), "layers"),
+    **dict.fromkeys(("Round", "Sign", "Staircase", "Threshold", "UniformQuantizer"), "layers"),
+    **dict.fromkeys(("NearestSteps", "Pseudogradient", "SearchIncompleteWarning"), "steps.nearest"),
+    **dict.fromkeys(("PROTOCOLS", "get_protocol"), "metric.protocol"),
+    "FastRCNN": "detector",
+    "radius_difference": "steps.estimators",
+}
 __all__ = [*_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    home = _HOME.get(name) or _ALSO.get(name)
     if name in _MODULES:
-        return import_module(f"stepgrad.{name}")
-    if name not in _HOME:
+        value: Any = import_module(f"stepgrad.{_MODULES[name]}")
+    elif home is None:
         raise AttributeError(f"module 'stepgrad' has no attribute {name!r}")
-    value = getattr(import_module(f"stepgrad.{_HOME[name]}"), name)
+    else:
+        value = getattr(import_module(f"stepgrad.{home}"), name)
     globals()[name] = value
     return value
 

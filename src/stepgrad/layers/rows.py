@@ -8,7 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from stepgrad.layers.base import FourTensors
+from stepgrad.errors import whole_number
+from stepgrad.layers.base import FourTensors, StepLayer
 from stepgrad.steps.method import Method, Steps
 
 _TINY = torch.finfo(torch.float64).tiny
@@ -115,3 +116,62 @@ def _crossings(rows: Tensor, outer: Tensor, x: Tensor, own: Tensor, j: Tensor, i
     others = rows[:, None, :]
     crossed = ranks_above(x + radius, i, others, j) & ~ranks_above(x - radius, i, others, j) & (i != j)
     return ((outer[:, None, :] - own) * crossed).sum(dim=2) / (2.0 * radius)
+
+
+class TopKMask(StepLayer):
+    """1 for the k largest numbers of each row, else 0; of equal numbers the earlier is the larger. O(n log n).
+
+    If k is n or more, all are in, and nothing can change.
+
+    >>> x = torch.tensor([3.0, 1.0, 2.0, 0.0], requires_grad=True)
+    >>> y = TopKMask(2)(x)
+    >>> (y * torch.tensor([0.0, 1.0, 0.0, 0.0])).sum().backward()       # to get the second one in ...
+    >>> y.tolist(), x.grad.tolist()                                     # ... raise it, and lower those that are
+    ([1.0, 0.0, 1.0, 0.0], [-0.25, 0.5, -0.5, 0.0])
+    """
+
+    def __init__(self, k: int, estimator: str = "mee", radius: float = 1.0, min_step: float = 0.0) -> None:
+        super().__init__(estimator, radius, min_step)
+        self.k = whole_number("k", k, least=1)
+
+    def values(self, rows: Tensor) -> Tensor:
+        return top_k_mask(rows, self.k)
+
+    def pull_back(self, rows: Tensor, outer: Tensor) -> Tensor:
+        return pull_back_top_k(rows, outer, self.k, self.method)
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}, {super().extra_repr()}"
+
+
+class ArgmaxOneHot(TopKMask):
+    """1 for the largest number of each row (the first of several), else 0. O(n log n)."""
+
+    def __init__(self, estimator: str = "mee", radius: float = 1.0, min_step: float = 0.0) -> None:
+        super().__init__(1, estimator, radius, min_step)
+
+
+class Ranks(StepLayer):
+    """The rank of each number in its row, 1 for the largest (`descending`) or the smallest; of equal numbers the earlier first.
+
+    The value takes O(n log n). The gradient takes O(n^2) time (each number is a step of every other one's rank, at a
+    distance of its own) and linear memory.
+
+    >>> x = torch.tensor([3.0, 1.0, 2.0], requires_grad=True)
+    >>> y = Ranks()(x)
+    >>> y[1].backward()
+    >>> y.tolist(), x.grad.tolist()
+    ([1.0, 3.0, 2.0], [0.25, -0.5, 0.5])
+    """
+
+    def __init__(
+        self, descending: bool = True, estimator: str = "mee", radius: float = 1.0, min_step: float = 0.0
+    ) -> None:
+        super().__init__(estimator, radius, min_step)
+        self.sign = 1.0 if descending else -1.0
+
+    def values(self, rows: Tensor) -> Tensor:
+        return ranks(self.sign * rows)
+
+    def pull_back(self, rows: Tensor, outer: Tensor) -> Tensor:
+        return self.sign * pull_back_ranks(self.sign * rows, outer, self.method)
