@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepgrad.losses.baselines.max_oracle import best_ranking, ranking_loss, ranking_score, score_gradient
+from stepgrad.kernels.max_oracle import best_ranking, ranking_loss, ranking_score, score_gradient
 from stepgrad.losses.baselines.structured import song_ap, yue_ap
 from tests.oracles import baselines as oracle
 from tests.scenes import over_seeds

@@ -7,11 +7,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepgrad.beside import folder_beside
 from stepgrad.data.base import ImageId
 from stepgrad.data.voc_xml import devkit_from_continuous
 from stepgrad.evaluation.records import Entry, detections_of
-from stepgrad.files import WriteError, explain, write_whole
+from stepgrad.files import WriteError, explain, folder_beside, write_whole
 from stepgrad.names import file_name, file_names, word
 
 

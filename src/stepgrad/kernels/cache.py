@@ -33,7 +33,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.serialize import dumps
 
 logger = logging.getLogger("stepgrad")
-_WITH_KERNELS = ("kernels", "metric", "steps")  # the packages whose kernels others may call
+_WITH_KERNELS = ("kernels",)  # the packages whose kernels others may call
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _told: set[str] = set()
 

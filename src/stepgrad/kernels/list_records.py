@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 
 from stepgrad.kernels.exact_sum import add, add_multiple, add_pair
 from stepgrad.kernels.jit import by_reference, inlined, keep_alive, kernel
-from stepgrad.losses.ranking.lists import NONE, Floats, Ints
+from stepgrad.kernels.rank_steps import NONE
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 # Rows of the tables: what happens to the relevant documents that are passed, and (a, c).
 _STAY, _OTHER_RISES, _RELEVANT_RISES, _OTHER_SINKS, _RELEVANT_SINKS = range(5)

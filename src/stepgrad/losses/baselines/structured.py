@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import one_of
+from stepgrad.kernels.max_oracle import Floats, best_ranking, ranking_loss, ranking_score, score_gradient
 from stepgrad.losses.baselines.base import ListLoss, RankingBaseline, check_positive
-from stepgrad.losses.baselines.max_oracle import Floats, best_ranking, ranking_loss, ranking_score, score_gradient
 
 Sorted = tuple[float, Floats, Floats]  # value, and the gradient by positives and negatives in descending order
 

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-NONE = -1
+from stepgrad.kernels.list_records import Floats, Ints
+from stepgrad.kernels.rank_steps import NONE
+
+__all__ = ["NONE", "Floats", "Ints", "Lists"]
 
 
 class Lists(NamedTuple):

@@ -38,10 +38,7 @@ def best_ranking(positives: Floats, negatives: Floats, weight: float) -> Ints:
 
 @kernel
 def _best_ranking(positives: Floats, negatives: Floats, weight: float) -> Ints:
-    """`best_ranking` row by row; one bit per (i, k) remembers whether h(i, k) puts positive i below exactly k negatives.
-
-    Calls no kernel of another file: numba's cache watches this file alone.
-    """
+    """`best_ranking` row by row; one bit per (i, k) remembers whether h(i, k) puts positive i below exactly k negatives."""
     per_pair = 2.0 / len(positives) / len(negatives)
     per_positive = weight / len(positives)
     best = np.zeros(len(negatives) + 1)
