@@ -29,9 +29,9 @@ from stepgrad.train.checkpoint import list_checkpoints
 from stepgrad.train.config import PhaseConfig, TrainConfig, from_dict, to_dict
 from stepgrad.train.engine import resume, train
 from stepgrad.train.features import source_for
+from stepgrad.train.finish import validate
 from stepgrad.train.inputs import open_data
 from stepgrad.train.run_folder import open_run
-from stepgrad.train.validate import validate
 
 RESULTS = Path(__file__).parent / "results"
 NLL_RATES, MAP_RATES = (3e-5, 1e-4, 3e-4), (1e-3, 3e-3, 1e-2)

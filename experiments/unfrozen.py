@@ -24,9 +24,9 @@ from stepgrad.train.checkpoint import list_checkpoints
 from stepgrad.train.config import TrainConfig, from_dict
 from stepgrad.train.engine import resume, train
 from stepgrad.train.features import source_for
+from stepgrad.train.finish import validate
 from stepgrad.train.inputs import open_data
 from stepgrad.train.run_folder import open_run
-from stepgrad.train.validate import validate
 
 FILE = RESULTS / "unfrozen.json"
 SEED = 100

@@ -9,7 +9,7 @@ from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report.examples import cuts_of
-from stepgrad.train.validate import best_thresholds
+from stepgrad.train.finish import best_thresholds
 from tests.evaluation.datasets import boxes_at, pred, target
 
 

@@ -169,7 +169,7 @@ def _own_weights(folder: Path) -> None:
 
 
 def _features(folder: Path) -> None:
-    from stepgrad.train.feature_cache import FeatureCache
+    from stepgrad.train.features import FeatureCache
 
     FeatureCache(folder / "features", "0" * 64).get("key")
 

@@ -232,7 +232,7 @@ def own_weights() -> Files:
 @cache
 def _features() -> tuple[tuple[str, bytes], ...]:
     from stepgrad.detector import Features
-    from stepgrad.train.feature_cache import FeatureCache
+    from stepgrad.train.features import FeatureCache
 
     with tempfile.TemporaryDirectory() as place:
         FeatureCache(Path(place) / "features", "0" * 64).put("key", Features(torch.zeros(1, 2, 3, 3), (1.0, 0.5)))

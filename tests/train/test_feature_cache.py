@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from stepgrad.detector import Features
-from stepgrad.train.feature_cache import FeatureCache, trunk_fingerprint
+from stepgrad.train.features import FeatureCache, trunk_fingerprint
 from tests.train.test_checkpoint_disk import largest_file
 
 SCALE = (600 / 375, 1000 / 500 + 1e-16)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepgrad.files import WriteError
-from stepgrad.train.log_file import Log, read_log
+from stepgrad.train.run_log import Log, read_log
 
 
 def line(step: int) -> dict[str, object]:

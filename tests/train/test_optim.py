@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from stepgrad.train.config import PhaseConfig
-from stepgrad.train.optim import learning_rate, make_optimizer, parameter_groups, set_learning_rate
+from stepgrad.train.step import learning_rate, make_optimizer, parameter_groups, set_learning_rate
 
 
 def _model() -> nn.Sequential:

@@ -10,7 +10,7 @@ from importlib import import_module
 from stepgrad.cli.options import call, table
 from stepgrad.cli.terminal import Terminal, shown, write_what_it_can
 from stepgrad.errors import ConfigError, StepgradError, suggest
-from stepgrad.train.freed_memory import return_large_blocks
+from stepgrad.train.process import return_large_blocks
 
 INTERRUPTED, FAILED = 130, 2
 

@@ -115,9 +115,9 @@ def _run(folder: Path, config: TrainConfig, progress: RichProgress) -> Path:
 def _measure(runs: Mapping[str, Path], progress: RichProgress) -> tuple[list[ComparisonRow], Evaluator]:
     """mAP of the last weights of each run on test images; the evaluator is that of the last run."""
     from stepgrad.report import ComparisonRow
+    from stepgrad.train.finish import validate
     from stepgrad.train.inputs import open_data
     from stepgrad.train.run_folder import RunFolder, open_run
-    from stepgrad.train.validate import validate
 
     test = open_data("shapes", "test", limit=TEST_IMAGES)
     rows = []

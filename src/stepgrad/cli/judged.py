@@ -74,8 +74,8 @@ def run_on(
     images_outside: bool = False,
 ) -> Judged:
     """Detect with a run on its validation data, or on other data."""
+    from stepgrad.train.finish import validate
     from stepgrad.train.run_folder import open_run
-    from stepgrad.train.validate import validate
 
     if data is None and (split is not None or windows is not None):
         raise ConfigError(

@@ -22,20 +22,17 @@ from stepgrad.train.build import build_model, enter_phase
 from stepgrad.train.checkpoint import Checkpoint, save_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
 from stepgrad.train.features import source_for
-from stepgrad.train.finish import finish_run, save_best, validate_best
+from stepgrad.train.finish import finish_run, save_best, validate, validate_best
 from stepgrad.train.inputs import Data, Example, Images, Order, find_split
-from stepgrad.train.interrupts import Interrupts, RunInterrupted, Stop
 from stepgrad.train.joined import TrainingData, find_training, join_training
 from stepgrad.train.launch import launch, owning
-from stepgrad.train.optim import make_optimizer
 from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
-from stepgrad.train.progress import Progress, QuietProgress
+from stepgrad.train.process import Interrupts, RunInterrupted, Stop
+from stepgrad.train.progress import Progress, QuietProgress, Times
 from stepgrad.train.run_folder import RunFolder, load_into
 from stepgrad.train.run_log import open_log, versions
 from stepgrad.train.state import RunResult, State
-from stepgrad.train.step import Stepper
-from stepgrad.train.times import Times
-from stepgrad.train.validate import validate
+from stepgrad.train.step import Stepper, make_optimizer
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

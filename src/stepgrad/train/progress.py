@@ -1,7 +1,8 @@
-"""What a run tells whoever watches it. The command line draws bars; a library call is quiet."""
+"""What a run tells whoever watches it, and where its time goes. The command line draws bars; a library call is quiet."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -40,3 +41,26 @@ class QuietProgress:
     @contextmanager
     def stage(self, what: str, total: int | None = None) -> Iterator[Tick]:
         yield lambda: None
+
+
+class Times:
+    """Seconds by part of the work, in the order in which they first came.
+
+    >>> times = Times()
+    >>> with times.of("windows"):
+    ...     pass
+    >>> list(times.seconds)
+    ['windows']
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        """Count the time of a block."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - began

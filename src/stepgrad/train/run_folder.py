@@ -15,7 +15,7 @@ from stepgrad.errors import ConfigError, DataError
 from stepgrad.files import write_whole
 from stepgrad.train.checkpoint import Checkpoint, checkpoint_step, list_checkpoints, load_checkpoint
 from stepgrad.train.config import TrainConfig, from_dict, to_dict
-from stepgrad.train.log_file import read_log
+from stepgrad.train.run_log import read_log
 from stepgrad.train.weights_file import load_weights
 from stepgrad.train.yaml_text import load_yaml
 

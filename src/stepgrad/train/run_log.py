@@ -1,23 +1,27 @@
-"""The log of a run: JSON lines always, TensorBoard events beside them."""
+"""The log of a run: JSON lines always, each on the disk when it is written, and TensorBoard events beside them."""
 
 from __future__ import annotations
 
 import datetime
+import json
+import os
 import platform
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stepgrad.files import WriteError, explain
 from stepgrad.names import visible
-from stepgrad.train.log_file import Log
-from stepgrad.train.run_folder import RunFolder
 from stepgrad.train.state import State
+
+if TYPE_CHECKING:
+    from stepgrad.train.run_folder import RunFolder
 
 PACKAGES = ("stepgrad", "torch", "torchvision", "numpy", "numba", "lightning-fabric")
 
@@ -111,3 +115,92 @@ def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield from ((f"{line['kind']}/{key}/{name}", float(entry)) for name, entry in value.items())
         elif isinstance(value, (int, float)) and key != "step":
             yield f"{line['kind']}/{key}", float(value)
+
+
+class Log:
+    """JSON lines on disk, each flushed when written."""
+
+    def __init__(self, path: Path, length: int = 0) -> None:
+        """Go on after `length` bytes; what stands behind belongs to steps that will be taken again."""
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "a+b")  # noqa: SIM115
+            self._file.truncate(min(length, self._file.tell()))
+            self._drop_torn_line()
+        except OSError as error:
+            raise WriteError(
+                f"{path}: cannot be written ({error.strerror}); move away what is there and resume the run"
+            ) from error
+
+    def _drop_torn_line(self) -> None:
+        """A crash of the system may have cut the last line short; the next one must not be written into it."""
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            warnings.warn(f"{self.path}: its last line was cut short and is left out", stacklevel=4)
+            self._file.truncate(whole)
+        self._file.seek(0, os.SEEK_END)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(finite(line), allow_nan=False).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise WriteError(
+                f"{self.path}: cannot be written ({error.strerror}); make room and resume the run"
+            ) from error
+
+    def sync(self) -> int:
+        """Put the lines on the disk itself; returns the length in bytes."""
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        with suppress(OSError):  # of a line that is still to be written; `write` has told
+            self._file.close()
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log. Damaged ones are left out with one warning that numbers them.
+
+    A last line without an end is left out silently: the run may be writing it just now.
+    """
+    if not path.exists():
+        return []
+    try:
+        ended = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        warnings.warn(f"{path}: cannot be read ({error.strerror}); going on without it", stacklevel=2)
+        return []
+    lines = [_line(text) for text in ended]
+    bad = [str(number) for number, line in enumerate(lines, 1) if line is None]
+    if bad:
+        few = ", ".join(bad[:5]) + (", ..." if len(bad) > 5 else "")
+        warnings.warn(f"{path}: damaged lines are left out: {few} ({len(bad)} of {len(lines)})", stacklevel=2)
+    return [line for line in lines if line is not None]
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    """A line of a log; None if it is damaged. Every line has its kind and its step."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, or brackets without end
+        return None
+    return line if isinstance(line, dict) and "kind" in line and isinstance(line.get("step"), int) else None
+
+
+def finite(value: Any) -> Any:
+    """The same, with None for every number that JSON cannot hold.
+
+    >>> finite({"a": float("nan"), "b": [1.0, float("inf")]})
+    {'a': None, 'b': [1.0, None]}
+    """
+    if isinstance(value, Mapping):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(entry) for entry in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value
