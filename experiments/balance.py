@@ -2,11 +2,11 @@
 
     python -m experiments.balance choose --data FOLDER --cache DIR   # learning rates, on held-out training images
     python -m experiments.balance final --data FOLDER --cache DIR    # three seeds on all training images, then val
-    python -m experiments.balance render                             # the table from the JSON
+    python -m experiments.balance render                             # the table from the record
 
 Arms: from scratch on raw outputs, or from a cross-entropy start on log-probabilities; an estimator; a form of balance
 (see balance_forms.py). Every arm picks its learning rate from the same grid by mAP on the last fifth of the training
-images; val is evaluated by `final` only. Runs that are in the JSON already are not run again, so it can be interrupted.
+images; val is evaluated by `final` only. Runs that are on record already are not run again, so it can be interrupted.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no new run after this many seconds")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    file = options.results / "balance.json"
+    file = options.results / "balance.jsonl"
     if options.phase != "render":
         if options.data is None or options.cache is None:
             parser.error("--data (or STEPGRAD_DATA) and --cache are needed")

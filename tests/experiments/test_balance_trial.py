@@ -56,10 +56,10 @@ def test_every_arm_has_a_grid_and_a_name_of_its_own() -> None:
 
 def test_table_shows_mean_and_spread_over_seeds(tmp_path: Path) -> None:
     row = {"arm": "n", "start": "nll", "estimator": "mee", "balance": "class", "through_nms": "exact", "rate": 1e-4}
-    save_runs(tmp_path / "r.json", "choose", {**row, "heldout": 30.0})
+    save_runs(tmp_path / "r.jsonl", "choose", {**row, "heldout": 30.0})
     for seed, val in enumerate((20.0, 22.0)):
-        save_runs(tmp_path / "r.json", "final", {**row, "seed": seed, "train": 50.0, "val": val})
-    assert len(load_runs(tmp_path / "r.json", "final")) == 2
+        save_runs(tmp_path / "r.jsonl", "final", {**row, "seed": seed, "train": 50.0, "val": val})
+    assert len(load_runs(tmp_path / "r.jsonl", "final")) == 2
     assert "| nll | mee | class | exact | 0.0001 | 30.0 | 50.0 (0.0) | 21.0 (1.4) | 2 |" in render(
-        tmp_path / "r.json", tmp_path / "r.md"
+        tmp_path / "r.jsonl", tmp_path / "r.md"
     )

@@ -1,6 +1,5 @@
 """The result tables train what their rows say, choose on held-out images and hide no failure."""
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from experiments.cross_fit import with_base
 from experiments.head_training import StepInput, back_propagate, choose_windows, make_loss, train_row
 from experiments.render import gain_of, line_of, spread_of
 from experiments.rows import FOLDS, GRID, ROWS, Row
-from experiments.run import chosen_rows, chosen_tuning
+from experiments.run import chosen_rows, chosen_tuning, record
 from experiments.voc_subset import WindowedImage
 from experiments.window_head import (
     BACKGROUND,
@@ -162,10 +161,9 @@ def test_rows_take_their_rates_from_rows_that_are_tuned() -> None:
 
 
 def _tune(folder: Path, row: Row, tuning: Tuning, held_out: float | None) -> None:
-    (folder / "tune").mkdir(exist_ok=True)
     scored = {} if held_out is None else {"heldout": {"voc12": held_out}}
-    content = {"row": asdict(row), "tuning": asdict(tuning), "map": scored}
-    (folder / "tune" / f"{row.name}-{tuning.optimiser}-{tuning.rate:g}.json").write_text(json.dumps(content))
+    run = {"row": asdict(row), "tuning": asdict(tuning), "seed": 0, "map": scored, "failure": None, "seconds": 1.0}
+    record("tune", folder, run)
 
 
 def test_the_rate_is_the_one_best_on_held_out_images_and_failures_are_never_chosen(tmp_path: Path) -> None:
@@ -173,7 +171,7 @@ def test_the_rate_is_the_one_best_on_held_out_images_and_failures_are_never_chos
     _tune(tmp_path, ROWS["radius"], first, 30.0)
     _tune(tmp_path, ROWS["radius"], second, 31.0)
     _tune(tmp_path, ROWS["radius"], third, None)
-    _tune(tmp_path, ROWS["radius-free"], third, 99.0)  # its name begins alike
+    _tune(tmp_path, ROWS["radius-free"], third, 99.0)  # in the same table
     assert chosen_tuning(ROWS["radius"], tmp_path) == second
     assert chosen_tuning(ROWS["radius-none"], tmp_path) == second
 
