@@ -20,9 +20,10 @@ from typing import Any
 import torch
 
 from experiments.cross_fit import CrossEntropyModels
+from experiments.frozen_features import load_parts
 from experiments.results import load_runs, save_runs
 from experiments.rows import ROWS, Row
-from experiments.run import HELD_OUT, RESULTS, chosen_tuning, load, prepare, run
+from experiments.run import HELD_OUT, RESULTS, chosen_tuning, prepare, run
 from experiments.window_head import Part, Tuning
 
 CURVES = {
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.data is None or options.cache is None:
             parser.error("--data (or STEPGRAD_DATA) and --cache are needed")
         torch.set_num_threads(1)
-        train, _ = load(options.data, options.cache, 4000, 2000)
+        train, _ = load_parts(options.data, options.cache, 4000, 2000)
         models = CrossEntropyModels(train[:-HELD_OUT], 0, options.cache)
         for name in [n for n in CURVES if n not in curves]:
             tuning = chosen_tuning(ROWS[name], options.results)

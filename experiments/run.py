@@ -29,11 +29,10 @@ import torch
 
 import stepgrad
 from experiments.cross_fit import CrossEntropyModels
-from experiments.frozen_features import FeatureSettings, cached_features
+from experiments.frozen_features import load_parts
 from experiments.head_training import train_row
 from experiments.results import Run, commit, load_runs, save_runs
 from experiments.rows import GRID, NLL_TUNING, ROWS, Row
-from experiments.voc_subset import read_split
 from experiments.window_head import (
     NUM_CLASSES,
     Part,
@@ -42,7 +41,6 @@ from experiments.window_head import (
     Tuning,
     WindowHead,
     evaluate,
-    make_part,
     new_head,
 )
 from stepgrad.errors import one_of
@@ -113,7 +111,7 @@ def prepare(
     row: Row, models: CrossEntropyModels, tests: dict[str, Part], seed: int
 ) -> tuple[WindowHead, Part, dict[str, Part]]:
     """The head a row starts with, and its training and test images with the outputs it corrects, if it does so."""
-    features = models.part.features[0].shape[1]
+    features = models.part.inputs(0).shape[1]
     if row.start == "scratch":
         return new_head(features, seed, hidden=row.hidden), models.part, tests
     if row.start == "nll":
@@ -184,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--data (or STEPGRAD_DATA) is needed")
     rows = chosen_rows(options.rows, options.table)
     torch.set_num_threads(options.threads)
-    train, val = load(options.data, options.cache, options.train, options.val)
+    train, val = load_parts(options.data, options.cache, options.train, options.val)
     mine, of = (int(n) for n in options.share.split("/"))
     if options.tune:
         own = [(row, at) for row in rows if row.tuned_as is None and row.steps > 0 for at in GRID[row.grid]]
@@ -200,13 +198,6 @@ def chosen_rows(names: Sequence[str], tables: Sequence[str]) -> list[Row]:
     for name in names:
         one_of("row", name, list(ROWS))
     return [row for row in ROWS.values() if row.name in names or any(table in row.table for table in tables)]
-
-
-def load(data: Path, cache: Path, train: int, val: int) -> tuple[Part, Part]:
-    voc, weights = data / "VOC2012-320", data / "weights" / "alexnet_features_imagenet.pt"
-    splits = {"train": read_split(voc, "train", train), "val": read_split(voc, "val", val)}
-    features = cached_features(splits, weights, cache, FeatureSettings())
-    return make_part(splits["train"], features["train"]), make_part(splits["val"], features["val"])
 
 
 if __name__ == "__main__":

@@ -8,24 +8,20 @@ import torch
 from experiments.balance import RATES, arms, chosen_rates
 from experiments.balance_table import render
 from experiments.results import load_runs, save_runs
-from experiments.voc_subset import WindowedImage
 from experiments.window_head import BACKGROUND, IGNORED, image_batches, new_head, window_labels
+from stepgrad.data import make_target
 
-
-def _image(boxes: list[list[float]], labels: list[int], difficult: list[bool]) -> WindowedImage:
-    windows = torch.tensor([[0.0, 0.0, 10.0, 10.0], [30.0, 0.0, 40.0, 10.0], [0.0, 30.0, 10.0, 40.0]])
-    return WindowedImage(
-        "a", Path("a.jpg"), windows, torch.tensor(boxes).reshape(-1, 4), torch.tensor(labels), torch.tensor(difficult)
-    )
+WINDOWS = torch.tensor([[0.0, 0.0, 10.0, 10.0], [30.0, 0.0, 40.0, 10.0], [0.0, 30.0, 10.0, 40.0]])
 
 
 def test_windows_take_the_class_of_their_object_and_difficult_ones_are_ignored() -> None:
-    image = _image([[0.0, 0.0, 10.0, 9.0], [30.0, 0.0, 40.0, 9.0]], [7, 3], [False, True])
-    assert window_labels(image).tolist() == [7, IGNORED, BACKGROUND]
+    boxes = [[0.0, 0.0, 10.0, 9.0], [30.0, 0.0, 40.0, 9.0]]
+    target = make_target(boxes, [7, 3], "a", difficult=[False, True])
+    assert window_labels(WINDOWS, target).tolist() == [7, IGNORED, BACKGROUND]
 
 
 def test_windows_of_an_image_without_objects_are_background() -> None:
-    assert window_labels(_image([], [], [])).tolist() == [BACKGROUND] * 3
+    assert window_labels(WINDOWS, make_target([], [], "a")).tolist() == [BACKGROUND] * 3
 
 
 def test_every_image_comes_once_before_any_comes_again() -> None:
