@@ -120,10 +120,12 @@ def window_statistics(data: Path | None) -> dict[str, Any]:
     if data is None or not (data / "VOC2012-320").is_dir():
         rows[name] = "no data: set STEPGRAD_DATA"
     else:
-        from experiments.voc_subset import read_split
+        from stepgrad.train.inputs import open_data
 
-        images = read_split(data / "VOC2012-320", "train", 200)
-        rows[name] = crowding([i.windows for i in images], [i.boxes for i in images])
+        voc = data / "VOC2012-320"
+        images = open_data(str(voc), "train", str(voc / "selective_search_fast.npz"), 200)
+        facts = [images.facts(i) for i in range(len(images))]
+        rows[name] = crowding([windows for windows, _ in facts], [target["boxes"] for _, target in facts])
     return {name: row if isinstance(row, str) else asdict(row) for name, row in rows.items()}
 
 

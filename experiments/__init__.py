@@ -1,1 +1,1 @@
-"""Experiments on real images: each module is one command that writes its results as JSON and as a table."""
+"""Experiments on real images: each module is one command that adds runs to its JSONL file and writes them as a table."""

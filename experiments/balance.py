@@ -2,11 +2,11 @@
 
     python -m experiments.balance choose --data FOLDER --cache DIR   # learning rates, on held-out training images
     python -m experiments.balance final --data FOLDER --cache DIR    # three seeds on all training images, then val
-    python -m experiments.balance render                             # the table from the JSON
+    python -m experiments.balance render                             # the table from the record
 
 Arms: from scratch on raw outputs, or from a cross-entropy start on log-probabilities; an estimator; a form of balance
 (see balance_forms.py). Every arm picks its learning rate from the same grid by mAP on the last fifth of the training
-images; val is evaluated by `final` only. Runs that are in the JSON already are not run again, so it can be interrupted.
+images; val is evaluated by `final` only. Runs that are on record already are not run again, so it can be interrupted.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from torch import Tensor
 import stepgrad
 from experiments.balance_forms import FORMS
 from experiments.balance_table import best_runs, render
-from experiments.frozen_features import FeatureSettings, cached_features
+from experiments.frozen_features import load_parts
 from experiments.head_training import train_nll
 from experiments.results import load_runs, save_runs
-from experiments.voc_subset import read_split
 from experiments.window_head import (
     NUM_CLASSES,
     Part,
@@ -37,7 +36,6 @@ from experiments.window_head import (
     WindowHead,
     evaluate,
     image_batches,
-    make_part,
     new_head,
 )
 
@@ -107,7 +105,7 @@ def _map_step(
 ) -> None:
     rows = [torch.randperm(len(part.labels[i]), generator=generator)[:WINDOWS_PER_IMAGE] for i in images]
     counts = [len(r) for r in rows]
-    features = torch.cat([part.features[i][r] for i, r in zip(images, rows, strict=True)])
+    features = torch.cat([part.inputs(i, r) for i, r in zip(images, rows, strict=True)])
     boxes = [part.images[i].windows[r] for i, r in zip(images, rows, strict=True)]
     scores = head.scores(features, arm.scores)
     leaf = scores.detach().requires_grad_()
@@ -121,7 +119,7 @@ def run(
 ) -> dict[str, Any]:
     """Train one arm and evaluate it on the training images and on `tests`."""
     began = time.perf_counter()
-    head = new_head(training.features[0].shape[1], seed)
+    head = new_head(training.inputs(0).shape[1], seed)
     if arm.start == "nll":
         if seed not in starts:
             train_nll(head, training, NLL_STEPS, Tuning("adam", NLL_RATE), seed)
@@ -184,24 +182,17 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no new run after this many seconds")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    file = options.results / "balance.json"
+    file = options.results / "balance.jsonl"
     if options.phase != "render":
         if options.data is None or options.cache is None:
             parser.error("--data (or STEPGRAD_DATA) and --cache are needed")
         torch.set_num_threads(options.threads)
-        train, val = _load(options)
+        train, val = load_parts(options.data, options.cache, options.train, options.val)
         if options.phase == "choose":
             choose(train, file, options.limit)
         else:
             final(train, val, file, options.seeds, options.limit)
     print(render(file, options.results / "balance.md"))
-
-
-def _load(options: argparse.Namespace) -> tuple[Part, Part]:
-    voc, weights = options.data / "VOC2012-320", options.data / "weights" / "alexnet_features_imagenet.pt"
-    splits = {name: read_split(voc, name, getattr(options, name)) for name in ("train", "val")}
-    features = cached_features(splits, weights, options.cache, FeatureSettings())
-    return make_part(splits["train"], features["train"]), make_part(splits["val"], features["val"])
 
 
 if __name__ == "__main__":

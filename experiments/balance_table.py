@@ -1,4 +1,4 @@
-"""The table of the balance trial, from its JSON."""
+"""The table of the balance trial, from its runs."""
 
 from __future__ import annotations
 

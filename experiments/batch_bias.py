@@ -3,7 +3,7 @@
     python -m experiments.batch_bias measure --run runs/voc            # scores the run's validation images first
     python -m experiments.batch_bias measure --cache DIR               # VOC val by the head of `experiments.run start`
     python -m experiments.batch_bias measure --scores voc_val.npz      # scores kept from before
-    python -m experiments.batch_bias render                            # table and plot again, from the JSON
+    python -m experiments.batch_bias render                            # table and plot again, from the record
 
 mAP ranks the windows of all images in one list, so the mean over batches is not the mAP of the whole: few images have few
 objects of a class, and few false alarms to outrank them.
@@ -12,13 +12,13 @@ objects of a class, and few false alarms to outrank them.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.results import load_runs, save_runs
 from experiments.scored_images import ClassRecords, ScoredImages, judge, mean_ap, score_run, score_voc_val
 from stepgrad.files import write_whole
 
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=400, help="batches of each size")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    file = options.results / "batch_bias.json"
+    file = options.results / "batch_bias.jsonl"
     if options.phase == "measure":
         if options.run is None and options.scores is None and options.cache is None:
             parser.error("--run, --cache or --scores is needed")
@@ -141,9 +141,9 @@ def main() -> None:
         )
         how = "--run RUN" if options.run else "--cache DIR" if options.cache else "--scores FILE"
         command = f"python -m experiments.batch_bias measure {how} --draws {options.draws}"
-        results = {"command": command, "source": source, **measure(_scored(options), options.draws)}
-        write_whole(file, (json.dumps(results, indent=1) + "\n").encode())
-    results = json.loads(file.read_text(encoding="utf-8"))
+        measured = {"command": command, "source": source, **measure(_scored(options), options.draws)}
+        save_runs(file, "measure", measured)
+    results = load_runs(file, "measure")[-1]
     page = render(results)
     write_whole(options.results / "batch_bias.md", page.encode())
     plot(results, options.results / "batch_bias.svg")

@@ -44,7 +44,7 @@ from stepgrad.files import write_whole
 from stepgrad.train.run_folder import open_run
 
 RESULTS = Path(__file__).parent / "results"
-FILE = RESULTS / "box_gradient.json"
+FILE = RESULTS / "box_gradient.jsonl"
 SEEDS = (100, 101, 102)
 STEPS, MINIBATCH = 40, 16
 TRAIN, VAL, TEST = 300, 150, 300

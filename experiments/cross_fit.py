@@ -32,7 +32,7 @@ class CrossEntropyModels:
 
     def model(self, fold: int | None = None) -> WindowHead:
         """The model of all images or, with a fold, of all images but those of the fold."""
-        head = new_head(self.part.features[0].shape[1], self.seed, hidden=self.hidden)
+        head = new_head(self.part.inputs(0).shape[1], self.seed, hidden=self.hidden)
         file = self._file("model", fold)
         if not file.is_file():
             given = self.part if fold is None else _without(self.part, _fold(len(self.part), fold))
@@ -83,7 +83,7 @@ def outputs_of(head: WindowHead, part: Part) -> list[Tensor]:
 
 def with_base(part: Part, outputs: Tensor) -> Part:
     """The part with the outputs of all its windows, in order, as its base."""
-    return Part(part.images, part.features, part.labels, outputs.split([len(f) for f in part.features]))
+    return Part(part.images, part.labels, outputs.split([len(labels) for labels in part.labels]))
 
 
 def _fold(count: int, fold: int) -> slice:
@@ -97,7 +97,7 @@ def _fold(count: int, fold: int) -> slice:
 
 def _without(part: Part, left_out: slice) -> Part:
     before, after = part[: left_out.start], part[left_out.stop :]
-    return Part([*before.images, *after.images], [*before.features, *after.features], [*before.labels, *after.labels])
+    return Part([*before.images, *after.images], [*before.labels, *after.labels])
 
 
 def _save(tensors: dict[str, Tensor], file: Path) -> None:

@@ -11,7 +11,6 @@ models that have not seen the image.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,10 +20,11 @@ from typing import Any
 import torch
 
 from experiments.cross_fit import CrossEntropyModels
+from experiments.frozen_features import load_parts
+from experiments.results import load_runs, save_runs
 from experiments.rows import ROWS, Row
-from experiments.run import HELD_OUT, RESULTS, chosen_tuning, load, prepare, run
+from experiments.run import HELD_OUT, RESULTS, chosen_tuning, prepare, run
 from experiments.window_head import Part, Tuning
-from stepgrad.files import write_whole
 
 CURVES = {
     "nll-more": "NLL",
@@ -36,7 +36,7 @@ CURVES = {
     "smooth-ap": "Smooth-AP",
 }
 STEPS = (0, 20, 60)
-FILE = RESULTS.parent / "curves.json"
+FILE = RESULTS / "curves.jsonl"
 Point = dict[str, Any]
 
 
@@ -88,17 +88,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="of experiments.run, for the rates")
     parser.add_argument("--file", type=Path, default=FILE)
     options = parser.parse_args(arguments)
-    curves = json.loads(options.file.read_text(encoding="utf-8")) if options.file.is_file() else {}
+    curves = {run["row"]: run["points"] for run in load_runs(options.file, "run")}
     if options.phase == "run":
         if options.data is None or options.cache is None:
             parser.error("--data (or STEPGRAD_DATA) and --cache are needed")
         torch.set_num_threads(1)
-        train, _ = load(options.data, options.cache, 4000, 2000)
+        train, _ = load_parts(options.data, options.cache, 4000, 2000)
         models = CrossEntropyModels(train[:-HELD_OUT], 0, options.cache)
         for name in [n for n in CURVES if n not in curves]:
             tuning = chosen_tuning(ROWS[name], options.results)
             curves[name] = curve(ROWS[name], tuning, models, train[-HELD_OUT:])
-            write_whole(options.file, (json.dumps(curves, indent=1) + "\n").encode())
+            save_runs(options.file, "run", {"row": name, "points": curves[name]})
     plot(curves, options.file.with_suffix(".svg"))
 
 

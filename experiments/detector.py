@@ -153,7 +153,7 @@ def measure(
 
 def one(phase: str, name: str, setting: Setting, arm: str, seed: int, rate: float | None, runs: Path) -> dict[str, Any]:
     """The record of a run, made if there is none."""
-    file = RESULTS / f"detector-{name}.json"
+    file = RESULTS / f"detector-{name}.jsonl"
     known = [r for r in load_runs(file, phase) if (r["set"], r["arm"], r["seed"], r["rate"]) == (name, arm, seed, rate)]
     if known:
         return known[0]
@@ -187,7 +187,7 @@ def second_halves(setting: Setting) -> list[str]:
 
 
 def best_rate(name: str, arm: str) -> float:
-    rows = [r for r in load_runs(RESULTS / f"detector-{name}.json", "choose") if (r["set"], r["arm"]) == (name, arm)]
+    rows = [r for r in load_runs(RESULTS / f"detector-{name}.jsonl", "choose") if (r["set"], r["arm"]) == (name, arm)]
     return max(rows, key=lambda r: r["map"]["voc12"])["rate"]
 
 
@@ -202,7 +202,7 @@ def final(name: str, setting: Setting, runs: Path) -> None:
 def render() -> str:
     """The table of all final runs, written to results/detector.md."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in [r for file in sorted(RESULTS.glob("detector-*.json")) for r in load_runs(file, "final")]:
+    for row in [r for file in sorted(RESULTS.glob("detector-*.jsonl")) for r in load_runs(file, "final")]:
         groups.setdefault((row["set"], row["arm"]), []).append(row)
     lines = ["| set | training | rate | steps | voc12 | voc07 | coco | seeds |", "|" + "---|" * 8]
     for (name, arm), rows in groups.items():

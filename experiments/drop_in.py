@@ -37,7 +37,7 @@ from stepgrad.data import ShapesDataset
 from stepgrad.files import write_whole
 from stepgrad.integrations.torchvision import restore, train_for_map
 
-FILE = Path(__file__).parent / "results" / "drop_in.json"
+FILE = Path(__file__).parent / "results" / "drop_in.jsonl"
 SEEDS = (100, 101, 102)
 PROTOCOLS = ["voc12", "coco"]
 TRAIN_IMAGES, VAL_IMAGES, TEST_IMAGES = 1000, 150, 300

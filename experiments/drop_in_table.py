@@ -1,4 +1,4 @@
-"""The page of the drop-in experiment, from its JSON."""
+"""The page of the drop-in experiment, from its runs."""
 
 from __future__ import annotations
 

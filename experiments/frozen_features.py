@@ -1,72 +1,91 @@
-"""Window features from a frozen ImageNet AlexNet: conv5, RoI max-pooling to 6 x 6, then principal components.
+"""Windows of VOC 2012 with the features of a frozen ImageNet AlexNet: conv5, RoI max-pooling, then principal components.
 
-They are computed once per split and kept in a cache folder, as float16, so that a head trains on them in seconds.
+Images, objects and windows come from `stepgrad.train.inputs`; the trunk, its weights and the pooling are the detector's. Two
+things differ from what the detector does with an image, because the runs on record were made so, and other features would be
+another experiment: images are enlarged by Pillow, in whole grey values, and windows are rounded to cells by their corners,
+not by their first and last pixel, and not clipped to the map.
+
+`stepgrad.train.features` keeps the trunk's map of each image. Here a step takes windows of 64 images in milliseconds, so it is
+their pooled and projected features that are kept, as float16, in one file per split that is mapped into memory.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
-from torchvision.models import alexnet
-from torchvision.ops import roi_pool
+from torch import Tensor
 
-from experiments.voc_subset import WindowedImage
+from experiments.window_head import NUM_CLASSES, Part, make_part
+from stepgrad.data.images import image_to_tensor
+from stepgrad.detector import FastRCNN
+from stepgrad.detector.pooling import pool_cells
 from stepgrad.files import write_whole
+from stepgrad.train.feature_cache import trunk_fingerprint
+from stepgrad.train.inputs import Data, open_data
 
-T = TypeVar("T")
-Chunk = list[tuple[Path, np.ndarray]]  # image files and their windows
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-STRIDE = 16
-FIRST_CENTRE = 15  # input pixel at the centre of conv5's first cell: torchvision's AlexNet pads less than Caffe's
+SAMPLE_SEED_IMAGES = 50  # images whose windows are drawn by one generator
 
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """What the cached features depend on besides the images."""
+    """What the cached features depend on besides the images and the trunk."""
 
     zoom: float = 2.0  # the stored images are small; enlarged, a conv5 cell covers 8 of their pixels
-    pooled: int = 6
     components: int = 512
     sample_per_image: int = 20  # windows per training image that the principal components are fitted to
     fit_images: int = 1000  # training images they are fitted to, from the first
     seed: int = 0
 
 
+def load_parts(data: Path, cache: Path, train: int, val: int) -> tuple[Part, Part]:
+    """The first so many training and val images (the lists are shuffled, so any prefix is a fair sample)."""
+    voc, weights = data / "VOC2012-320", data / "weights" / "alexnet_features_imagenet.pt"
+    windows = str(voc / "selective_search_fast.npz")
+    splits = {name: open_data(str(voc), name, windows, count) for name, count in (("train", train), ("val", val))}
+    features = cached_features(splits, weights, cache, FeatureSettings())
+    return make_part(splits["train"], features["train"]), make_part(splits["val"], features["val"])
+
+
 class FrozenFeatures:
-    """Computes the features of images, with principal components fitted to a sample of training windows."""
+    """Computes the features of windows, with principal components fitted to a sample of training windows."""
 
     def __init__(self, weights: Path, settings: FeatureSettings) -> None:
         self.settings = settings
-        trunk = alexnet(weights=None).features
-        trunk.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-        self.trunk: nn.Module = trunk[:12].eval()  # up to conv5's ReLU, before the last pooling
+        self.model = FastRCNN(
+            NUM_CLASSES, "alexnet", weights=weights, hidden=1, freeze="trunk", shortest_side=None, longest_side=None
+        ).eval()
         self.basis = torch.zeros(0)
         self.shift = torch.zeros(0)
 
     @torch.inference_mode()
-    def pooled(self, file: Path, windows: np.ndarray) -> Tensor:
+    def pooled(self, image: Image.Image, windows: Tensor) -> Tensor:
         """(N, 9216): the max-pooled conv5 activations of every window."""
-        zoom, side = self.settings.zoom, self.settings.pooled
-        conv5 = self.trunk(_read_pixels(file, zoom))
-        rois = torch.from_numpy(windows) * zoom - FIRST_CENTRE
-        return roi_pool(conv5, [rois], output_size=side, spatial_scale=1 / STRIDE).flatten(1)
+        zoom, geometry = self.settings.zoom, self.model.geometry
+        size = (round(image.width * zoom), round(image.height * zoom))
+        enlarged = image_to_tensor(image.resize(size, Image.Resampling.BILINEAR))
+        (features,) = self.model.extract([enlarged])
+        cells = (windows * zoom - geometry.first_centre) / geometry.stride
+        return pool_cells(features.map, cells, self.model.pool)
 
-    def sampled(self, chunk: Chunk, seed: int) -> np.ndarray:
-        """(S, 9216): the pooled activations of a few random windows of each image."""
-        rng, count = np.random.default_rng(seed), self.settings.sample_per_image
-        return np.concatenate([self.pooled(file, rng.permutation(windows)[:count]).numpy() for file, windows in chunk])
+    def sampled(self, data: Data) -> Tensor:
+        """(S, 9216): the pooled activations of a few random windows of each of the first images."""
+        drawn, rng = [], np.random.default_rng(0)
+        for i in range(min(len(data), self.settings.fit_images)):
+            if i % SAMPLE_SEED_IMAGES == 0:
+                rng = np.random.default_rng(i // SAMPLE_SEED_IMAGES)
+            rows = rng.permutation(data.windows(i).numpy())[: self.settings.sample_per_image]
+            drawn.append(torch.from_numpy(rows))
+        work = lambda i: self.pooled(data.dataset.image(data.first + i), drawn[i])  # noqa: E731
+        return torch.cat(list(side_by_side(work, len(drawn), "sampling")))
 
     def fit(self, sample: Tensor) -> None:
         """Principal components of a sample of windows, scaled to a mean variance of one."""
@@ -76,72 +95,50 @@ class FrozenFeatures:
         self.basis = basis / variance.sqrt()
         self.shift = sample.mean(0) @ self.basis
 
-    def project(self, chunk: Chunk) -> np.ndarray:
-        """(all windows, components) float16, images one after the other."""
-        found = [(self.pooled(file, windows) @ self.basis - self.shift).half() for file, windows in chunk]
-        return torch.cat(found).numpy()
+    def project(self, data: Data, index: int) -> np.ndarray:
+        """(N, components) float16: the features of all windows of an image."""
+        pooled = self.pooled(data.dataset.image(data.first + index), data.windows(index))
+        return (pooled @ self.basis - self.shift).half().numpy()
 
 
 def cached_features(
-    splits: dict[str, list[WindowedImage]], weights: Path, cache: Path, settings: FeatureSettings
+    splits: dict[str, Data], weights: Path, cache: Path, settings: FeatureSettings
 ) -> dict[str, list[Tensor]]:
     """Per split, the (N, components) float16 features of each image; the first split fits the components."""
     cache.mkdir(parents=True, exist_ok=True)
-    tag = json.dumps({"sizes": {k: len(v) for k, v in splits.items()}, **asdict(settings)}, sort_keys=True)
+    extractor = FrozenFeatures(weights, settings)
+    facts = {"sizes": {name: len(data) for name, data in splits.items()}, **asdict(settings)}
+    tag = json.dumps({**facts, "trunk": trunk_fingerprint(extractor.model.trunk, "")}, sort_keys=True)
     note = cache / "features.json"
     if not note.is_file() or note.read_text(encoding="utf-8") != tag:
-        _fill_cache(splits, weights, cache, settings)
+        extractor.fit(extractor.sampled(next(iter(splits.values()))))
+        for name, data in splits.items():
+            _write_split(cache / f"{name}.npy", name, data, extractor)
         write_whole(note, tag.encode())
     return {
-        name: _split_by_image(np.load(cache / f"{name}.npy", mmap_mode="c"), images) for name, images in splits.items()
+        name: list(torch.from_numpy(np.load(cache / f"{name}.npy", mmap_mode="c")).split(window_counts(data)))
+        for name, data in splits.items()
     }
 
 
-def _fill_cache(splits: dict[str, list[WindowedImage]], weights: Path, cache: Path, settings: FeatureSettings) -> None:
-    """Fit to the first split, then write every split; one process per core, each with a thread of its own."""
-    extractor = FrozenFeatures(weights, settings)
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        first = _chunks(next(iter(splits.values()))[: settings.fit_images])
-        sample = list(_counted(pool.map(extractor.sampled, first, range(len(first))), "sampling", first))
-        extractor.fit(torch.from_numpy(np.concatenate(sample)))
-        for name, images in splits.items():
-            _write_split(cache / f"{name}.npy", name, images, extractor, pool)
-
-
-def _write_split(
-    file: Path, name: str, images: Sequence[WindowedImage], extractor: FrozenFeatures, pool: ProcessPoolExecutor
-) -> None:
-    shape = (sum(len(image.windows) for image in images), extractor.settings.components)
+def _write_split(file: Path, name: str, data: Data, extractor: FrozenFeatures) -> None:
+    shape = (sum(window_counts(data)), extractor.settings.components)
     rows = np.lib.format.open_memmap(file, mode="w+", dtype=np.float16, shape=shape)
-    at, chunks = 0, _chunks(images)
-    for found in _counted(pool.map(extractor.project, chunks), name, chunks):
+    at = 0
+    for found in side_by_side(lambda i: extractor.project(data, i), len(data), name):
         rows[at : at + len(found)] = found
         at += len(found)
     rows.flush()
 
 
-def _chunks(images: Sequence[WindowedImage], size: int = 50) -> list[Chunk]:
-    """Plain arrays: torch would keep a file open for every tensor on its way to another process."""
-    pairs = [(image.file, image.windows.numpy()) for image in images]
-    return [pairs[at : at + size] for at in range(0, len(pairs), size)]
+def window_counts(data: Data) -> list[int]:
+    return [len(data.windows(i)) for i in range(len(data))]
 
 
-def _split_by_image(rows: np.ndarray, images: Sequence[WindowedImage]) -> list[Tensor]:
-    return list(torch.from_numpy(rows).split([len(image.windows) for image in images]))
-
-
-def _read_pixels(file: Path, zoom: float) -> Tensor:
-    """(1, 3, H, W), normalised as ImageNet weights expect."""
-    with Image.open(file) as picture:
-        size = (round(picture.width * zoom), round(picture.height * zoom))
-        pixels = np.array(picture.convert("RGB").resize(size, Image.Resampling.BILINEAR))
-    scaled = torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255
-    return (scaled - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
-
-
-def _counted(done: Iterable[T], what: str, chunks: Sequence[Chunk]) -> Iterator[T]:
-    count, total = 0, sum(map(len, chunks))
-    for result, chunk in zip(done, chunks, strict=True):
-        count += len(chunk)
-        print(f"{what}: image {count} of {total}", flush=True)
-        yield result
+def side_by_side(work: Callable[[int], Any], count: int, what: str) -> Iterator[Any]:
+    """work(0), work(1), ...: an image per core at a time, each on one thread, which also fixes the order of its sums."""
+    with ThreadPoolExecutor(os.cpu_count(), what, torch.set_num_threads, (1,)) as pool:
+        for i, found in enumerate(pool.map(work, range(count)), 1):
+            if i % 50 == 0 or i == count:
+                print(f"{what}: image {i} of {count}", flush=True)
+            yield found

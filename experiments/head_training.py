@@ -3,6 +3,10 @@
 A step scores all its windows without a graph, takes the loss's gradient in the scores, and back-propagates only the
 windows that have one: after NMS most have none, and what they would add is zero. Dropout uses the same mask in both
 passes, so that this is the plain step, cheaper.
+
+It is not the engine of `stepgrad.train`, which trains a detector by one of two losses. Here the inputs are features of windows
+and outputs of other models, the losses are those of nine papers, the result is a mean over steps, and windows that show
+difficult objects take no part in cross-entropy; each row has to be seconds long, for there are hundreds.
 """
 
 from __future__ import annotations
@@ -25,9 +29,9 @@ from experiments.window_head import (
     ScoreForm,
     Tuning,
     WindowHead,
-    fast_rcnn_sample,
     image_batches,
 )
+from stepgrad.data.base import Target
 from stepgrad.losses.baselines import make_baseline
 from stepgrad.losses.score_memory import RememberingLoss
 
@@ -40,7 +44,7 @@ class StepInput:
 
     features: Tensor  # (N, D)
     boxes: list[Tensor]  # per image
-    targets: list[dict[str, Tensor]]
+    targets: list[Target]
 
     @property
     def counts(self) -> list[int]:
@@ -176,3 +180,12 @@ def nll_of(head: WindowHead, part: Part, images: list[int], generator: torch.Gen
     chosen = [(i, fast_rcnn_sample(part.labels[i], generator)) for i in images]
     features = torch.cat([part.inputs(i, rows) for i, rows in chosen])
     return cross_entropy(head(features), torch.cat([part.labels[i][rows] for i, rows in chosen]))
+
+
+def fast_rcnn_sample(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Indices of 64 windows, a quarter on objects where there are so many; none of them ignored.
+
+    `stepgrad.detector.sampling` draws the same way, but in another order, and has no windows to ignore.
+    """
+    used = (labels != IGNORED).nonzero()[:, 0]
+    return used[choose_windows(labels[used], 64, 0.25, generator)]

@@ -227,7 +227,7 @@ def main() -> None:
     if options.data is None:
         parser.error("--data (or STEPGRAD_DATA) is needed")
     torch.set_num_threads(options.threads)
-    file = options.results / "ranking.json"
+    file = options.results / "ranking.jsonl"
     training, test = read_split(Path(options.data), "train"), read_split(Path(options.data), "test")
     choose(training, file)
     if not options.only_choose:

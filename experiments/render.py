@@ -5,28 +5,24 @@ python -m experiments.render
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from experiments.results import mean_and_spread
+from experiments.results import Run, load_runs, mean_and_spread
 from experiments.rows import GRID, ROWS, Row
 from experiments.window_head import Tuning
 from stepgrad.files import write_whole
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
-RUNS = HERE / "results" / "rows"
+RUNS = HERE / "results"
 CONTROL = "nll-more"  # what gains are measured against
 CONTROLS = {"S": "scratch-nll", "P": "paper-start", "W": "w-nll-more"}  # and in these tables
 
-Run = dict[str, Any]
-
 
 def main() -> None:
-    finals, tunes = read_runs(RUNS / "final"), read_runs(RUNS / "tune")
+    finals, tunes = read_runs("final"), read_runs("tune")
     text = (HERE / "results_page.md").read_text(encoding="utf-8")
     for table in sorted({letter for row in ROWS.values() for letter in row.table}):
         text = text.replace(f"{{table {table}}}", table_of(table, finals))
@@ -36,11 +32,10 @@ def main() -> None:
     print(f"wrote {PAGE}")
 
 
-def read_runs(folder: Path) -> dict[str, list[Run]]:
-    """Runs by row, in order of seed."""
+def read_runs(phase: str) -> dict[str, list[Run]]:
+    """Runs of all tables by row, in order of seed."""
     found: dict[str, list[Run]] = {}
-    for file in sorted(folder.glob("*.json")):
-        run = json.loads(file.read_text(encoding="utf-8"))
+    for run in [run for file in sorted(RUNS.glob("table_*.jsonl")) for run in load_runs(file, phase)]:
         found.setdefault(run["row"]["name"], []).append(run)
     return {name: sorted(runs, key=lambda run: run["seed"]) for name, runs in found.items()}
 

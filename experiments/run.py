@@ -5,15 +5,15 @@
     python -m experiments.run --table A --tune ...                       # all rows of a table
     python -m experiments.render                                         # the tables in docs/results.md
 
-All 4000 training images; the last 500 are held out for tuning. Every run is one JSON file with its config, command,
-versions and commit; a run that is on record is not run again, so any of these can be stopped and started again, and two
-processes can share the work with `--share 0/2` and `--share 1/2`.
+All 4000 training images; the last 500 are held out for tuning. Every run is one line of its table's JSONL file, with its
+config, command, versions and commit (of the first table, where its row stands in several); a run that is on record is not
+run again, so any of these can be stopped and started again, and two processes can share the work with `--share 0/2` and
+`--share 1/2`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
@@ -29,11 +29,10 @@ import torch
 
 import stepgrad
 from experiments.cross_fit import CrossEntropyModels
-from experiments.frozen_features import FeatureSettings, cached_features
+from experiments.frozen_features import load_parts
 from experiments.head_training import train_row
-from experiments.results import commit
+from experiments.results import Run, commit, load_runs, save_runs
 from experiments.rows import GRID, NLL_TUNING, ROWS, Row
-from experiments.voc_subset import read_split
 from experiments.window_head import (
     NUM_CLASSES,
     Part,
@@ -42,13 +41,11 @@ from experiments.window_head import (
     Tuning,
     WindowHead,
     evaluate,
-    make_part,
     new_head,
 )
 from stepgrad.errors import one_of
-from stepgrad.files import write_whole
 
-RESULTS = Path(__file__).parent / "results" / "rows"
+RESULTS = Path(__file__).parent / "results"
 HELD_OUT = 500
 
 
@@ -114,7 +111,7 @@ def prepare(
     row: Row, models: CrossEntropyModels, tests: dict[str, Part], seed: int
 ) -> tuple[WindowHead, Part, dict[str, Part]]:
     """The head a row starts with, and its training and test images with the outputs it corrects, if it does so."""
-    features = models.part.features[0].shape[1]
+    features = models.part.inputs(0).shape[1]
     if row.start == "scratch":
         return new_head(features, seed, hidden=row.hidden), models.part, tests
     if row.start == "nll":
@@ -127,40 +124,44 @@ def prepare(
 
 def tune(row: Row, tuning: Tuning, train: Part, cache: Path, results: Path) -> None:
     """One point of the grid, with seed 0, on all but the held-out training images."""
-    file = results / "tune" / f"{row.name}-{tuning.optimiser}-{tuning.rate:g}.json"
-    if not file.is_file():
+    if all(known["tuning"] != asdict(tuning) for known in runs_of(row, "tune", results)):
         models = CrossEntropyModels(train[:-HELD_OUT], 0, cache, row.base_hidden)
-        record(file, run(row, tuning, models, {"heldout": train[-HELD_OUT:]}, 0))
+        record("tune", results, run(row, tuning, models, {"heldout": train[-HELD_OUT:]}, 0))
 
 
 def final(row: Row, seed: int, train: Part, val: Part, cache: Path, results: Path) -> None:
     """One seed at the chosen rate, on all training images, then val."""
-    file = results / "final" / f"{row.name}-{seed}.json"
-    if not file.is_file():
+    if all(known["seed"] != seed for known in runs_of(row, "final", results)):
         models = CrossEntropyModels(train, seed, cache, row.base_hidden)
-        record(file, run(row, chosen_tuning(row, results), models, {"val": val}, seed))
+        record("final", results, run(row, chosen_tuning(row, results), models, {"val": val}, seed))
 
 
 def chosen_tuning(row: Row, results: Path) -> Tuning:
     """The grid point with the best held-out mAP (area AP), of this row or of the one it is tuned as."""
     if row.steps == 0 or row.tuned_as == "start":
         return NLL_TUNING
-    runs = [
-        json.loads(file.read_text(encoding="utf-8"))
-        for file in (results / "tune").glob(f"{row.tuned_as or row.name}-*.json")
-    ]
-    runs = [r for r in runs if r["row"]["name"] == (row.tuned_as or row.name)]
+    runs = runs_of(ROWS[row.tuned_as or row.name], "tune", results)
     if not runs:
         raise SystemExit(f"{row.name}: no tuning on record; run `python -m experiments.run {row.name} --tune` first.")
     best = max(runs, key=lambda r: r["map"].get("heldout", {}).get("voc12", -1.0))
     return Tuning(**best["tuning"])
 
 
-def record(file: Path, result: dict[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, (json.dumps(result, indent=1) + "\n").encode())
+def runs_of(row: Row, phase: str, results: Path) -> list[Run]:
+    """The runs of a row on record."""
+    return [r for r in load_runs(table_file(row, results), phase) if r["row"]["name"] == row.name]
+
+
+def table_file(row: Row, results: Path) -> Path:
+    return results / f"table_{row.table[0]}.jsonl"
+
+
+def record(phase: str, results: Path, result: Run) -> None:
+    row = ROWS[result["row"]["name"]]
+    save_runs(table_file(row, results), phase, result)
     found = ", ".join(f"{where} {maps.get('voc12', float('nan')):.2f}" for where, maps in result["map"].items())
-    print(f"{file.stem}: {found or result['failure']} in {result['seconds']:.0f} s", flush=True)
+    what = f"{row.name}, {Tuning(**result['tuning'])}, seed {result['seed']}"
+    print(f"{what}: {found or result['failure']} in {result['seconds']:.0f} s", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -181,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--data (or STEPGRAD_DATA) is needed")
     rows = chosen_rows(options.rows, options.table)
     torch.set_num_threads(options.threads)
-    train, val = load(options.data, options.cache, options.train, options.val)
+    train, val = load_parts(options.data, options.cache, options.train, options.val)
     mine, of = (int(n) for n in options.share.split("/"))
     if options.tune:
         own = [(row, at) for row in rows if row.tuned_as is None and row.steps > 0 for at in GRID[row.grid]]
@@ -197,13 +198,6 @@ def chosen_rows(names: Sequence[str], tables: Sequence[str]) -> list[Row]:
     for name in names:
         one_of("row", name, list(ROWS))
     return [row for row in ROWS.values() if row.name in names or any(table in row.table for table in tables)]
-
-
-def load(data: Path, cache: Path, train: int, val: int) -> tuple[Part, Part]:
-    voc, weights = data / "VOC2012-320", data / "weights" / "alexnet_features_imagenet.pt"
-    splits = {"train": read_split(voc, "train", train), "val": read_split(voc, "val", val)}
-    features = cached_features(splits, weights, cache, FeatureSettings())
-    return make_part(splits["train"], features["train"]), make_part(splits["val"], features["val"])
 
 
 if __name__ == "__main__":

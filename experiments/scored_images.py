@@ -16,12 +16,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchvision.ops import box_iou
 
 import stepgrad as sg
+from stepgrad.detector.detections import detect
+from stepgrad.evaluation.judge import ClassJudgement, Counting
+from stepgrad.evaluation.judge import judge as judge_evidence
+from stepgrad.evaluation.records import Evidence
 from stepgrad.files import write_whole
+from stepgrad.kernels.matching import IGNORED, TRUE_POSITIVE
+from stepgrad.metric.protocol import get_protocol
 
-NMS_THRESHOLD, MATCH_THRESHOLD = 0.3, 0.5
+NMS_THRESHOLD = 0.3
+PROTOCOL = get_protocol("voc12")
 
 
 @dataclass(frozen=True)
@@ -89,12 +95,12 @@ def score_run(folder: Path, checkpoint: str, images: int | None, split: str | No
 def score_voc_val(cache: Path, data: Path) -> ScoredImages:
     """All windows of VOC 2012 val as the cross-entropy head of the result tables scores them (`experiments.run start`)."""
     from experiments.cross_fit import CrossEntropyModels
-    from experiments.run import load
+    from experiments.frozen_features import load_parts
 
-    train, val = load(data, cache, 4000, 2000)
+    train, val = load_parts(data, cache, 4000, 2000)
     head = CrossEntropyModels(train, 0, cache).model().eval()
     with torch.inference_mode():
-        scores = [head.scores(features, "logprob").clone() for features in val.features]
+        scores = [head.scores(val.inputs(i), "logprob").clone() for i in range(len(val))]
     return ScoredImages(scores, [i.windows for i in val.images], [i.target for i in val.images])
 
 
@@ -114,34 +120,23 @@ class ClassRecords:
 
 def judge(images: ScoredImages) -> list[ClassRecords]:
     """NMS and matching by VOC's rules, class by class."""
-    return [_judge_class(images, c) for c in range(images.num_classes)]
+    evaluator = sg.Evaluator(images.num_classes, PROTOCOL)
+    for scores, boxes, target in zip(images.scores, images.boxes, images.targets, strict=True):
+        kept, labels, values = detect(scores, boxes, NMS_THRESHOLD, candidates=None)
+        evaluator.update([{"boxes": boxes[kept], "labels": labels, "scores": values}], [target])
+    evidence = evaluator.evidence()
+    return [_records_of(evidence, found) for found in judge_evidence(evidence, Counting.of(PROTOCOL))]
 
 
-def _judge_class(images: ScoredImages, c: int) -> ClassRecords:
-    parts = [_judge_image(images, i, c) for i in range(len(images))]
-    image = np.repeat(np.arange(len(images), dtype=np.int32), [len(hit) for _, hit, _ in parts])
-    score = np.concatenate([s for s, _, _ in parts])
-    hit = np.concatenate([h for _, h, _ in parts])
-    order = np.argsort(-score, kind="stable")
-    order = order[hit[order] >= 0]
-    return ClassRecords(image[order], hit[order] > 0, np.array([p for _, _, p in parts], dtype=np.int64))
-
-
-def _judge_image(images: ScoredImages, i: int, c: int) -> tuple[NDArray[np.float64], NDArray[np.int8], int]:
-    """Scores of the windows kept, 1 for a hit, 0 for a false alarm, -1 for a hit on a difficult object; objects."""
-    scores, boxes, target = images.scores[i][:, c], images.boxes[i], images.targets[i]
-    keep, _ = sg.nms(boxes, scores, NMS_THRESHOLD)
-    chosen = target["labels"] == c
-    objects, difficult = target["boxes"][chosen].double(), target["difficult"][chosen].tolist()
-    found = np.zeros(len(keep), dtype=np.int8)
-    if difficult and len(keep):
-        overlap, which = box_iou(boxes[keep].double(), objects).max(dim=1)
-        taken: set[int] = set()
-        for row in (overlap >= MATCH_THRESHOLD).nonzero().flatten().tolist():
-            g = int(which[row])
-            found[row] = -1 if difficult[g] else int(g not in taken)
-            taken.add(g)
-    return scores[keep].double().numpy(), found, difficult.count(False)
+def _records_of(evidence: Evidence, found: ClassJudgement) -> ClassRecords:
+    objects, verdicts = evidence.objects, found.verdicts[0]
+    counted = found.detections[verdicts != IGNORED]
+    to_find = objects.images[(objects.labels == found.label) & ~objects.difficult]
+    return ClassRecords(
+        image=evidence.detections.images[counted],
+        hit=verdicts[verdicts != IGNORED] == TRUE_POSITIVE,
+        positives=np.bincount(to_find, minlength=evidence.num_images),
+    )
 
 
 def mean_ap(records: Sequence[ClassRecords], chosen: NDArray[np.bool_]) -> tuple[float, float]:

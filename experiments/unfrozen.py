@@ -28,7 +28,7 @@ from stepgrad.train.finish import validate
 from stepgrad.train.inputs import open_data
 from stepgrad.train.run_folder import open_run
 
-FILE = RESULTS / "unfrozen.json"
+FILE = RESULTS / "unfrozen.jsonl"
 SEED = 100
 WHILE_TRAINING, VAL = "train[3500:3800]", ("val", 300)
 RATES = {"start": 3e-4, "nll": 3e-5, "map": 3e-3}

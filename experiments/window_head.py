@@ -1,4 +1,8 @@
-"""A small head on frozen window features: its windows, its scores and its mAP."""
+"""A small head on frozen window features: its windows, its scores and its mAP.
+
+It is not the detector's head: one hidden layer where that has fc6 and fc7, and it can be a correction that is added to the
+outputs of another model, which is what most rows train.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, log_softmax, relu
-from torchvision.ops import box_iou
 
 import stepgrad
-from experiments.voc_subset import CLASSES, WindowedImage
+from stepgrad.data import VOC_CLASSES
+from stepgrad.data.base import Target
+from stepgrad.detector.sampling import label_windows
+from stepgrad.train.inputs import Data, Example
 
-NUM_CLASSES = len(CLASSES)
+NUM_CLASSES = len(VOC_CLASSES)
 BACKGROUND = NUM_CLASSES
 IGNORED = -1
 
@@ -23,40 +29,41 @@ ScoreForm = Literal["raw", "logprob"]
 
 @dataclass(frozen=True)
 class Part:
-    """Images with their features and the class of every window: what a run trains or evaluates on."""
+    """Images, as features of their windows, and the class of every window: what a run trains or evaluates on."""
 
-    images: Sequence[WindowedImage]
-    features: Sequence[Tensor]  # (N, D) float16 each
+    images: Sequence[Example]  # in place of each image, the (N, D) float16 features of its windows
     labels: Sequence[Tensor]  # (N,) each
     base: Sequence[Tensor] | None = None  # (N, K + 1) outputs each, of a model that a `ResidualHead` corrects
 
     def __getitem__(self, index: slice) -> Part:
         base = None if self.base is None else self.base[index]
-        return Part(self.images[index], self.features[index], self.labels[index], base)
+        return Part(self.images[index], self.labels[index], base)
 
     def __len__(self) -> int:
         return len(self.images)
 
     def inputs(self, image: int, rows: Tensor | None = None) -> Tensor:
         """(N, D) or, with a base, (N, D + K + 1): what a head takes, for all windows of an image or some of them."""
-        features = self.features[image] if rows is None else self.features[image][rows]
+        features: Tensor = self.images[image].image if rows is None else self.images[image].image[rows]
         if self.base is None:
             return features
         base = self.base[image] if rows is None else self.base[image][rows]
         return torch.cat([features.float(), base], dim=1)
 
 
-def make_part(images: Sequence[WindowedImage], features: Sequence[Tensor]) -> Part:
-    return Part(images, features, [window_labels(image) for image in images])
+def make_part(data: Data, features: Sequence[Tensor]) -> Part:
+    """The images of `data` with the features of their windows."""
+    return part_of([Example(found, *data.facts(i)) for i, found in enumerate(features)])
 
 
-def window_labels(image: WindowedImage) -> Tensor:
-    """(N,) class of the object with the largest IoU if that is >= 0.5, else background; ignored if it is difficult."""
-    if len(image.boxes) == 0:
-        return torch.full((len(image.windows),), BACKGROUND)
-    overlap, best = box_iou(image.windows, image.boxes).max(dim=1)
-    labels = torch.where(image.difficult[best], IGNORED, image.labels[best])
-    return torch.where(overlap >= 0.5, labels, BACKGROUND)
+def part_of(images: Sequence[Example]) -> Part:
+    return Part(images, [window_labels(image.windows, image.target) for image in images])
+
+
+def window_labels(windows: Tensor, target: Target) -> Tensor:
+    """(N,) the class that each window shows, as the detector assigns it; ignored if the object is difficult."""
+    shown = torch.where(target["difficult"], IGNORED, target["labels"])
+    return label_windows(windows, target["boxes"], shown, NUM_CLASSES)[1]
 
 
 class WindowHead(nn.Module):
@@ -154,15 +161,6 @@ def image_batches(count: int, size: int, generator: torch.Generator) -> Iterator
     """Endless batches of image indices; every image comes once before any comes again."""
     while True:
         yield from torch.randperm(count, generator=generator)[: count - count % size].split(size)
-
-
-def fast_rcnn_sample(labels: Tensor, generator: torch.Generator, size: int = 64) -> Tensor:
-    """Indices of windows as Fast R-CNN draws them: a quarter on objects where there are so many."""
-    foreground = ((labels != BACKGROUND) & (labels != IGNORED)).nonzero()[:, 0]
-    background = (labels == BACKGROUND).nonzero()[:, 0]
-    foreground = foreground[torch.randperm(len(foreground), generator=generator)][: size // 4]
-    background = background[torch.randperm(len(background), generator=generator)]
-    return torch.cat([foreground, background[: size - len(foreground)]])
 
 
 @torch.inference_mode()

@@ -27,10 +27,12 @@ def test_clustered_scene_is_as_crowded_as_selective_search() -> None:
     root = os.environ.get("STEPGRAD_DATA")
     if root is None or not (Path(root) / "VOC2012-320").is_dir():
         pytest.skip("real windows are needed: set STEPGRAD_DATA to the folder that holds VOC2012-320")
-    from experiments.voc_subset import read_split
+    from stepgrad.train.inputs import open_data
 
-    images = read_split(Path(root) / "VOC2012-320", "train", 40)
-    real = crowding([i.windows for i in images], [i.boxes for i in images])
+    voc = Path(root) / "VOC2012-320"
+    images = open_data(str(voc), "train", str(voc / "selective_search_fast.npz"), 40)
+    facts = [images.facts(i) for i in range(len(images))]
+    real = crowding([windows for windows, _ in facts], [target["boxes"] for _, target in facts])
     scene = clustered_scene(images=16, windows=round(real.windows))
     made = crowding(scene.boxes, [t["boxes"] for t in scene.targets])
     assert 0.5 < made.neighbours / real.neighbours < 2

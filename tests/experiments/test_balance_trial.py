@@ -8,24 +8,20 @@ import torch
 from experiments.balance import RATES, arms, chosen_rates
 from experiments.balance_table import render
 from experiments.results import load_runs, save_runs
-from experiments.voc_subset import WindowedImage
 from experiments.window_head import BACKGROUND, IGNORED, image_batches, new_head, window_labels
+from stepgrad.data import make_target
 
-
-def _image(boxes: list[list[float]], labels: list[int], difficult: list[bool]) -> WindowedImage:
-    windows = torch.tensor([[0.0, 0.0, 10.0, 10.0], [30.0, 0.0, 40.0, 10.0], [0.0, 30.0, 10.0, 40.0]])
-    return WindowedImage(
-        "a", Path("a.jpg"), windows, torch.tensor(boxes).reshape(-1, 4), torch.tensor(labels), torch.tensor(difficult)
-    )
+WINDOWS = torch.tensor([[0.0, 0.0, 10.0, 10.0], [30.0, 0.0, 40.0, 10.0], [0.0, 30.0, 10.0, 40.0]])
 
 
 def test_windows_take_the_class_of_their_object_and_difficult_ones_are_ignored() -> None:
-    image = _image([[0.0, 0.0, 10.0, 9.0], [30.0, 0.0, 40.0, 9.0]], [7, 3], [False, True])
-    assert window_labels(image).tolist() == [7, IGNORED, BACKGROUND]
+    boxes = [[0.0, 0.0, 10.0, 9.0], [30.0, 0.0, 40.0, 9.0]]
+    target = make_target(boxes, [7, 3], "a", difficult=[False, True])
+    assert window_labels(WINDOWS, target).tolist() == [7, IGNORED, BACKGROUND]
 
 
 def test_windows_of_an_image_without_objects_are_background() -> None:
-    assert window_labels(_image([], [], [])).tolist() == [BACKGROUND] * 3
+    assert window_labels(WINDOWS, make_target([], [], "a")).tolist() == [BACKGROUND] * 3
 
 
 def test_every_image_comes_once_before_any_comes_again() -> None:
@@ -56,10 +52,10 @@ def test_every_arm_has_a_grid_and_a_name_of_its_own() -> None:
 
 def test_table_shows_mean_and_spread_over_seeds(tmp_path: Path) -> None:
     row = {"arm": "n", "start": "nll", "estimator": "mee", "balance": "class", "through_nms": "exact", "rate": 1e-4}
-    save_runs(tmp_path / "r.json", "choose", {**row, "heldout": 30.0})
+    save_runs(tmp_path / "r.jsonl", "choose", {**row, "heldout": 30.0})
     for seed, val in enumerate((20.0, 22.0)):
-        save_runs(tmp_path / "r.json", "final", {**row, "seed": seed, "train": 50.0, "val": val})
-    assert len(load_runs(tmp_path / "r.json", "final")) == 2
+        save_runs(tmp_path / "r.jsonl", "final", {**row, "seed": seed, "train": 50.0, "val": val})
+    assert len(load_runs(tmp_path / "r.jsonl", "final")) == 2
     assert "| nll | mee | class | exact | 0.0001 | 30.0 | 50.0 (0.0) | 21.0 (1.4) | 2 |" in render(
-        tmp_path / "r.json", tmp_path / "r.md"
+        tmp_path / "r.jsonl", tmp_path / "r.md"
     )

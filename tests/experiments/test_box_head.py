@@ -57,9 +57,9 @@ def test_every_image_comes_once_before_any_comes_again() -> None:
 
 def test_table_shows_means_and_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(box_gradient, "RESULTS", tmp_path)
-    monkeypatch.setattr(box_gradient, "FILE", tmp_path / "r.json")
+    monkeypatch.setattr(box_gradient, "FILE", tmp_path / "r.jsonl")
     for seed, voc in ((1, 32.0), (2, 34.0)):
         row = {"name": "map", "rate": 0.001, "radius": 0.1, "seed": seed, "cpu_seconds": 4.0}
         scores = {"start": {"voc12": 30.0, "coco": 9.0}, "map": {"voc12": voc, "coco": 9.0}}
-        save_runs(tmp_path / "r.json", "final", {**row, **scores})
+        save_runs(tmp_path / "r.jsonl", "final", {**row, **scores})
     assert "| map | 0.001 | 0.1 | 33.0 (1.4) | 9.0 (0.0) | 3.0 (1.4) | 0.0 (0.0) | 4 |" in box_gradient.render()

@@ -22,7 +22,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name, value in (("TRAIN_IMAGES", 6), ("VAL_IMAGES", 2), ("TEST_IMAGES", 2)):
         monkeypatch.setattr(drop_in, name, value)
     monkeypatch.setattr(drop_in, "SEEDS", (100,))
-    monkeypatch.setattr(drop_in, "FILE", tmp_path / "drop_in.json")
+    monkeypatch.setattr(drop_in, "FILE", tmp_path / "drop_in.jsonl")
     for name, arm in ARMS.items():
         monkeypatch.setitem(ARMS, name, Arm(1, 2, arm.mode, arm.points[:2]))
     return tmp_path

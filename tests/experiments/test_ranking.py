@@ -79,7 +79,7 @@ def test_features_are_scaled_by_the_training_documents() -> None:
 
 
 def test_table_picks_the_best_held_out_settings(tmp_path: Path) -> None:
-    file = tmp_path / "ranking.json"
+    file = tmp_path / "ranking.jsonl"
     for method, arm, held_out in (("NDCGLoss", "a", 0.5), ("NDCGLoss", "b", 0.6), ("ListNet", "c", 0.55)):
         save_runs(file, "choose", {"method": method, "arm": arm, "rate": 0.1, "held_out": {"5": 0.1, "9": held_out}})
     for method, value in (("NDCGLoss", 0.5), ("ListNet", 0.25)):

@@ -1,6 +1,5 @@
 """The result tables train what their rows say, choose on held-out images and hide no failure."""
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -9,23 +8,25 @@ import torch
 
 from experiments import cross_fit
 from experiments.cross_fit import with_base
-from experiments.head_training import StepInput, back_propagate, choose_windows, make_loss, train_row
+from experiments.head_training import StepInput, back_propagate, choose_windows, fast_rcnn_sample, make_loss, train_row
 from experiments.render import gain_of, line_of, spread_of
 from experiments.rows import FOLDS, GRID, ROWS, Row
-from experiments.run import chosen_rows, chosen_tuning
-from experiments.voc_subset import WindowedImage
+from experiments.run import chosen_rows, chosen_tuning, record
 from experiments.window_head import (
     BACKGROUND,
+    IGNORED,
     NUM_CLASSES,
     Part,
     PerClassHead,
     ResidualHead,
     Tuning,
     WindowHead,
-    make_part,
     new_head,
+    part_of,
 )
+from stepgrad.data import make_target
 from stepgrad.errors import ConfigError
+from stepgrad.train.inputs import Example
 from tests.double_precision import double_precision
 
 FEATURES = 12
@@ -38,14 +39,14 @@ def _part(images: int = 8, windows: int = 40) -> Part:
         corner = torch.rand(windows, 2, generator=g) * 50
         boxes = torch.cat([corner, corner + 10 + torch.rand(windows, 2, generator=g) * 30], dim=1)
         labels = torch.randint(NUM_CLASSES, (3,), generator=g)
-        made.append(
-            WindowedImage(str(i), Path("none"), boxes, boxes[:3] + 1.0, labels, torch.zeros(3, dtype=torch.bool))
-        )
-    return make_part(made, [torch.randn(windows, FEATURES, generator=g).half() for _ in made])
+        made.append(Example(None, boxes, make_target((boxes[:3] + 1.0).numpy(), labels.numpy(), str(i))))
+    return part_of([image._replace(image=torch.randn(windows, FEATURES, generator=g).half()) for image in made])
 
 
 def _input(part: Part) -> StepInput:
-    return StepInput(torch.cat(list(part.features)), [i.windows for i in part.images], [i.target for i in part.images])
+    return StepInput(
+        torch.cat([i.image for i in part.images]), [i.windows for i in part.images], [i.target for i in part.images]
+    )
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -75,9 +76,17 @@ def test_a_share_of_the_windows_is_on_objects() -> None:
     assert len(choose_windows(labels, None, None, torch.Generator())) == 100
 
 
+def test_cross_entropy_draws_a_quarter_on_objects_and_nothing_that_is_ignored() -> None:
+    labels = torch.tensor([BACKGROUND] * 200 + [IGNORED] * 300 + [3] * 40)
+    chosen = fast_rcnn_sample(labels, torch.Generator().manual_seed(0))
+    assert len(chosen.unique()) == 64
+    assert labels[chosen].unique(return_counts=True)[1].tolist() == [16, 48]
+    assert not bool((labels[chosen] == IGNORED).any())
+
+
 def _with_base(part: Part) -> Part:
     g = torch.Generator().manual_seed(1)
-    return with_base(part, torch.randn(sum(map(len, part.features)), NUM_CLASSES + 1, generator=g))
+    return with_base(part, torch.randn(sum(map(len, part.labels)), NUM_CLASSES + 1, generator=g))
 
 
 def test_every_row_trains_a_step() -> None:
@@ -121,7 +130,7 @@ def test_fresh_outputs_are_of_models_that_have_not_seen_the_image(
     part, trained_on = _part(), []
 
     def record(head: WindowHead, given: Part, *_: object) -> None:
-        trained_on.append({image.id for image in given.images})
+        trained_on.append({image.target["image_id"] for image in given.images})
         with torch.no_grad():
             head.output.bias.fill_(len(trained_on))
 
@@ -130,9 +139,9 @@ def test_fresh_outputs_are_of_models_that_have_not_seen_the_image(
     assert fresh.base is not None
     assert len(trained_on) == FOLDS
     for image, outputs in zip(fresh.images, fresh.base, strict=True):
-        by = [k for k in range(FOLDS) if torch.equal(outputs, _outputs(part, int(image.id), k + 1))]
+        by = [k for k in range(FOLDS) if torch.equal(outputs, _outputs(part, int(image.target["image_id"]), k + 1))]
         assert len(by) == 1
-        assert image.id not in trained_on[by[0]]
+        assert image.target["image_id"] not in trained_on[by[0]]
         assert len(trained_on[by[0]]) == len(part) - len(part) // FOLDS
 
 
@@ -140,7 +149,7 @@ def _outputs(part: Part, image: int, bias: float) -> torch.Tensor:
     head = new_head(FEATURES, 0).eval()
     with torch.no_grad():
         head.output.bias.fill_(bias)
-        return head(part.features[image])
+        return head(part.inputs(image))
 
 
 def test_outputs_come_from_the_cache_the_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,10 +171,9 @@ def test_rows_take_their_rates_from_rows_that_are_tuned() -> None:
 
 
 def _tune(folder: Path, row: Row, tuning: Tuning, held_out: float | None) -> None:
-    (folder / "tune").mkdir(exist_ok=True)
     scored = {} if held_out is None else {"heldout": {"voc12": held_out}}
-    content = {"row": asdict(row), "tuning": asdict(tuning), "map": scored}
-    (folder / "tune" / f"{row.name}-{tuning.optimiser}-{tuning.rate:g}.json").write_text(json.dumps(content))
+    run = {"row": asdict(row), "tuning": asdict(tuning), "seed": 0, "map": scored, "failure": None, "seconds": 1.0}
+    record("tune", folder, run)
 
 
 def test_the_rate_is_the_one_best_on_held_out_images_and_failures_are_never_chosen(tmp_path: Path) -> None:
@@ -173,7 +181,7 @@ def test_the_rate_is_the_one_best_on_held_out_images_and_failures_are_never_chos
     _tune(tmp_path, ROWS["radius"], first, 30.0)
     _tune(tmp_path, ROWS["radius"], second, 31.0)
     _tune(tmp_path, ROWS["radius"], third, None)
-    _tune(tmp_path, ROWS["radius-free"], third, 99.0)  # its name begins alike
+    _tune(tmp_path, ROWS["radius-free"], third, 99.0)  # in the same table
     assert chosen_tuning(ROWS["radius"], tmp_path) == second
     assert chosen_tuning(ROWS["radius-none"], tmp_path) == second
 

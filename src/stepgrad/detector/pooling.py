@@ -32,7 +32,7 @@ def pool_windows(
     def pool(job: tuple[int, Tensor]) -> Tensor:
         image, piece = job
         with torch.inference_mode(inference), torch.set_grad_enabled(gradient):  # a thread starts with its own modes
-            return _pool(features[image].map, piece, side)
+            return pool_cells(features[image].map, piece, side)
 
     pooled = run_threads(pool, pieces, threads)
     return [
@@ -54,6 +54,9 @@ def _pieces(rois: Tensor, total: int, threads: int) -> tuple[Tensor, ...]:
     return rois.split(share) if threads > 1 and len(rois) > share else (rois,)
 
 
-def _pool(feature_map: Tensor, rois: Tensor, side: int) -> Tensor:
-    """torchvision's kernel rounds both ends of a window to cells and takes a cell at least; float32 under autocast too."""
-    return roi_pool(feature_map[None].float(), [rois], output_size=side, spatial_scale=1.0).flatten(1)
+def pool_cells(feature_map: Tensor, cells: Tensor, side: int) -> Tensor:
+    """(N, C * side * side) of windows in units of the map's cells; what lies beyond the map counts as 0.
+
+    torchvision's kernel rounds both ends of a window to cells and takes a cell at least; float32 under autocast too.
+    """
+    return roi_pool(feature_map[None].float(), [cells], output_size=side, spatial_scale=1.0).flatten(1)
