@@ -74,7 +74,7 @@ _KEYS = ("boxes", "labels", "difficult")
 def score_run(folder: Path, checkpoint: str, images: int | None, split: str | None = None) -> ScoredImages:
     """All windows of the run's validation images, or of another split, as its detector scores them."""
     from stepgrad.train.inputs import open_split
-    from stepgrad.train.launch import return_large_blocks
+    from stepgrad.train.process import return_large_blocks
     from stepgrad.train.run_folder import open_run
 
     return_large_blocks()

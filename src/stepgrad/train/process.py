@@ -9,7 +9,6 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from stepgrad.errors import StepgradError
-from stepgrad.losses.collectives import sum_over_processes
 
 _MMAP_THRESHOLD = -3  # mallopt's name for it
 _LARGE = 4 << 20
@@ -44,6 +43,8 @@ class Interrupts:
 
     def agree(self, timeout: float) -> None:
         """What one process was asked, all were."""
+        from stepgrad.losses.collectives import sum_over_processes  # torch, for which `stepgrad --help` does not wait
+
         self.asked = sum_over_processes([float(self.asked)], timeout)[0] > 0
 
     def check(self) -> None:
