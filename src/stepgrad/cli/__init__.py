@@ -6,11 +6,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
-from stepgrad.cli.options import call, table
-from stepgrad.cli.terminal import Terminal, shown, write_what_it_can
-from stepgrad.errors import ConfigError, StepgradError, suggest
-from stepgrad.train.freed_memory import return_large_blocks
+from stepgrad.errors import ConfigError, MissingDependencyError, StepgradError, suggest
+from stepgrad.extras import need
 
 INTERRUPTED, FAILED = 130, 2
 
@@ -31,6 +30,13 @@ def commands() -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `stepgrad COMMAND ...` and return its exit code."""
+    try:
+        need("jsonargparse", "docstring_parser", "yaml", "rich", purpose="the command `stepgrad`")
+    except MissingDependencyError as error:
+        print(f"stepgrad: {error}", file=sys.stderr)
+        return FAILED
+    from stepgrad.cli.terminal import Terminal, shown
+
     errors = Terminal(stderr=True)
 
     def show_warning(message: Warning | str, *_: object) -> None:
@@ -60,12 +66,17 @@ def _run(words: list[str]) -> int:
         return 0
     if command not in _COMMANDS:
         raise ConfigError(f"{command}: no such command.{suggest(command, list(_COMMANDS))} See `stepgrad --help`.")
+    from stepgrad.cli.options import call
+    from stepgrad.train.freed_memory import return_large_blocks
+
     return_large_blocks()
     function = getattr(import_module(f"stepgrad.cli.{command}"), command)
     return int(function(rest) if command == "train" else call(function, rest, command))
 
 
 def _help() -> str:
+    from stepgrad.cli.options import table
+
     return "\n\n".join(
         [
             "usage: stepgrad COMMAND ...",
@@ -77,6 +88,8 @@ def _help() -> str:
 
 
 def run() -> None:
-    """The console script."""
-    write_what_it_can()
+    """The console script. Characters that the terminal's encoding lacks become escapes such as `\\xf6`, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main())
