@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from inspect import signature
+from typing import Any
 
 import pytest
+from docstring_parser import parse_from_object
 
 from stepgrad.cli import commands, main
 from stepgrad.cli.lists import sort_words
 from stepgrad.cli.options import Option, typed
+from stepgrad.train.config import DataConfig, MAPLossConfig, ModelConfig, PhaseConfig, RunConfig
 from tests.patience import PATIENCE
 
 COMMANDS = ["demo", "train", "evaluate", "detect", "propose", "doctor"]
@@ -41,9 +49,34 @@ def test_help_waits_for_no_large_library(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    command = f"{shlex.quote(sys.executable)} -m stepgrad.cli train --print_config | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stderr == ""
+
+
 def test_nothing_asked_for_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "commands:" in capsys.readouterr().out
+
+
+DESCRIBED = [
+    *(getattr(import_module(f"stepgrad.cli.{name}"), name) for name in COMMANDS if name != "train"),
+    *(DataConfig, ModelConfig, PhaseConfig, MAPLossConfig, RunConfig),
+]
+
+
+@pytest.mark.parametrize("described", DESCRIBED, ids=lambda described: described.__name__)
+def test_every_help_text_is_a_sentence_with_its_noun(described: Callable[..., Any]) -> None:
+    helps = {entry.arg_name: entry.description or "" for entry in parse_from_object(described).params}
+    assert helps.keys() == signature(described).parameters.keys()
+    for name, text in helps.items():
+        assert re.match(r"[A-Z]\w* .*\.$", text, re.DOTALL), (name, text)
+        assert text.split()[0] not in ("After", "At", "But", "By", "For", "From", "In", "Of", "On", "To", "With"), (
+            name,
+            text,
+        )
+        assert not re.search(r"\b(\d+|one) an? (image|picture|class|core|device)\b", text), (name, text)
 
 
 BAD = {

@@ -184,7 +184,7 @@ def test_help_starts_with_examples_and_explains_every_key(capsys: pytest.Capture
     for section, values in to_dict(TrainConfig()).items():
         keys = [f"{section}.{key}" for key in values] if isinstance(values, dict) else [section]
         assert [key for key in keys if f"--{key}" not in shown] == []
-    assert "Weight of the score regulariser." in shown
+    assert "Weight of the fourth power of the scores" in " ".join(shown.split())
 
 
 def test_a_run_goes_on_by_its_own_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

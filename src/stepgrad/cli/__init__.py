@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ INTERRUPTED, FAILED = 130, 2
 _COMMANDS = {
     "demo": "Train a detector on built-in pictures, from nothing to a report, in minutes.",
     "train": "Train a detector for mAP on your data; stopped runs go on where they were.",
-    "evaluate": "The AP of a trained run, or of anybody's files of detections, and why protocols disagree.",
+    "evaluate": "Measure the AP of a trained run, or of anybody's files of detections, and see why protocols disagree.",
     "detect": "Find objects in pictures with a trained run: drawn boxes and JSON.",
     "propose": "Search a dataset for windows and keep them on disk.",
     "doctor": "Find what is wrong with a dataset before training on it.",
@@ -92,4 +93,10 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor does Python complain when it flushes at exit
+        code = FAILED
+    sys.exit(code)

@@ -26,14 +26,19 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 OWN_OPTIONS = [
-    Option("config", str, None, "A preset or a yaml file; keys it leaves out keep their defaults. May be repeated."),
-    Option("out", str, None, "The folder of the run. By default the first free runs/NAME-1, runs/NAME-2, ..."),
-    Option("resume", str, None, "Go on with the run in this folder, by its own config."),
-    Option("step", int, None, "With --resume: from this checkpoint rather than the last."),
     Option(
-        "batch_images", int, None, "Short for --map.images: images of a minibatch of the mAP phase, which have one mAP."
+        "config",
+        str,
+        None,
+        "A preset or a yaml file; keys it leaves out keep their defaults. May be repeated.",
     ),
-    Option("chunk_images", int, None, "Short for --map.chunk_images: of them, in memory at a time."),
+    Option(
+        "out", str, None, "The folder of the run; by default the first of runs/NAME-1, runs/NAME-2, ... that is free."
+    ),
+    Option("resume", str, None, "The folder of a stopped run to go on with, by its own config."),
+    Option("step", int, None, "The step of the checkpoint to go on from with --resume, rather than the last."),
+    Option("batch_images", int, None, "Short for --map.images: the number of images per minibatch of the mAP phase."),
+    Option("chunk_images", int, None, "Short for --map.chunk_images: the number of those images in memory at a time."),
     Option("print_config", bool, False, "Print the config that would be used, as commented yaml, and stop."),
 ]
 
