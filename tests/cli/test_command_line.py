@@ -15,8 +15,7 @@ import pytest
 from docstring_parser import parse_from_object
 
 from stepgrad.cli import commands, main
-from stepgrad.cli.lists import sort_words
-from stepgrad.cli.options import Option, typed
+from stepgrad.cli.options import REQUIRED, Option, parse
 from stepgrad.train.config import DataConfig, MAPLossConfig, ModelConfig, PhaseConfig, RunConfig
 from tests.patience import PATIENCE
 
@@ -115,6 +114,30 @@ def test_lists_are_written_as_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "none.json" in capsys.readouterr().err
 
 
+OPTIONS = [
+    Option("files", list[str], REQUIRED, "The files."),
+    Option("draw", bool, True, ""),
+    Option("compare", list[str] | None, None, ""),
+    Option("least", float | None, 0.5, ""),
+    Option("two_words", int, 3, ""),
+]
+WRITTEN = {
+    "a.jpg --draw b.jpg": {"files": ["a.jpg", "b.jpg"], "draw": True},
+    "--draw no a.jpg": {"files": ["a.jpg"], "draw": False},
+    "a.jpg --least -1 b.jpg": {"files": ["a.jpg", "b.jpg"], "least": -1.0},
+    "a.jpg --least 1e-2 --least null": {"files": ["a.jpg"], "least": None},
+    "a.jpg --compare x y --compare z": {"files": ["a.jpg"], "compare": ["x", "y", "z"]},
+    "a.jpg --compare [x,y]": {"files": ["a.jpg"], "compare": ["x", "y"]},
+    "a.jpg --compare=x --two-words 4": {"files": ["a.jpg"], "compare": ["x"], "two_words": 4},
+    "a.jpg --compare null": {"files": ["a.jpg"], "compare": None},
+}
+
+
+@pytest.mark.parametrize("words", WRITTEN)
+def test_words_go_where_people_mean_them(words: str) -> None:
+    assert parse(OPTIONS, words.split(), "command") == WRITTEN[words]
+
+
 def test_flags_need_no_value_and_take_one(capsys: pytest.CaptureFixture[str]) -> None:
     shapes = "shapes:val,length=2"
     assert main(["doctor", "--pixels", shapes]) == 0
@@ -127,5 +150,5 @@ def test_flags_need_no_value_and_take_one(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("name", ["Käfer 🐶", "K\udcc3\udcb6ln", "#1", "~", "[red]", "a: b"])
 def test_names_arrive_as_they_are_written(name: str) -> None:
     text, several = Option("a", str | None, None, ""), Option("b", list[str], None, "")
-    words = sort_words(["--a", name, "--b", name, name], ["a", "b"], lists=["b"])
-    assert typed(words, [text, several]) == {"a": name, "b": [name, name]}
+    words = ["--a", name, "--b", name, name]
+    assert parse([text, several], words, "command") == {"a": name, "b": [name, name]}

@@ -76,16 +76,14 @@ def _run(words: list[str]) -> int:
 
 
 def _help() -> str:
-    from stepgrad.cli.options import table
+    from stepgrad.cli.options import help_page
 
-    return "\n\n".join(
-        [
-            "usage: stepgrad COMMAND ...",
-            "Train detectors directly for the metric you report. `stepgrad demo` shows it in minutes.",
-            "commands:\n" + table(list(_COMMANDS.items()), column=14),
-            "`stepgrad COMMAND --help` explains the options of a command.",
-        ]
-    )
+    return help_page(
+        "COMMAND ...",
+        "Train detectors directly for the metric you report. `stepgrad demo` shows it in minutes.",
+        {"commands": _COMMANDS.items()},
+        "`stepgrad COMMAND --help` explains the options of a command.",
+    ).rstrip()
 
 
 def run() -> None:
@@ -97,6 +95,8 @@ def run() -> None:
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor does Python complain when it flushes at exit
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # nor does Python complain when it flushes at exit
         code = FAILED
     sys.exit(code)
