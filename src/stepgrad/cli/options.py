@@ -168,7 +168,7 @@ def _value(option: Option, words: list[str]) -> Any:
     """The words as a value of the annotated type, or one line that says what was expected."""
     if option.takes_null and words in (["null"], ["None"]):
         return None
-    if option.kinds == [str]:  # a name is what it is: yaml would find comments, nulls and forbidden characters in it
+    if option.kinds == [str]:  # a name is what it is: yaml takes `#1` and `~` for null
         return words[0]
     from jsonargparse import ArgumentParser
 
