@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from stepgrad.train.features import trunk_fingerprint
 from torch import Tensor
 
 from experiments.window_head import NUM_CLASSES, Part, make_part
@@ -30,6 +29,7 @@ from stepgrad.data.images import image_to_tensor
 from stepgrad.detector import FastRCNN
 from stepgrad.detector.pooling import pool_cells
 from stepgrad.files import write_whole
+from stepgrad.train.features import trunk_fingerprint
 from stepgrad.train.inputs import Data, open_data
 
 SAMPLE_SEED_IMAGES = 50  # images whose windows are drawn by one generator

@@ -49,7 +49,7 @@ _ALSO = {  # names that stood here before there were namespaces
     "FastRCNN": "detector",
     "radius_difference": "steps.estimators",
 }
-__all__ = [*_HOME, *_MODULES]
+__all__ = [*_HOME, *(name for name in _MODULES if name != "detector")]  # which needs an extra, and `import *` must not
 
 
 def __getattr__(name: str) -> Any:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from inspect import signature
+from typing import Any
 
 import pytest
+from docstring_parser import parse_from_object
 
 from stepgrad.cli import commands, main
-from stepgrad.cli.lists import sort_words
-from stepgrad.cli.options import Option, typed
+from stepgrad.cli.options import REQUIRED, Option, parse
+from stepgrad.train.config import DataConfig, MAPLossConfig, ModelConfig, PhaseConfig, RunConfig
 from tests.patience import PATIENCE
 
 COMMANDS = ["demo", "train", "evaluate", "detect", "propose", "doctor"]
@@ -41,9 +48,34 @@ def test_help_waits_for_no_large_library(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    command = f"{shlex.quote(sys.executable)} -m stepgrad.cli train --print_config | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stderr == ""
+
+
 def test_nothing_asked_for_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "commands:" in capsys.readouterr().out
+
+
+DESCRIBED = [
+    *(getattr(import_module(f"stepgrad.cli.{name}"), name) for name in COMMANDS if name != "train"),
+    *(DataConfig, ModelConfig, PhaseConfig, MAPLossConfig, RunConfig),
+]
+
+
+@pytest.mark.parametrize("described", DESCRIBED, ids=lambda described: described.__name__)
+def test_every_help_text_is_a_sentence_with_its_noun(described: Callable[..., Any]) -> None:
+    helps = {entry.arg_name: entry.description or "" for entry in parse_from_object(described).params}
+    assert helps.keys() == signature(described).parameters.keys()
+    for name, text in helps.items():
+        assert re.match(r"[A-Z]\w* .*\.$", text, re.DOTALL), (name, text)
+        assert text.split()[0] not in ("After", "At", "But", "By", "For", "From", "In", "Of", "On", "To", "With"), (
+            name,
+            text,
+        )
+        assert not re.search(r"\b(\d+|one) an? (image|picture|class|core|device)\b", text), (name, text)
 
 
 BAD = {
@@ -82,6 +114,30 @@ def test_lists_are_written_as_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "none.json" in capsys.readouterr().err
 
 
+OPTIONS = [
+    Option("files", list[str], REQUIRED, "The files."),
+    Option("draw", bool, True, ""),
+    Option("compare", list[str] | None, None, ""),
+    Option("least", float | None, 0.5, ""),
+    Option("two_words", int, 3, ""),
+]
+WRITTEN = {
+    "a.jpg --draw b.jpg": {"files": ["a.jpg", "b.jpg"], "draw": True},
+    "--draw no a.jpg": {"files": ["a.jpg"], "draw": False},
+    "a.jpg --least -1 b.jpg": {"files": ["a.jpg", "b.jpg"], "least": -1.0},
+    "a.jpg --least 1e-2 --least null": {"files": ["a.jpg"], "least": None},
+    "a.jpg --compare x y --compare z": {"files": ["a.jpg"], "compare": ["x", "y", "z"]},
+    "a.jpg --compare [x,y]": {"files": ["a.jpg"], "compare": ["x", "y"]},
+    "a.jpg --compare=x --two-words 4": {"files": ["a.jpg"], "compare": ["x"], "two_words": 4},
+    "a.jpg --compare null": {"files": ["a.jpg"], "compare": None},
+}
+
+
+@pytest.mark.parametrize("words", WRITTEN)
+def test_words_go_where_people_mean_them(words: str) -> None:
+    assert parse(OPTIONS, words.split(), "command") == WRITTEN[words]
+
+
 def test_flags_need_no_value_and_take_one(capsys: pytest.CaptureFixture[str]) -> None:
     shapes = "shapes:val,length=2"
     assert main(["doctor", "--pixels", shapes]) == 0
@@ -94,5 +150,5 @@ def test_flags_need_no_value_and_take_one(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("name", ["Käfer 🐶", "K\udcc3\udcb6ln", "#1", "~", "[red]", "a: b"])
 def test_names_arrive_as_they_are_written(name: str) -> None:
     text, several = Option("a", str | None, None, ""), Option("b", list[str], None, "")
-    words = sort_words(["--a", name, "--b", name, name], ["a", "b"], lists=["b"])
-    assert typed(words, [text, several]) == {"a": name, "b": [name, name]}
+    words = ["--a", name, "--b", name, name]
+    assert parse([text, several], words, "command") == {"a": name, "b": [name, name]}

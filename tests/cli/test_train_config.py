@@ -48,6 +48,13 @@ def test_options_beat_later_files_beat_earlier_files_beat_defaults(
     assert content["also_report"] == ["coco", "voc07"]
 
 
+def test_several_configs_may_follow_one_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("nll: {steps: 11}\n")
+    once, twice = ["--config", "shapes", str(file)], ["--config", "shapes", "--config", str(file)]
+    assert printed(once, capsys) == printed(twice, capsys)
+
+
 def test_a_file_changes_what_it_extends(tmp_path: Path) -> None:
     """A preset, then a file beside it that extends another; each changes those before it."""
     (tmp_path / "parts").mkdir()
@@ -184,7 +191,7 @@ def test_help_starts_with_examples_and_explains_every_key(capsys: pytest.Capture
     for section, values in to_dict(TrainConfig()).items():
         keys = [f"{section}.{key}" for key in values] if isinstance(values, dict) else [section]
         assert [key for key in keys if f"--{key}" not in shown] == []
-    assert "Weight of the score regulariser." in shown
+    assert "Weight of the fourth power of the scores" in " ".join(shown.split())
 
 
 def test_a_run_goes_on_by_its_own_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
+from io import StringIO
+from xml.etree.ElementTree import Element, fromstring
 
 import numpy as np
 import pytest
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import get_protocol
-from stepgrad.report.charts import map_chart, nonzero_chart, sums_chart
+from stepgrad.report.charts import curve_panel, loss_charts, map_chart, nonzero_chart, sums_chart
 from stepgrad.report.content import _curve
 from stepgrad.report.history import current_lines, summary
 from stepgrad.report.page import look_up
-from stepgrad.report.svg import DIGIT, Scale, ticks
+from stepgrad.report.svg import DIGIT, Scale, markup, ticks
 from stepgrad.report.thin import smooth, thin
 from tests.report.runs import log_lines, shapes_evidence
 
@@ -91,6 +96,60 @@ def test_lines_drawn_pass_through_the_numbers_of_the_json() -> None:
         slope, offset = np.polyfit(values, heights, 1)
         assert slope < 0  # larger is higher up
         np.testing.assert_allclose(heights, slope * values + offset, atol=0.11)
+
+
+def charts() -> list[Element]:
+    """One of each kind."""
+    run = summary(log_lines(), "voc12")
+    made = [
+        *loss_charts(run).values(),
+        map_chart(run),
+        nonzero_chart(run),
+        sums_chart(run),
+        curve_panel(CURVE, "dog", ""),
+    ]
+    assert None not in made
+    return [chart for chart in made if chart is not None]
+
+
+CURVE = {"recall": [0.5, 1.0], "precision": [1.0, 0.5], "best_recall": [0.0, 1.0], "best_precision": [1.0, 0.5]}
+FIXED = {"style", "fill", "stroke", "color"}
+
+
+def matplotlib_panel() -> str:
+    figure = Figure(figsize=(2, 2))
+    axes = figure.subplots()
+    axes.plot(CURVE["recall"], CURVE["precision"])
+    axes.plot(CURVE["best_recall"], CURVE["best_precision"])
+    text = StringIO()
+    with rc_context({"svg.fonttype": "none"}):
+        figure.savefig(text, format="svg")
+    return text.getvalue()
+
+
+def test_the_theme_of_the_page_decides_every_colour_of_a_chart() -> None:
+    """Which matplotlib cannot leave to it: the reason to draw by hand."""
+    style = files("stepgrad.report").joinpath("chart.css").read_text()
+    for part in (part for chart in charts() for part in chart.iter()):
+        assert not FIXED & set(part.attrib)
+        if part.tag in ("path", "line", "circle", "text"):
+            assert any(f".{name}" in style for name in part.attrib["class"].split()), part.attrib
+    assert any(FIXED & set(part.attrib) for part in fromstring(matplotlib_panel()).iter())
+
+
+def test_each_validation_tells_its_exact_number_to_who_points_at_it() -> None:
+    run = summary(log_lines(), "voc12")
+    chart = map_chart(run)
+    assert chart is not None
+    told = [title.text or "" for title in chart.iter("title")]
+    for name, points in run["validation"].items():
+        for step, value in zip(points["steps"], points["values"], strict=True):
+            assert any(text.startswith(f"step {step}: {name} mAP {value!r}") for text in told)
+
+
+def test_a_panel_is_a_fraction_of_what_matplotlib_writes() -> None:
+    """A page of COCO's eighty classes has hundreds of them."""
+    assert 3 * len(markup(curve_panel(CURVE, "dog", ""))) < len(matplotlib_panel())
 
 
 @pytest.mark.parametrize("size", [1e-5, 1e-3, 1.0, 1e4])

@@ -53,9 +53,7 @@ def test_each_length_of_a_truncated_file_is_detected(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, small(1), keep=1)
     for length in reversed(range(path.stat().st_size)):
         os.truncate(path, length)
-        with pytest.raises(
-            DataError, match=r"is cut short(: \d+ bytes of \d+|, or not a file of stepgrad: it has \d+ bytes)"
-        ):
+        with pytest.raises(DataError, match=rf"is cut short or damaged: its {length} bytes"):
             load_weights(path)
 
 
@@ -78,7 +76,7 @@ def test_bytes_added_at_the_end_are_detected(tmp_path: Path, extra: bytes) -> No
     path = save_checkpoint(tmp_path, small(1), keep=1)
     with open(path, "ab") as handle:
         handle.write(extra)
-    with pytest.raises(DataError, match="does not match its digest"):
+    with pytest.raises(DataError, match="do not match their digest"):
         load_weights(path)
 
 
@@ -88,7 +86,7 @@ def test_block_of_zeros_as_after_a_power_cut_is_detected(tmp_path: Path) -> None
     with open(path, "r+b") as handle:
         handle.seek(8192)
         handle.write(bytes(4096))
-    with pytest.raises(DataError, match="does not match its digest"):
+    with pytest.raises(DataError, match="do not match their digest"):
         load_weights(path)
 
 
@@ -100,16 +98,14 @@ def test_damaged_checkpoint_offers_the_newest_earlier_whole_one(tmp_path: Path) 
     way_out = f"step 50 is whole: go on from it with `stepgrad train --resume '{tmp_path}/my run' --step 50`"
     with pytest.raises(DataError, match=re.escape(way_out)) as caught:
         load_checkpoint(paths[2])
-    assert str(caught.value).startswith(f"{paths[2]}: is damaged")
+    assert str(caught.value).startswith(f"{paths[2]}: is cut short or damaged")
 
 
 def test_checkpoint_without_a_whole_one_before_it_says_so(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, small(1), keep=9)
     save_checkpoint(tmp_path, small(2), keep=9)
     os.truncate(path, 300)
-    with pytest.raises(
-        DataError, match=r"is cut short: 300 bytes of .*no earlier checkpoint is whole: start the run again"
-    ):
+    with pytest.raises(DataError, match=r"is cut short.*no earlier checkpoint is whole: start the run again"):
         load_checkpoint(path)
 
 

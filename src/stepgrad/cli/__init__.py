@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
-from stepgrad.cli.options import call, table
-from stepgrad.cli.terminal import Terminal, shown, write_what_it_can
-from stepgrad.errors import ConfigError, StepgradError, suggest
-from stepgrad.train.process import return_large_blocks
+from stepgrad.errors import ConfigError, MissingDependencyError, StepgradError, suggest
+from stepgrad.extras import need
 
 INTERRUPTED, FAILED = 130, 2
 
 _COMMANDS = {
     "demo": "Train a detector on built-in pictures, from nothing to a report, in minutes.",
     "train": "Train a detector for mAP on your data; stopped runs go on where they were.",
-    "evaluate": "The AP of a trained run, or of anybody's files of detections, and why protocols disagree.",
+    "evaluate": "Measure the AP of a trained run, or of anybody's files of detections, and see why protocols disagree.",
     "detect": "Find objects in pictures with a trained run: drawn boxes and JSON.",
     "propose": "Search a dataset for windows and keep them on disk.",
     "doctor": "Find what is wrong with a dataset before training on it.",
@@ -31,6 +31,13 @@ def commands() -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `stepgrad COMMAND ...` and return its exit code."""
+    try:
+        need("jsonargparse", "docstring_parser", "yaml", "rich", purpose="the command `stepgrad`")
+    except MissingDependencyError as error:
+        print(f"stepgrad: {error}", file=sys.stderr)
+        return FAILED
+    from stepgrad.cli.terminal import Terminal, shown
+
     errors = Terminal(stderr=True)
 
     def show_warning(message: Warning | str, *_: object) -> None:
@@ -60,23 +67,36 @@ def _run(words: list[str]) -> int:
         return 0
     if command not in _COMMANDS:
         raise ConfigError(f"{command}: no such command.{suggest(command, list(_COMMANDS))} See `stepgrad --help`.")
+    from stepgrad.cli.options import call
+    from stepgrad.train.process import return_large_blocks
+
     return_large_blocks()
     function = getattr(import_module(f"stepgrad.cli.{command}"), command)
     return int(function(rest) if command == "train" else call(function, rest, command))
 
 
 def _help() -> str:
-    return "\n\n".join(
-        [
-            "usage: stepgrad COMMAND ...",
-            "Train detectors directly for the metric you report. `stepgrad demo` shows it in minutes.",
-            "commands:\n" + table(list(_COMMANDS.items()), column=14),
-            "`stepgrad COMMAND --help` explains the options of a command.",
-        ]
-    )
+    from stepgrad.cli.options import help_page
+
+    return help_page(
+        "COMMAND ...",
+        "Train detectors directly for the metric you report. `stepgrad demo` shows it in minutes.",
+        {"commands": _COMMANDS.items()},
+        "`stepgrad COMMAND --help` explains the options of a command.",
+    ).rstrip()
 
 
 def run() -> None:
-    """The console script."""
-    write_what_it_can()
-    sys.exit(main())
+    """The console script. Characters that the terminal's encoding lacks become escapes such as `\\xf6`, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # nor does Python complain when it flushes at exit
+        code = FAILED
+    sys.exit(code)

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from stepgrad.cli.options import Option, fields_help
+from stepgrad.cli.options import Option, helps_of
 from stepgrad.errors import ConfigError, suggest
 from stepgrad.names import on_disk
 from stepgrad.train.config import TrainConfig, from_dict, to_dict
@@ -118,7 +118,7 @@ def config_options() -> list[Option]:
 
 
 def _options(config: Any, prefix: str) -> Iterator[Option]:
-    helps, hints = fields_help(type(config)), get_type_hints(type(config))
+    helps, hints = helps_of(type(config)), get_type_hints(type(config))
     for f in fields(config):
         value = getattr(config, f.name)
         if not is_dataclass(value):

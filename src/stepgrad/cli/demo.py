@@ -37,11 +37,11 @@ def demo(out: str = "runs/demo", steps: int = 600, map_steps: int = 30, images: 
     trained on or chosen by. A few minutes on a laptop; no network, no GPU. Stopped by Ctrl-C, it goes on where it was.
 
     Args:
-        out: Folder of the runs and the report.
-        steps: Minibatches of cross-entropy to begin with.
-        map_steps: Minibatches of training for mAP.
-        images: Training images to draw.
-        seed: Of everything.
+        out: The folder of the runs and the report.
+        steps: Number of minibatches of cross-entropy to begin with.
+        map_steps: Number of minibatches of training for mAP.
+        images: Number of training images to draw.
+        seed: Seed of the pictures' order, the weights and all else that is random.
 
     Returns:
         0; 130 after Ctrl-C.

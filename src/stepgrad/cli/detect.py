@@ -42,14 +42,14 @@ def detect(
     Args:
         pictures: Picture files, or folders of them.
         run: The folder of a training run.
-        out: Where the drawn pictures and detections.json go. Files of yours are never overwritten: only drawings
+        out: The folder for the drawn pictures and detections.json. Files of yours are never overwritten: only drawings
             that an earlier detection wrote there, unchanged since, are replaced.
-        threshold: Keep detections that score at least this. By default each class has the threshold at which its F1 was
-            best in validation; without those, 0.5 for probabilities.
-        top: Keep only the so many best detections of a picture.
-        windows: A folder of `stepgrad propose`, an .npz or a .mat file with windows by the pictures' names; by default
-            windows are searched for (selective search).
-        checkpoint: best, last, or a step.
+        threshold: The least score of a detection to keep. By default each class has the threshold at which its F1 was best
+            in validation; without those, it is 0.5 for probabilities.
+        top: Largest number of detections to keep per picture; the best ones stay.
+        windows: The windows by the names of the pictures: a folder written by `stepgrad propose`, an .npz or a .mat file;
+            by default windows are searched for (selective search).
+        checkpoint: The weights of the run to detect with: best, last, or the step of a checkpoint.
         draw: Whether to draw pictures, or to write JSON alone.
 
     Returns:

@@ -35,15 +35,15 @@ def doctor(
 
     Args:
         data: A VOC folder, a COCO json file or folder, or `shapes`.
-        split: Examine only this split; by default all annotations and all lists.
-        class_names: VOC folders: the classes there should be; objects of others are errors.
-        images: COCO files: the folder of the images, if it is not in a usual place.
+        split: The split to examine; by default all annotations and all lists.
+        class_names: The classes that a VOC folder should have; objects of others are errors.
+        images: The folder of the images of a COCO file, if it is not in a usual place.
         need_images: Whether to examine the images too, or the annotations alone.
-        proposals: Windows to check against the images: a cache folder, an .npz or a .mat file.
+        proposals: The windows to check against the images: a folder written by `stepgrad propose`, an .npz or a .mat file.
         pixels: Whether to decode every image; false reads only headers, which misses truncated files.
-        limit: Show at most this many problems of a kind; 0 shows all.
-        report: Write everything found to this JSON file as well.
-        images_outside: COCO files: let file names lead out of the data's folder.
+        limit: Largest number of problems to show per kind; 0 shows all.
+        report: The JSON file to write everything found to as well.
+        images_outside: Whether file names in a COCO file may lead out of the folder of the data.
 
     Returns:
         1 if anything would break or spoil training, else 0.

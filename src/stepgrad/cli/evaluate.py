@@ -49,29 +49,29 @@ def evaluate(
       stepgrad evaluate --run runs/voc --data VOCdevkit/VOC2007 --split test --protocol voc07-devkit
 
     Args:
-        detections: COCO's result .json, or VOC's text files: a folder, one file, or a pattern such as
-            `out/comp4_det_val_*.txt`.
-        run: The folder of a training run: detect with it, by default on its own validation data.
-        data: What the detections were or are to be made on: a VOC folder, a COCO json file or folder, or `shapes`.
+        detections: The detections to judge: a result .json of COCO, or text files of VOC (a folder, one file, or a pattern
+            such as `out/comp4_det_val_*.txt`).
+        run: The folder of a training run to detect with, by default on its own validation data.
+        data: The data of the detections: a VOC folder, a COCO json file or folder, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
-        protocol: voc07, voc12, coco, voc07-devkit, voc12-devkit or voc07-python; by default that of the run; for files
-            voc07-devkit for VOC folders, coco for COCO files, voc12 otherwise.
-        compare: Several protocols: one table of them all and, for any two, the first detection of each class that
-            they judge differently, with the rule responsible.
-        boxes: `converted`: each protocol gets the boxes in its own pixel convention, as in training. `file`: every
-            protocol counts the numbers of the annotation files as they stand, which shows what a pixel is worth.
-        empty_boxes: Detections without area: `count` takes them for false positives, `error` refuses them.
-        degenerate: `drop` leaves out objects without area instead of refusing them.
-        class_names: VOC folders: the classes, in the order of the labels.
-        coco: Print COCO's twelve numbers as well.
-        plot: Write the precision-recall curves to this file (.png, .svg, .pdf).
-        report: Write all numbers to this JSON file.
-        checkpoint: With --run: best, last, or a step.
-        windows: With --run and --data: the windows of the data, as of `stepgrad propose`; by default they are searched
-            for once and kept.
-        save_detections: Write the detections of the run as well: COCO's results to FILE.json, or VOC's text files to a
-            folder.
-        images_outside: With --run and --data: let file names in COCO files lead out of the data's folder.
+        protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit or voc07-python. The default is that
+            of the run; for files it is voc07-devkit for VOC folders, coco for COCO files, and voc12 otherwise.
+        compare: Several protocols to compare: prints one table of them all and, for any two, the first detection of each
+            class that they judge differently, with the rule responsible.
+        boxes: The numbers that a protocol counts with: boxes in its own pixel convention, as in training (`converted`), or
+            the numbers of the annotation files as they stand (`file`), which shows what a pixel is worth.
+        empty_boxes: How to treat detections without area: as false positives (`count`), or as an error (`error`).
+        degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
+        class_names: The classes of a VOC folder, in the order of the labels.
+        coco: Whether to print COCO's twelve numbers as well.
+        plot: The file (.png, .svg, .pdf) to draw the precision-recall curves in.
+        report: The JSON file to write all numbers to.
+        checkpoint: The weights of the run to detect with: best, last, or the step of a checkpoint.
+        windows: The windows of the data for --run, as `stepgrad propose` writes them; by default they are searched for
+            once and kept.
+        save_detections: The place to write the detections of the run to: a FILE.json gets COCO's results, a folder gets
+            VOC's text files.
+        images_outside: Whether file names in a COCO file may lead out of the folder of the data, for --run.
 
     Returns:
         0.

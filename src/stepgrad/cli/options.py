@@ -1,23 +1,29 @@
-"""Options from annotated signatures: their help, their values, and one line for whatever is wrong with them."""
+"""Options from annotated signatures: their help, their values, and one line for whatever is wrong with them.
+
+jsonargparse turns words into values of the annotated types, argparse lays out the help pages. Which words belong to which
+option is found here, since neither can do it the way people write: lists as words (`--compare voc07 coco`), flags without a
+value before a file name (`--draw photo.jpg`), names that yaml would read as something else (`#1`), file names between options,
+and a mistyped option answered by the one that was meant.
+"""
 
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import shutil
-import textwrap
-from argparse import ArgumentError
-from collections.abc import Callable, Iterable, Sequence
+from argparse import ArgumentError, RawDescriptionHelpFormatter
+from argparse import ArgumentParser as HelpPage
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from stepgrad.cli.lists import Words, sort_words
 from stepgrad.errors import ConfigError, suggest
 
 REQUIRED = inspect.Parameter.empty
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_YES_NO = ("true", "false", "yes", "no")
 
 
 @dataclass(frozen=True)
@@ -65,135 +71,156 @@ class Option:
 
 def options_of(function: Callable[..., Any]) -> list[Option]:
     """The parameters of a function, with the help of its docstring."""
-    helps, hints = _helps(function), get_type_hints(function)
+    helps, hints = helps_of(function), get_type_hints(function)
     return [
         Option(name, hints[name], parameter.default, helps.get(name, ""))
         for name, parameter in inspect.signature(function).parameters.items()
     ]
 
 
-def _helps(described: Any) -> dict[str, str]:
-    """The description of each parameter or field, on one line."""
+def helps_of(described: Any) -> dict[str, str]:
+    """The description of each parameter or field on one line; null is what yaml calls None."""
     from docstring_parser import parse_from_object
 
-    return {entry.arg_name: _one_line(entry.description) for entry in parse_from_object(described).params}
-
-
-def fields_help(kind: type) -> dict[str, str]:
-    """The docstring under each field of a dataclass; null is what yaml calls None."""
-    return {name: re.sub(r"\bNone\b", "null", text) for name, text in _helps(kind).items()}
-
-
-def _one_line(text: str | None) -> str:
-    return " ".join((text or "").split())
+    texts = {
+        entry.arg_name: " ".join((entry.description or "").split()) for entry in parse_from_object(described).params
+    }
+    return {name: re.sub(r"\bNone\b", "null", text) for name, text in texts.items()}
 
 
 def call(function: Callable[..., int], arguments: Sequence[str], command: str) -> int:
     """Run a function with what the command line says; `--help` prints its options instead."""
     options = options_of(function)
     if wants_help(arguments):
-        print(_function_help(function, options, command))
+        places = [name_of(option) for option in options if option.default is REQUIRED]
+        text, _, _ = inspect.getdoc(function).partition("\n\nArgs:")  # type: ignore[union-attr]  # every command has one
+        print(help_page(" ".join([command, *places, "[--OPTION VALUE ...]"]), text, {"options": map(row_of, options)}))
         return 0
-    return function(**values_of(options, arguments, command))
+    return function(**parse(options, arguments, command))
 
 
 def wants_help(arguments: Sequence[str]) -> bool:
     return "-h" in arguments or "--help" in arguments
 
 
-def values_of(options: Sequence[Option], arguments: Sequence[str], command: str) -> dict[str, Any]:
+def parse(options: Sequence[Option], arguments: Sequence[str], command: str) -> dict[str, Any]:
     """What was asked for, by name and typed; options that were left out are left out here."""
-    named = [option for option in options if option.default is not REQUIRED]
-    words = sort_words(
-        arguments, [o.name for o in named], [o.name for o in named if o.is_list], [o.name for o in named if o.is_flag]
-    )
-    _assign_rest(words, [option for option in options if option.default is REQUIRED], command)
-    return typed(words, options)
-
-
-def _assign_rest(words: Words, positional: Sequence[Option], command: str) -> None:
-    """Words that belong to no option fill the places in order; the last place takes several if it is a list."""
-    rest = words.rest
-    for option in positional:
-        if not rest:
-            raise ConfigError(
-                f"{command}: expected {option.name.upper()} ({option.help.rstrip('.')}). See `stepgrad {command} --help`."
-            )
-        value, rest = (json.dumps(rest), []) if option.is_list else (rest[0], rest[1:])
-        words.options.append((option.name, value))
+    given, rest = _sorted(arguments, {option.name: option for option in options if option.default is not REQUIRED})
+    for option in options:
+        if option.default is REQUIRED:  # a place, filled in order by words that belong to no option
+            if not rest:
+                wanted = f"{option.name.upper()} ({option.help.rstrip('.')})"
+                raise ConfigError(f"{command}: expected {wanted}. See `stepgrad {command} --help`.")
+            count = len(rest) if option.is_list else 1
+            given[option.name], rest = rest[:count], rest[count:]
     if rest:
         raise ConfigError(f"{rest[0]}: belongs to no option. See `stepgrad {command} --help`.")
+    return {option.name: _value(option, given[option.name]) for option in options if option.name in given}
 
 
-def typed(words: Words, options: Iterable[Option]) -> dict[str, Any]:
-    """The values as the annotated types, by name, or one line that says what was expected."""
-    known = {option.name: option for option in options}
-    return {name: _value(known[name], text) for name, text in words.options}
+def _sorted(arguments: Sequence[str], known: Mapping[str, Option]) -> tuple[dict[str, list[str]], list[str]]:
+    """The words of each option, of which the last one counts unless it is a list; and the words that belong to none."""
+    given: dict[str, list[str]] = {}
+    rest, words = [], list(arguments)
+    while words:
+        word = words.pop(0)
+        if not _is_option(word):
+            rest.append(word)
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        name = name if name in known else name.replace("-", "_")
+        if name not in known:
+            raise ConfigError(f"{name}: no such option.{suggest_option(name, list(known))}")
+        taken = [value] if equals else _take(known[name], words)
+        given[name] = [*given.get(name, []), *taken] if known[name].is_list else taken
+    return given, rest
 
 
-def _value(option: Option, text: str) -> Any:
-    if option.takes_null and text == "None":
-        text = "null"
-    if option.kinds == [str]:  # a name is what it is: yaml would find comments, nulls and forbidden characters in it
-        return None if option.takes_null and text == "null" else text
+def _is_option(word: str) -> bool:
+    """Dashes before a letter: negative numbers are values."""
+    return re.match(r"--?[A-Za-z]", word) is not None
+
+
+def _take(option: Option, words: list[str]) -> list[str]:
+    """Remove the words of an option from the beginning."""
+    if option.is_flag:
+        return [words.pop(0)] if words and words[0].lower() in _YES_NO else ["true"]
+    end = next((i for i, word in enumerate(words) if _is_option(word)), len(words))
+    taken = words[: end if option.is_list else min(end, 1)]
+    if not taken and not option.is_list:
+        raise ConfigError(f"{option.name}: expected a value after --{option.name}.")
+    del words[: len(taken)]
+    return taken
+
+
+def suggest_option(name: str, known: Sequence[str]) -> str:
+    """` Did you mean '--nll.steps'?`: the options that end so, else the closest.
+
+    >>> suggest_option("lr", ["nll.lr", "map.lr", "loss"])
+    " Did you mean '--nll.lr' or '--map.lr'?"
+    """
+    last = [option for option in known if option.rpartition(".")[2] == name]
+    close = last or get_close_matches(name, known, n=1)
+    return f" Did you mean {' or '.join(repr(f'--{option}') for option in close)}?" if close else ""
+
+
+def _value(option: Option, words: list[str]) -> Any:
+    """The words as a value of the annotated type, or one line that says what was expected."""
+    if option.takes_null and words in (["null"], ["None"]):
+        return None
+    if option.kinds == [str]:  # a name is what it is: yaml takes `#1` and `~` for null
+        return words[0]
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=option.hint, default=None)
-    words = _json_list(text) if option.is_list else None
+    as_words = option.is_list and not (len(words) == 1 and words[0].startswith("["))
     try:
-        return (
-            parser.parse_args([f"--value={text}"]) if words is None else parser.parse_object({"value": words})
-        ).value
+        return (parser.parse_object({"value": words}) if as_words else parser.parse_args([f"--value={words[0]}"])).value
     except ArgumentError as error:
-        close = suggest(text, option.choices)
-        raise ConfigError(f"{option.name}: expected {option.expected} but got {text!r}.{close}") from error
+        close = suggest(words[0], option.choices)
+        raise ConfigError(f"{option.name}: expected {option.expected} but got {words[0]!r}.{close}") from error
 
 
-def _json_list(text: str) -> list[Any] | None:
-    """The words that `sort_words` wrote as json, None if somebody wrote a list in yaml's way."""
-    try:
-        words = json.loads(text)
-    except ValueError:
-        return None
-    return words if isinstance(words, list) else None
-
-
-def _function_help(function: Callable[..., Any], options: Sequence[Option], command: str) -> str:
-    text, _, _ = inspect.getdoc(function).partition("\n\nArgs:")  # type: ignore[union-attr]  # every command has one
-    places = [option for option in options if option.default is REQUIRED]
-    usage = " ".join(option.name.upper() + (" ..." if option.is_list else "") for option in places)
-    rows = [(option.name.upper(), option.help) for option in places]
-    rows += [(f"--{option.name} {metavar(option)}".rstrip(), with_default(option)) for option in options[len(places) :]]
-    return "\n\n".join(
-        [f"usage: stepgrad {command} {usage} [--OPTION VALUE ...]".replace("  ", " "), text, table(rows)]
+def help_page(usage: str, text: str, groups: Mapping[str, Iterable[tuple[str, str]]], closing: str = "") -> str:
+    """A page of titled groups, each of names and their meanings, as wide as the terminal (at most 110)."""
+    page = HelpPage(
+        usage=f"stepgrad {usage}",
+        description=text,
+        epilog=closing,
+        add_help=False,
+        formatter_class=lambda prog: RawDescriptionHelpFormatter(
+            prog, 2, 30, min(shutil.get_terminal_size().columns, 110)
+        ),
     )
+    for title, rows in groups.items():
+        group = page.add_argument_group(title)
+        for number, (name, meaning) in enumerate(rows):  # as places, which are shown just as they are called
+            group.add_argument(f"{title} {number}", metavar=name, help=meaning.replace("%", "%%"))
+    return page.format_help()
 
 
-def metavar(option: Option) -> str:
-    """What stands for the value in a help page."""
-    if option.is_flag:
-        return "true|false" if option.default else ""
-    return "|".join(option.choices) or re.sub(r".*\.", "", option.name).upper() + (" ..." if option.is_list else "")
-
-
-def with_default(option: Option) -> str:
-    """The help of an option and, unless it is nothing, its default."""
+def row_of(option: Option) -> tuple[str, str]:
+    """An option in a help page: its name with what stands for its value, its meaning with its default."""
     default = option.default
-    if default is None or default is False or default == ():
-        return option.help
-    return f"{option.help} [{str(default).lower() if default is True else default}]"
+    if default in (REQUIRED, None, False, ()):
+        return name_of(option), option.help
+    return name_of(option), f"{option.help} [{shown(default)}]"
 
 
-def table(rows: Sequence[tuple[str, str]], indent: int = 2, column: int = 30) -> str:
-    """Names on the left, their meaning on the right, as wide as the terminal (at most 110)."""
-    width = min(shutil.get_terminal_size().columns, 110)
-    lines: list[str] = []
-    for name, text in rows:
-        wrapped = textwrap.wrap(text, max(width - column, 20)) or [""]
-        left = " " * indent + name
-        if len(left) > column - 2:  # the name has a line of its own
-            lines.append(left)
-            left = ""
-        lines += [f"{left:<{column}}{wrapped[0]}".rstrip(), *(" " * column + line for line in wrapped[1:])]
-    return "\n".join(lines)
+def name_of(option: Option) -> str:
+    value = option.name.rpartition(".")[2].upper() + (" ..." if option.is_list else "")
+    if option.default is REQUIRED:
+        return value
+    if option.is_flag:
+        value = "true|false" if option.default else ""
+    return f"--{option.name} {'|'.join(option.choices) or value}".rstrip()
+
+
+def shown(value: Any) -> str:
+    """A value as yaml has it.
+
+    >>> shown(None), shown(True), shown(0.5)
+    ('null', 'true', '0.5')
+    """
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -49,13 +49,13 @@ def propose(
         data: A VOC folder, a COCO json file or folder, or `shapes`.
         split: The split to search; by default every annotated image.
         out: The folder of the windows; by default `proposals/NAME-MODE`.
-        mode: Selective search's `fast`, or `quality` with thrice the windows and time.
-        min_side: Leave out windows narrower or lower than this many pixels.
-        workers: Processes to search with; by default one a core.
-        overwrite: Make all windows again.
-        source: Take the windows from this .npz or .mat file instead of searching, or `built-in` for those of shapes.
-        images: COCO files: the folder of the images, if it is not in a usual place.
-        images_outside: COCO files: let file names lead out of the data's folder.
+        mode: The mode of selective search: `fast`, or `quality`, which takes thrice the time for thrice the windows.
+        min_side: Least width and height of a window in pixels; smaller ones are left out.
+        workers: Number of processes to search with; by default one per core.
+        overwrite: Whether to make all windows again.
+        source: The .npz or .mat file to take the windows from instead of searching, or `built-in` for those of shapes.
+        images: The folder of the images of a COCO file, if it is not in a usual place.
+        images_outside: Whether file names in a COCO file may lead out of the folder of the data.
 
     Returns:
         0; 1 if some images could not be searched; 130 after Ctrl-C.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from io import TextIOWrapper
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -37,10 +35,3 @@ class Terminal(Console):
 
 def _visible_lines(text: str) -> str:
     return "\n".join(visible(line) for line in text.split("\n"))
-
-
-def write_what_it_can() -> None:
-    """Characters that the terminal's encoding lacks become escapes such as `\\xf6` instead of an error."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from stepgrad.cli.configs import config_options, config_text, presets, read_config
-from stepgrad.cli.lists import sort_words
-from stepgrad.cli.options import Option, metavar, table, typed, wants_help, with_default
-from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.cli.options import Option, help_page, parse, row_of, shown, wants_help
+from stepgrad.cli.terminal import Terminal
+from stepgrad.cli.terminal import shown as printable
 from stepgrad.errors import ConfigError
 from stepgrad.names import as_text, file_name
 
@@ -26,14 +26,19 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 OWN_OPTIONS = [
-    Option("config", str, None, "A preset or a yaml file; keys it leaves out keep their defaults. May be repeated."),
-    Option("out", str, None, "The folder of the run. By default the first free runs/NAME-1, runs/NAME-2, ..."),
-    Option("resume", str, None, "Go on with the run in this folder, by its own config."),
-    Option("step", int, None, "With --resume: from this checkpoint rather than the last."),
     Option(
-        "batch_images", int, None, "Short for --map.images: images of a minibatch of the mAP phase, which have one mAP."
+        "config",
+        list[str] | None,
+        None,
+        "Presets or yaml files, of which later ones win; keys they leave out keep their defaults.",
     ),
-    Option("chunk_images", int, None, "Short for --map.chunk_images: of them, in memory at a time."),
+    Option(
+        "out", str, None, "The folder of the run; by default the first of runs/NAME-1, runs/NAME-2, ... that is free."
+    ),
+    Option("resume", str, None, "The folder of a stopped run to go on with, by its own config."),
+    Option("step", int, None, "The step of the checkpoint to go on from with --resume, rather than the last."),
+    Option("batch_images", int, None, "Short for --map.images: the number of images per minibatch of the mAP phase."),
+    Option("chunk_images", int, None, "Short for --map.chunk_images: the number of those images in memory at a time."),
     Option("print_config", bool, False, "Print the config that would be used, as commented yaml, and stop."),
 ]
 
@@ -47,23 +52,14 @@ EXAMPLES = [
 def train(arguments: Sequence[str]) -> int:
     """Run the command; the words are those after `stepgrad train`."""
     if wants_help(arguments):
-        print(help_page())
+        print(train_help())
         return 0
-    options = [*OWN_OPTIONS, *config_options()]
-    words = sort_words(
-        arguments,
-        [option.name for option in options],
-        [option.name for option in options if option.is_list],
-        [option.name for option in options if option.is_flag],
-    )
-    if words.rest:
-        raise ConfigError(f"{words.rest[0]}: belongs to no option. See `stepgrad train --help`.")
-    values = typed(words, options)
+    values = parse([*OWN_OPTIONS, *config_options()], arguments, "train")
     if "resume" in values:
         return _resume(values)
     if "step" in values:
         raise ConfigError("step: goes with --resume RUN; the length of a run is --nll.steps and --map.steps.")
-    sources = [value for name, value in words.options if name == "config"]
+    sources = values.get("config", [])
     config = read_config(sources, _keys(values))
     if values.get("print_config"):
         print(config_text(config))
@@ -109,7 +105,7 @@ def _watch(work: Any, opening: str) -> int:
     began = time.monotonic()
     first = os.environ.get("LOCAL_RANK", "0") == "0"
     console = Terminal(quiet=not first)  # of several processes, one speaks
-    console.print(shown(opening), soft_wrap=True)
+    console.print(printable(opening), soft_wrap=True)
     from stepgrad.cli.progress import RichProgress  # these take seconds to import
     from stepgrad.train import engine
 
@@ -117,7 +113,7 @@ def _watch(work: Any, opening: str) -> int:
         with RichProgress(console) as progress:
             result = work(engine, progress)
     except engine.RunInterrupted as stop:
-        console.print(shown(stop), style="yellow", soft_wrap=True)
+        console.print(printable(stop), style="yellow", soft_wrap=True)
         return INTERRUPTED
     _print_result(console, result, time.monotonic() - began)
     return 0
@@ -129,9 +125,9 @@ def _print_result(console: Console, result: RunResult, seconds: float) -> None:
         console.print(f"[bold green]mAP {maps}[/] at step {result.best_step}, the best of {result.step} steps")
     console.print(f"time      {describe_times(seconds, result.seconds)}", soft_wrap=True)
     if result.report is not None:
-        console.print(f"report    {shown(result.report)}", soft_wrap=True)
-    console.print(f"evaluate  stepgrad evaluate --run {shown(result.folder)}", soft_wrap=True)
-    console.print(f"detect    stepgrad detect --run {shown(result.folder)} photo.jpg", soft_wrap=True)
+        console.print(f"report    {printable(result.report)}", soft_wrap=True)
+    console.print(f"evaluate  stepgrad evaluate --run {printable(result.folder)}", soft_wrap=True)
+    console.print(f"detect    stepgrad detect --run {printable(result.folder)} photo.jpg", soft_wrap=True)
 
 
 def describe_times(whole: float, parts: Mapping[str, float]) -> str:
@@ -148,53 +144,47 @@ def describe_times(whole: float, parts: Mapping[str, float]) -> str:
     return f"{clock(whole)} in all: {', '.join(listed)}" if shown else f"{clock(whole)} in all"
 
 
-def help_page() -> str:
+def train_help() -> str:
     """Examples first, then presets, then the options section by section."""
     examples = "\n".join(f"  {line}\n      {what}" for line, what in EXAMPLES)
     options = config_options()
-    parts = [
-        "usage: stepgrad train [--config PRESET|FILE] [--out FOLDER] [--KEY VALUE ...]",
-        "Train a detector for the metric it is judged by.",
-        f"examples:\n{examples}",
-        "presets:\n" + table(list(presets().items()), column=16),
-        "options:\n" + table([_row(option) for option in OWN_OPTIONS]),
-        "what to train for:\n" + table([_row(option) for option in options if "." not in option.name]),
-    ]
-    for section, title in _SECTIONS.items():
-        rows = [_row(option) for option in options if option.name.startswith(f"{section}.")]
-        parts.append(f"{title}\n{table(rows)}")
-    parts.insert(-2, _phases(options))
-    parts.append(
-        "A yaml file has the same keys: `stepgrad train --config shapes --print_config > mine.yaml` makes one. With "
-        "`extends: voc07` (a preset, a file beside it, or a list) it need only hold what differs."
-    )
-    return "\n\n".join(parts)
+    sections = {
+        title: _phases(options)
+        if section == "nll"
+        else [row_of(option) for option in options if _section(option) == section]
+        for section, title in _SECTIONS.items()
+    }
+    return help_page(
+        "train [--config PRESET|FILE] [--out FOLDER] [--KEY VALUE ...]",
+        f"Train a detector for the metric it is judged by.\n\nexamples:\n{examples}",
+        {"presets": presets().items(), "options": map(row_of, OWN_OPTIONS), **sections},
+        "A yaml file has the same keys: `stepgrad train --config shapes --print_config > mine.yaml` makes one.\n"
+        "With `extends: voc07` (a preset, a file beside it, or a list) it need only hold what differs.",
+    ).rstrip()
 
 
 _SECTIONS = {
-    "data": "data: images, objects and windows",
-    "model": "model: the detector",
-    "map_loss": "map_loss: the options of the mAP loss",
-    "run": "run: how it goes about it",
+    "": "what to train for",
+    "data": "data (images, objects and windows)",
+    "model": "model (the detector)",
+    "nll": "nll and map (the cross-entropy phase and the mAP phase)",
+    "map_loss": "map_loss (the options of the mAP loss)",
+    "run": "run (how the run goes about it)",
 }
 
 
-def _row(option: Option) -> tuple[str, str]:
-    return f"--{option.name} {metavar(option)}".rstrip(), with_default(option)
+def _section(option: Option) -> str:
+    return option.name.rpartition(".")[0]
 
 
-def _phases(options: Sequence[Option]) -> str:
+def _phases(options: Sequence[Option]) -> list[tuple[str, str]]:
     """Both phases have the same keys, shown once with both defaults."""
-    maps = {option.name.removeprefix("map."): option for option in options if option.name.startswith("map.")}
-    nlls = {option.name.removeprefix("nll."): option for option in options if option.name.startswith("nll.")}
+    of_map = {option.name: option.default for option in options if _section(option) == "map"}
     rows = []
-    for name, option in nlls.items():
-        defaults = f"[{_shown(option.default)}]"
-        if maps[name].default != option.default:
-            defaults = f"[nll {_shown(option.default)}, map {_shown(maps[name].default)}]"
-        rows.append((f"--nll.{name}, --map.{name}", f"{option.help} {defaults}"))
-    return "nll and map: the cross-entropy phase and the mAP phase\n" + table(rows)
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    for option in options:
+        if _section(option) == "nll":
+            twin = option.name.replace("nll.", "map.")
+            differ = f"nll {shown(option.default)}, map {shown(of_map[twin])}"
+            defaults = shown(option.default) if option.default == of_map[twin] else differ
+            rows.append((f"--{option.name}, --{twin}", f"{option.help} [{defaults}]"))
+    return rows

@@ -1,5 +1,9 @@
 """Images, objects and windows: VOC and COCO files, the built-in `shapes`, proposals, and the doctor of them all."""
 
+from stepgrad.extras import need
+
+need("PIL", purpose="stepgrad.data")
+
 from stepgrad.data.base import DetectionDataset, ImageId, Target, make_target
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.load import load_dataset
@@ -20,7 +24,7 @@ from stepgrad.data.proposals import (
 )
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.data.voc import VOC_CLASSES, VOCDataset
-from stepgrad.data.voc_xml import continuous_from_devkit, devkit_from_continuous
+from stepgrad.pixels import continuous_from_devkit, devkit_from_continuous
 
 __all__ = [
     "VOC_CLASSES",

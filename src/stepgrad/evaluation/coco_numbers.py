@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.errors import ConfigError, MissingDependencyError, one_of
+from stepgrad.errors import ConfigError, one_of
 from stepgrad.evaluation.giants import LARGEST_OF_COCO, warn_of_giants
 from stepgrad.evaluation.judge import ranked_by_class
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table, shown
+from stepgrad.extras import need
 from stepgrad.metric.boxes import areas_of, overlap_table
 
 AREAS = {
@@ -155,12 +156,9 @@ def _mean(values: Any) -> float:
 
 
 def _evaluation(evidence: Evidence) -> Any:
-    try:
-        from faster_coco_eval import COCO, COCOeval_faster
-    except ImportError as error:
-        raise MissingDependencyError(
-            'COCO\'s twelve numbers need faster-coco-eval: pip install "stepgrad[detector]"'
-        ) from error
+    need("faster_coco_eval", purpose="COCO's twelve numbers")
+    from faster_coco_eval import COCO, COCOeval_faster
+
     truth, found = COCO(_ground_truth(evidence)), COCO()
     found.dataset = {**truth.dataset, "annotations": _detections(evidence)}
     found.createIndex()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepgrad.errors import ConfigError, MissingDependencyError
+from stepgrad.errors import ConfigError
 from stepgrad.evaluation.tables import shown
+from stepgrad.extras import need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,13 +29,15 @@ def plot_curves(
     classes: Sequence[str | int] | None = None,
 ) -> Figure:
     """A small panel a class: the curve, and the interpolated curve whose mean is AP."""
-    figure_class = _figure_class()
+    need("matplotlib.figure", purpose="plots")
+    from matplotlib.figure import Figure
+
     rows = [result.of_class(name) for name in classes] if classes is not None else list(result.classes)
     if not rows:
         raise ConfigError("Expected at least one class to plot but got none.")
     columns = min(len(rows), 5)
     lines = -(-len(rows) // columns)
-    figure = figure_class(figsize=(1.2 + 2.1 * columns, 1.1 + 2.1 * lines), layout="constrained")
+    figure = Figure(figsize=(1.2 + 2.1 * columns, 1.1 + 2.1 * lines), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
     threshold = threshold or result.protocol.match_thresholds[0]
     for panel, row in zip(panels.flat, rows, strict=False):
@@ -81,11 +84,3 @@ def save(figure: Figure, path: Path) -> None:
     content = BytesIO()
     figure.savefig(content, format=kind, dpi=150)
     write_whole(path, content.getvalue())
-
-
-def _figure_class() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("Plots need matplotlib: pip install matplotlib") from error
-    return Figure

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset, xyxy_from_xywh
 from stepgrad.data.problems import brief
-from stepgrad.data.voc_xml import continuous_from_devkit, devkit_from_continuous
 from stepgrad.errors import DataError, suggest
 from stepgrad.evaluation.records import LARGEST_AREA, Detections
 from stepgrad.evaluation.swapped_format import warn_of_corners
 from stepgrad.names import file_name, name_in, name_of
+from stepgrad.pixels import continuous_from_devkit, devkit_from_continuous
 
 
 @dataclass(frozen=True)

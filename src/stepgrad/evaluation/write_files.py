@@ -6,12 +6,15 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stepgrad.data.base import ImageId
-from stepgrad.data.voc_xml import devkit_from_continuous
 from stepgrad.evaluation.records import Entry, detections_of
 from stepgrad.files import WriteError, explain, folder_beside, write_whole
 from stepgrad.names import file_name, file_names, word
+from stepgrad.pixels import devkit_from_continuous
+
+if TYPE_CHECKING:
+    from stepgrad.data.base import ImageId
 
 
 def write_coco_results(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from stepgrad.errors import (
     ConfigError,
     InputError,
-    MissingDependencyError,
     one_of,
     positive_number,
     suggest,
@@ -127,14 +125,6 @@ def check_options(
 def _arguments(*functions: Callable[..., Any]) -> set[str]:
     given = (argument for function in functions for argument in signature(function).parameters.values())
     return {argument.name for argument in given if argument.kind is not Parameter.VAR_KEYWORD}
-
-
-def require(package: str, extra: str) -> Any:
-    """The imported package; without it, an error that says which extra brings it."""
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise MissingDependencyError(f'{package} is needed here: pip install "stepgrad[{extra}]"') from error
 
 
 def check_switch_at(switch_at: int | None) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepgrad.errors import MissingDependencyError
+from stepgrad.extras import need
 from stepgrad.integrations._switch import check_switch_at, find_switch
 
-try:
-    from transformers.trainer_callback import TrainerCallback
-except ImportError as error:
-    raise MissingDependencyError(
-        'The Trainer of transformers is needed here: pip install "stepgrad[transformers]"'
-    ) from error
+need("transformers.trainer_callback", purpose="stepgrad.integrations.hf_trainer")
+
+from transformers.trainer_callback import TrainerCallback
 
 if TYPE_CHECKING:
     from torch import nn

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stepgrad.errors import MissingDependencyError
+from stepgrad.extras import need
 from stepgrad.integrations._switch import check_switch_at, find_switch
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def _callback_classes() -> tuple[type, ...]:
     except ImportError:
         pass
     if not found:
-        raise MissingDependencyError('Lightning is needed here: pip install "stepgrad[lightning]"')
+        need("lightning.pytorch.callbacks", purpose="stepgrad.integrations.lightning")
+        import_module("lightning.pytorch.callbacks")  # there but broken: its own error says how
     return tuple(found)
 
 

@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepgrad.errors import MissingDependencyError
 from stepgrad.evaluation import ClassResult, EvaluationResult, Evaluator, Evidence
 from stepgrad.evaluation.records import Entry
+from stepgrad.extras import need
 from stepgrad.metric.protocol import Protocol, get_protocol
 
-try:
-    from torchmetrics import Metric
-except ImportError as error:
-    raise MissingDependencyError('torchmetrics is needed here: pip install "stepgrad[torchmetrics]"') from error
+need("torchmetrics", purpose="stepgrad.integrations.torchmetrics")
+
+from torchmetrics import Metric
 
 __all__ = ["MAPMetric"]
 

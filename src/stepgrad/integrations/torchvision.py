@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import nn
+
+from stepgrad.extras import need
+
+need("torchvision", purpose="stepgrad.integrations.torchvision")
+
 from torchvision.models.detection import FCOS, RetinaNet
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
 from torchvision.models.detection.roi_heads import RoIHeads

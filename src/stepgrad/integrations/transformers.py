@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, suggest
+from stepgrad.extras import need
 from stepgrad.integrations._labels import check_int64
-from stepgrad.integrations._switch import NAME, MapLossSwitch, check_options, make_loss, require
+from stepgrad.integrations._switch import NAME, MapLossSwitch, check_options, make_loss
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
@@ -91,7 +92,7 @@ def train_for_map(
     >>> model.map_loss_switch.metrics["objects"]
     1
     """
-    require("transformers", extra="transformers")
+    need("transformers", purpose="stepgrad.integrations.transformers")
     family = _family_of(model)
     config: Any = model.config
     check_options(options, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)

@@ -1,5 +1,9 @@
 """What a run came to, on one page, and boxes drawn on pictures."""
 
+from stepgrad.extras import need
+
+need("jinja2", "matplotlib", "PIL", purpose="stepgrad.report")
+
 from stepgrad.report.content import ComparisonRow
 from stepgrad.report.draw import colour_of, draw_detections, draw_verdicts
 from stepgrad.report.write import write_report

@@ -64,9 +64,9 @@ def draw_detections(
     Args:
         image: any mode; the copy is RGB.
         boxes: (M, 4) x1 y1 x2 y2, continuous pixels; what lies outside the picture is cut.
-        texts: one a box; "" for none.
-        colours: one a box, or one for all.
-        styles: "solid", "dashed" or "dotted", one a box or one for all.
+        texts: one per box; "" for none.
+        colours: one per box, or one for all.
+        styles: "solid", "dashed" or "dotted", one per box or one for all.
         line_width: in pixels; None chooses by the size of the picture.
 
     >>> drawn = draw_detections(Image.new("RGB", (64, 64)), [[8, 8, 40, 50]], ["cat 0.93"], "#00ff00")
@@ -125,7 +125,7 @@ def _checked(boxes: ArrayLike) -> NDArray[np.float64]:
 
 
 def _each(name: str, given: Sequence[str] | str, count: int) -> list[str]:
-    """One value a box."""
+    """One value per box."""
     values = [given] * count if isinstance(given, str) else list(given)
     if len(values) != count:
         raise InputError(f"Expected {name} for {count} boxes but got {len(values)}.")

@@ -90,7 +90,7 @@ def _standalone(svg: Element) -> Element:
 
 
 def curve_panels(numbers: Numbers, protocol: str) -> list[Element]:
-    """A panel a class."""
+    """A panel per class."""
     return [
         curve_panel(curve, row["name"], "no objects" if row["objects"] == 0 else "none found")
         for row, curve in zip(numbers["classes"], numbers["curves"][protocol]["classes"], strict=True)

@@ -26,29 +26,29 @@ class DataConfig:
     """A VOC folder, a COCO json file or folder, or `shapes`, the built-in set."""
     train: str | None = "train"
     """The split to train on, or a part of it such as `train[:1000]`; None for a single COCO file. Where `path` holds
-    several VOC folders: `VOC2007/trainval`; and several together: `VOC2007/trainval+VOC2012/trainval`."""
+    several VOC folders, write `VOC2007/trainval`, or `VOC2007/trainval+VOC2012/trainval` for two of them together."""
     val: str | None = "val"
     """The split to validate on."""
     val_path: str | None = None
-    """Where the validation split lies, if not in `path`."""
+    """The folder or file of the validation split, if it is not in `path`."""
     windows: str | None = None
-    """Windows of both splits: a folder of `stepgrad propose` (or one above it, named as the VOC folder: `VOC2007`), an
-    .npz or a .mat file. None: the built-in windows of
-    shapes; for other data they are searched for once and kept in `proposals/`."""
+    """The windows of both splits: a folder written by `stepgrad propose` (or a folder of such folders, each with the name
+    of its VOC folder, such as `VOC2007`), an .npz or a .mat file. None: the built-in windows of shapes; other data is
+    searched once, and its windows are kept in `proposals/`."""
     val_windows: str | None = None
-    """Windows of the validation split, if they lie elsewhere."""
+    """The windows of the validation split, if they are not in `windows`."""
     train_images: int | None = None
-    """Use only the first so many training images."""
+    """Number of training images to use, from the first on; None: all."""
     val_images: int | None = None
-    """Use only the first so many validation images."""
+    """Number of validation images to use, from the first on; None: all."""
     max_windows: int | None = 2000
-    """Use at most so many windows of an image: the first, or a fixed random choice where they come in no order."""
+    """Largest number of windows to use per image: the first ones, or a fixed random choice where they have no order."""
     class_names: tuple[str, ...] | None = None
-    """VOC folders: the classes in the order of the labels; None: VOC's twenty."""
+    """The classes of a VOC folder, in the order of the labels; None: VOC's twenty."""
     flip: bool = True
-    """Train on mirror images as well."""
+    """Whether to train on mirror images as well."""
     images_outside: bool = False
-    """COCO files: let file names lead out of the data's folder."""
+    """Whether file names in a COCO file may lead out of the folder of the data."""
 
 
 @dataclass(frozen=True)
@@ -56,27 +56,29 @@ class ModelConfig:
     """The detector."""
 
     backbone: str = "alexnet"
-    """alexnet, vgg16, `tiny` (trains from nothing in a minute), or another torchvision classifier by name."""
+    """The network below the head: `alexnet`, `vgg16`, `tiny` (which trains from nothing in a minute), or the name of another
+    classifier of torchvision."""
     weights: str | None = "imagenet"
-    """`imagenet` (torchvision's, downloaded), a .safetensors or .pt file (whole network or convolutions only), the folder
-    of a run (its best weights) or one of its checkpoints, or None: random."""
+    """The weights to start from: `imagenet` (torchvision's, downloaded), a .safetensors or .pt file (of the whole network or
+    of its convolutions), the folder of a run (its best weights), or one of its checkpoints. None: random weights."""
     score: Literal["raw", "logprob"] | None = None
-    """What is ranked: last activations (raw) or log-probabilities with a background column. None: raw if the run has no
-    cross-entropy phase."""
+    """The score that windows are ranked by: the last activations (`raw`), or log-probabilities with a column for the
+    background (`logprob`). None: `raw` if the run has no cross-entropy phase, else `logprob`."""
     hidden: int = 4096
-    """Units of fc6 and fc7."""
+    """Number of units of each of the layers fc6 and fc7."""
     dropout: float = 0.5
-    """After fc6 and fc7."""
+    """Share of the units of fc6 and fc7 that dropout switches off in training."""
     freeze: Literal["original", "trunk", "none"] = "original"
-    """Layers that do not train: those of the original, all convolutions (their features are then cached), or none."""
+    """The layers that do not train: those that the original Fast R-CNN froze (`original`), all convolutions (`trunk`; their
+    features are then kept on disk), or none of them (`none`)."""
     shortest_side: int | None = 600
-    """Images are scaled to this shortest side; None: as they are."""
+    """Length in pixels to which the shortest side of each image is scaled; None: images stay as they are."""
     longest_side: int | None = 1000
-    """But no longer than this."""
+    """Length in pixels that the longest side of a scaled image may have at most; None: any."""
     nms_threshold: float = 0.3
-    """IoU above which a window suppresses another, in training and in use."""
+    """The IoU above which a window suppresses another one, in training and in detection."""
     candidates: int | None = 100
-    """When detecting, windows of a class and image that enter NMS; None: all."""
+    """Largest number of windows per class and image that enter NMS in detection; None: all."""
 
 
 @dataclass(frozen=True)
@@ -84,38 +86,38 @@ class PhaseConfig:
     """A stretch of training: what a minibatch is, and how a step is taken."""
 
     steps: int = 40_000
-    """Minibatches."""
+    """Number of minibatches of the phase."""
     images: int = 2
-    """Images in a minibatch, over all processes; one loss is taken over all of them."""
+    """Number of images per minibatch, over all processes; one loss is taken over all of them."""
     chunk_images: int | None = None
-    """Run so many of them through the network at a time: the same gradient at the memory of a chunk, for a second forward
-    pass. None: all at once."""
+    """Number of images of a minibatch that go through the network at a time: the gradient is the same, it takes the memory
+    of these few, and costs a second forward pass. None: all at once."""
     windows: int | None = 64
-    """Windows of each image; None: all."""
+    """Number of windows per image; None: all."""
     foreground: float | None = 0.25
-    """Largest share of windows on objects (IoU >= 0.5); None: drawn without looking."""
+    """Largest share of the windows of an image that lie on objects (IoU >= 0.5); None: windows are drawn whatever they show."""
     background_overlap: float = 0.1
-    """Least IoU with an object of the other windows; 0: any."""
+    """Least IoU with an object that the other windows must have; 0: none."""
     ground_truth: bool = True
-    """The objects' own boxes count as windows."""
+    """Whether the boxes of the objects themselves count as windows."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    """SGD with momentum, or AdamW."""
+    """The optimiser: SGD with momentum (`sgd`), or AdamW (`adamw`)."""
     lr: float = 1e-3
-    """Learning rate; biases take twice it, and no decay."""
+    """The learning rate of weights; biases have twice that, and no weight decay."""
     momentum: float = 0.9
-    """Of SGD."""
+    """Momentum of SGD."""
     caffe_momentum: bool = False
-    """Keep the learning rate inside the velocity, as Caffe does: differs after each drop."""
+    """Whether SGD keeps the learning rate inside its velocity, as Caffe does; this differs after each drop of the rate."""
     weight_decay: float = 5e-4
-    """Of weights, not of biases."""
+    """Weight decay of the weights; biases have none."""
     drop_every: int | None = 30_000
-    """Multiply the learning rate by `drop_factor` every so many steps of the phase; None: never."""
+    """Number of steps after which the learning rate is multiplied by `drop_factor`, again and again; None: never."""
     drop_factor: float = 0.1
-    """By how much."""
+    """The factor by which the learning rate is multiplied at each drop."""
     warmup: int = 0
-    """Steps over which the learning rate rises to its value."""
+    """Number of steps over which the learning rate rises from near zero to its value at the start of the phase."""
     max_gradient_norm: float | None = None
-    """Scale longer gradients of all weights together down to this norm."""
+    """Largest norm of the gradient of all weights together; a longer one is scaled down to it. None: any."""
 
 
 @dataclass(frozen=True)
@@ -123,29 +125,32 @@ class MAPLossConfig:
     """The options of `stepgrad.MAPLoss`; protocol and NMS threshold come from the run and the model."""
 
     estimator: Literal["radius", "mee", "sde"] = "radius"
-    """How steps become a gradient."""
+    """The estimator that turns steps of mAP into a gradient: `radius` (the difference over a fixed distance), `mee`
+    (mean envelope) or `sde` (symmetric difference)."""
     radius: float = 3.0
-    """Of the radius estimator, in units of score."""
+    """Radius of the radius estimator, in units of the score."""
     through_nms: Literal["exact", "paper", "none"] = "exact"
-    """What reaches suppressed windows."""
+    """The gradient of windows that NMS suppresses: their own (`exact`), the approximation of the paper (`paper`), or zero
+    (`none`)."""
     log: bool = True
-    """Follow -log(mAP + eps)."""
+    """Whether the loss is -log(mAP + eps), rather than 1 - mAP."""
     eps: float = 0.01
-    """What keeps the logarithm finite."""
+    """The number that is added to mAP inside the logarithm, to keep it finite."""
     l4: float | None = None
-    """Weight of the score regulariser."""
+    """Weight of the fourth power of the scores in the loss, which keeps them small; None: no such term."""
     clip: float | None = None
-    """Bound on each element of the gradient."""
+    """Largest absolute value of each element of the gradient; None: any."""
     min_step: float = 0.1
-    """Least distance to a step."""
+    """Least distance to a step that counts, where a score has a step on one side only."""
     balance: Literal["none", "class", "class+scale"] = "class"
-    """Make the pushes up and down of each class sum to zero."""
+    """What is taken out of the gradient: whatever shifts all scores of a class, so that pushes up and down sum to zero
+    (`class`), also what only stretches them (`class+scale`), or nothing, as in the paper (`none`)."""
     absent_classes: Literal["zero", "skip"] = "zero"
-    """Classes without objects in the minibatch."""
+    """How classes without objects in the minibatch count: as an AP of zero (`zero`), or not at all (`skip`)."""
     nll_weight: float = 0.0
-    """Add so much of the cross-entropy of the same windows (needs log-probabilities)."""
+    """Weight of the cross-entropy of the same windows in the loss; other than 0, it needs `model.score: logprob`."""
     memory_images: int = 0
-    """Rank the windows of so many images of earlier minibatches along with each new one, as constants; 0: none."""
+    """Number of images of earlier minibatches whose windows are ranked along with those of each new one, as constants."""
 
 
 @dataclass(frozen=True)
@@ -153,27 +158,27 @@ class RunConfig:
     """How the run goes about it."""
 
     seed: int = 3
-    """Of weights, order, windows and dropout; 3 is the original's."""
+    """Seed of the random weights, the order of images, the choice of windows and dropout; the original has 3."""
     eval_every: int | None = None
-    """Steps between validations; None: ten over the run."""
+    """Number of steps between validations; None: a tenth of the run."""
     save_every: int | None = None
-    """Steps between checkpoints; None: at each validation."""
+    """Number of steps between checkpoints; None: one at each validation."""
     keep: int = 2
-    """Checkpoints to keep, besides the best and the last of each phase."""
+    """Number of checkpoints to keep, besides the best one and the last one of each phase."""
     log_every: int = 10
-    """Steps between lines of the log."""
+    """Number of steps between lines of the log."""
     report: bool = True
-    """Write report.html at the end."""
+    """Whether to write report.html at the end."""
     accelerator: str = "auto"
-    """cpu, cuda, mps or auto."""
+    """The kind of device to train on: `cpu`, `cuda`, `mps`, or `auto` for the best there is."""
     devices: int = 1
-    """Processes, one a device."""
+    """Number of devices to train on, with one process per device."""
     precision: Literal["32-true", "16-mixed", "bf16-mixed"] = "32-true"
-    """Of the arithmetic."""
+    """Precision of the arithmetic: single (`32-true`), or mixed with a half precision."""
     timeout: float = 300.0
-    """Seconds that processes wait for each other before they give up."""
+    """Number of seconds that processes wait for each other before they give up."""
     feature_cache: str | None = None
-    """Folder for the features of a frozen trunk; None: inside the run folder."""
+    """The folder where features of a frozen trunk are kept; None: a folder inside that of the run."""
 
 
 def _map_phase() -> PhaseConfig:
@@ -187,11 +192,12 @@ class TrainConfig:
     """A whole training run."""
 
     loss: LossName = "nll-then-map"
-    """nll: cross-entropy, the Fast R-CNN baseline. map: mAP after NMS. nll-then-map: one, then the other."""
+    """The loss to train with: cross-entropy, as in Fast R-CNN (`nll`), mAP after NMS (`map`), or one and then the other
+    (`nll-then-map`)."""
     protocol: str = "voc12"
-    """The metric trained for, and by which the best checkpoint is chosen: voc07, voc12, coco."""
+    """The protocol of the mAP to train for, by which the best checkpoint is chosen too: voc07, voc12 or coco."""
     also_report: tuple[str, ...] = ()
-    """Further protocols to report."""
+    """Further protocols by which to report mAP."""
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     nll: PhaseConfig = field(default_factory=PhaseConfig)

@@ -1,43 +1,31 @@
 """Tensors on disk as safetensors, with a digest of every byte: a file is whole and undamaged, or it is refused.
 
-Layout: the length of the header, the header (JSON: metadata, then dtype, shape and place of each tensor), the bytes of
-the tensors. The digest is the sha256 of the whole file, taken with zeros in the place of the digest itself; it is the
-first of the metadata and therefore always at the same place. Any safetensors reader can read the file.
+The digest is the sha256 of the whole file, taken with zeros in the place of the digest itself; it is the first of the
+metadata and therefore always at the same place. Any safetensors reader can read the file, and the library's reads it here.
+Writing is ours: the library copies all tensors first, twice over, and puts metadata in random order.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from stepgrad.errors import DataError, InputError
 from stepgrad.files import literal, remove_leftovers, writing_whole
 
 _OPENING = b'{"__metadata__":{"digest":"'
-_DIGEST_AT = 8 + len(_OPENING)
 _NO_DIGEST = b"0" * 64
+_DIGEST = slice(8 + len(_OPENING), 8 + len(_OPENING) + len(_NO_DIGEST))
 _ALIGNMENT = 64  # tensors start where torch would put them itself
-_LONGEST_HEADER = 100_000_000  # of the safetensors format
-_CODES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_LONGEST_HEADER = 100_000_000  # that the library reads
 
 
 def save_weights(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -47,10 +35,7 @@ def save_weights(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
 
 
 def load_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and texts of a file of `save_weights`, or a DataError that says what is wrong with it.
-
-    The tensors are views of one block of memory; clone those that should outlive the others.
-    """
+    """The tensors and texts of a file of `save_weights`, or a DataError that says what is wrong with it."""
     try:
         return read_tensors(Path(path))
     except DataError as error:
@@ -59,14 +44,32 @@ def load_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """As `load_weights`, for callers that know a better way out."""
-    content = _read(path)
-    trouble = _trouble(content)
-    if trouble:
-        raise DataError(f"{path}: {trouble}")
     try:
-        return _parse(content)
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or type(error).__name__})") from error
+    if len(content) >= _DIGEST.stop and content[8 : _DIGEST.start] != _OPENING:
+        raise DataError(f"{path}: is not a file of stepgrad, or its beginning is damaged")
+    if content[_DIGEST] != _digest_of(memoryview(content)):
+        raise DataError(f"{path}: is cut short or damaged: its {len(content)} bytes do not match their digest")
+    try:
+        tensors, metadata = load(content), _header_of(content)["__metadata__"]
+        del metadata["digest"]
+        return tensors, metadata
     except Exception as error:  # the digest is right, so somebody wrote it so; what is wrong may be anything
         raise DataError(f"{path}: was not written by stepgrad: its header makes no sense ({error!r})") from error
+
+
+def _digest_of(content: memoryview) -> bytes:
+    digest = hashlib.sha256(content[: _DIGEST.start])
+    digest.update(_NO_DIGEST)
+    digest.update(content[_DIGEST.stop :])
+    return digest.hexdigest().encode()
+
+
+def _header_of(content: bytes) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return header
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], durable: bool = True) -> None:
@@ -80,7 +83,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             data = bytes_of(tensors[name])
             digest.update(data)
             handle.write(data)
-        handle.seek(_DIGEST_AT)
+        handle.seek(_DIGEST.start)
         handle.write(digest.hexdigest().encode())
 
 
@@ -103,75 +106,24 @@ def _places(names: list[str], tensors: Mapping[str, Tensor]) -> Iterator[tuple[s
     end = 0
     for name in names:
         tensor = tensors[name]
-        if tensor.dtype not in _CODES:
-            raise InputError(f"Expected {name} to be one of {sorted(_DTYPES)} but got {tensor.dtype}.")
+        try:
+            code = _code_of(tensor.dtype)
+        except KeyError:
+            raise InputError(f"Expected {name} to be of a type that safetensors has but got {tensor.dtype}.") from None
         start, end = end, end + tensor.numel() * tensor.element_size()
-        yield name, {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        yield name, {"dtype": code, "shape": list(tensor.shape), "data_offsets": [start, end]}
+
+
+@cache
+def _code_of(dtype: torch.dtype) -> str:
+    """What the format calls a type, from the library; KeyError for one it has not.
+
+    >>> _code_of(torch.float32)
+    'F32'
+    """
+    code: str = _header_of(save({"tensor": torch.empty(0, dtype=dtype)}))["tensor"]["dtype"]
+    return code
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
-def _read(path: Path) -> Tensor:
-    """The bytes of a file, in memory that torch aligned."""
-    try:
-        with open(path, "rb") as handle:
-            content = torch.empty(os.fstat(handle.fileno()).st_size, dtype=torch.uint8)
-            count = handle.readinto(content.numpy().data)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or type(error).__name__})") from error
-    return content[:count]
-
-
-def _trouble(content: Tensor) -> str | None:
-    """What is wrong with the bytes of a file, or None."""
-    data = content.numpy().data
-    end = _DIGEST_AT + len(_NO_DIGEST)
-    if len(data) < end:
-        return f"is cut short, or not a file of stepgrad: it has {len(data)} bytes"
-    if data[8:_DIGEST_AT] != _OPENING:
-        return "is not a file of stepgrad, or its beginning is damaged"
-    digest = hashlib.sha256(data[:_DIGEST_AT])
-    digest.update(_NO_DIGEST)
-    digest.update(data[end:])
-    if digest.hexdigest().encode() == data[_DIGEST_AT:end]:
-        return None
-    expected = _expected_size(content)
-    if expected is not None and expected > len(data):
-        return f"is cut short: {len(data)} bytes of {expected}"
-    return "is damaged: its content does not match its digest"
-
-
-def _expected_size(content: Tensor) -> int | None:
-    """How long the header says the file is; None if the header cannot be read."""
-    start = _data_start(content)
-    if start > len(content):
-        return start if start <= 8 + _LONGEST_HEADER else None
-    try:
-        header = json.loads(content[8:start].numpy().tobytes())
-        del header["__metadata__"]
-        return max((start + int(place["data_offsets"][1]) for place in header.values()), default=start)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
-        return None
-
-
-def _data_start(content: Tensor) -> int:
-    return 8 + int.from_bytes(content[:8].numpy().tobytes(), "little")
-
-
-def _parse(content: Tensor) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of bytes that have been checked."""
-    start = _data_start(content)
-    header = json.loads(content[8:start].numpy().tobytes())
-    metadata = header.pop("__metadata__")
-    del metadata["digest"]
-    if not all(isinstance(text, str) for text in metadata.values()):
-        raise ValueError("metadata other than text")
-    data = content[start:]
-    return {name: _tensor(data, place) for name, place in header.items()}, metadata
-
-
-def _tensor(data: Tensor, place: Mapping[str, Any]) -> Tensor:
-    start, end = place["data_offsets"]
-    return data[start:end].view(_DTYPES[place["dtype"]]).view(place["shape"])

@@ -9,8 +9,9 @@ import numpy as np
 
 from stepgrad.data.proposals.npz import IDS, NUMBERS, WHOLE_NUMBERS, read_arrays
 from stepgrad.data.proposals.windows import PackedProposals
-from stepgrad.data.voc_xml import continuous_from_devkit
-from stepgrad.errors import DataError, MissingDependencyError
+from stepgrad.errors import DataError
+from stepgrad.extras import need
+from stepgrad.pixels import continuous_from_devkit
 
 
 def import_npz(path: str | Path) -> PackedProposals:
@@ -53,10 +54,9 @@ def import_mat(path: str | Path) -> PackedProposals:
 
 
 def _load_mat(path: Path) -> dict[str, Any]:
-    try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise MissingDependencyError('Reading .mat files needs SciPy: pip install "stepgrad[detector]"') from error
+    need("scipy.io", purpose="reading .mat files")
+    from scipy.io import loadmat
+
     try:
         content: dict[str, Any] = loadmat(path)
     except FileNotFoundError:

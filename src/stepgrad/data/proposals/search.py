@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from stepgrad.errors import ConfigError, MissingDependencyError, one_of
+from stepgrad.errors import ConfigError, one_of
+from stepgrad.extras import need
 
 Mode = Literal["fast", "quality"]
 
@@ -66,13 +67,12 @@ def tidy_windows(xywh: NDArray[Any], min_side: int) -> NDArray[np.int32]:
 
 
 def _segmentation() -> Any:
-    try:
-        from cv2.ximgproc import segmentation
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Selective search needs OpenCV with its extra modules (opencv-contrib-python-headless; plain opencv-python "
-            'lacks them and must be uninstalled first): pip install "stepgrad[detector]"'
-        ) from error
+    need(
+        "cv2.ximgproc",
+        purpose="selective search (plain opencv-python lacks the module, and must be uninstalled first)",
+    )
+    from cv2.ximgproc import segmentation
+
     return segmentation
 
 

@@ -1,0 +1,60 @@
+"""Packages that only a part of stepgrad needs, and the line that installs them.
+
+`pip install stepgrad` brings torch, numpy and numba, which the losses, metrics, layers and the evaluator run on. Whatever else
+a part needs comes with an extra; the part asks here first, so that a missing package is named along with its extra.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from stepgrad.errors import MissingDependencyError
+
+EXTRAS = {
+    "train": {
+        "torchvision": "torchvision",
+        "PIL": "pillow",
+        "rich": "rich",
+        "jsonargparse": "jsonargparse",
+        "docstring_parser": "docstring-parser",
+        "yaml": "pyyaml",
+        "lightning_fabric": "lightning-fabric",
+        "safetensors": "safetensors",
+        "tensorboard": "tensorboard",
+        "jinja2": "jinja2",
+        "matplotlib": "matplotlib",
+    },
+    "detector": {
+        "cv2": "opencv-contrib-python-headless",
+        "faster_coco_eval": "faster-coco-eval",
+        "scipy": "scipy",
+    },
+    "transformers": {"transformers": "transformers"},
+    "lightning": {"lightning": "lightning"},
+    "torchmetrics": {"torchmetrics": "torchmetrics"},
+}
+"""Of each extra, the packages as they are imported, and as pip knows them."""
+
+
+def need(*modules: str, purpose: str) -> None:
+    """Raise MissingDependencyError unless all these modules are installed. Nothing but parents of submodules is imported.
+
+    Args:
+        modules: names as an import has them: `PIL`, `cv2.ximgproc`.
+        purpose: what they are needed for, as the end of a sentence.
+    """
+    absent = [module.partition(".")[0] for module in modules if not _is_there(module)]
+    if not absent:
+        return
+    extra = next(name for name, packages in EXTRAS.items() if absent[0] in packages)
+    names = ", ".join(EXTRAS[extra].get(package, package) for package in absent)
+    raise MissingDependencyError(f'{names}: not installed but needed for {purpose}: pip install "stepgrad[{extra}]"')
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # the package of a submodule is missing, or broken
+        return False
+    except ValueError:  # imported already, by a loader that keeps no spec
+        return True

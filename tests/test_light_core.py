@@ -1,0 +1,133 @@
+"""`pip install stepgrad` brings torch, numpy and numba: the core runs on these alone, and the rest says what to install."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from stepgrad.extras import EXTRAS
+
+ROOT = Path(__file__).parents[1]
+CORE = [
+    *("errors", "extras", "files", "names", "pixels", "plain_tensors", "reference", "evaluation", "evaluation.plots"),
+    *("evaluation.write_files", "metric.mean_ap", "steps.nearest", "losses.map_loss", "losses.ranking.losses"),
+    *("losses.baselines", "layers", "integrations.transformers", "cli"),
+]
+PARTS = {"data": "pillow", "detector": "torchvision", "train": "lightning-fabric", "report": "jinja2"}
+BLOCK = f"""
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted(set().union(*EXTRAS.values()))}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Block())
+"""
+USE = """
+import warnings
+warnings.simplefilter("error")
+import torch
+import stepgrad as sg
+from stepgrad.losses import baselines
+
+for name in sg.__all__:
+    getattr(sg, name)
+from stepgrad import *
+
+boxes = [torch.tensor([[0.0, 0, 10, 10], [1.0, 0, 11, 10], [20.0, 0, 30, 10]])]
+targets = [{"boxes": torch.tensor([[0.0, 0, 10, 10]]), "labels": torch.tensor([0])}]
+scores = [torch.tensor([[-1.6], [-2.3], [-0.1]], requires_grad=True)]
+sg.MAPLoss(1)(scores, boxes, targets).backward()
+assert scores[0].grad.count_nonzero()
+baselines.SmoothAPLoss(1)(scores, boxes, targets).backward()
+assert float(sg.mean_average_precision(scores, boxes, targets).map) == 0.5
+assert sg.map_steps(scores, boxes, targets).value.tolist() == [0.5]
+found = [{"boxes": boxes[0], "scores": torch.tensor([0.9, 0.2, 0.1]), "labels": torch.zeros(3, dtype=torch.int64)}]
+evaluator = sg.Evaluator(1, "voc12")
+evaluator.update(found, targets)
+assert evaluator.compute().map == 1.0
+
+relevance = torch.tensor([0.0, 1.0, 0.0])
+for loss_fn in (sg.APLoss(), sg.AUCLoss(), sg.MRRLoss(), sg.NDCGLoss(k=2), sg.PrecisionAtKLoss(k=1), sg.RecallAtKLoss(k=1)):
+    ranked = torch.tensor([3.0, 2.0, 1.0], requires_grad=True)
+    loss_fn(ranked, relevance).backward()
+    assert ranked.grad.count_nonzero(), loss_fn
+for layer in (sg.Sign(), sg.Round(), sg.ArgmaxOneHot(), sg.TopKMask(1), sg.Ranks()):
+    layer(torch.tensor([0.3, 1.2], requires_grad=True)).sum().backward()
+print("done")
+"""
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", BLOCK + code], capture_output=True, text=True)
+
+
+def test_the_core_works_without_any_extra() -> None:
+    imports = "".join(f"import stepgrad.{name}\n" for name in CORE)
+    done = run(imports + USE)
+    assert done.stdout == "done\n", done.stderr
+
+
+@pytest.mark.parametrize(("part", "package"), PARTS.items())
+def test_a_part_of_an_extra_names_the_package_and_the_line_to_type(part: str, package: str) -> None:
+    code = (
+        "from stepgrad.errors import StepgradError\n"
+        f"try:\n    import stepgrad.{part}\n"
+        "except StepgradError as error:\n    print(isinstance(error, ImportError), error)"
+    )
+    done = run(code)
+    assert re.match(rf"True .*\b{package}\b.* stepgrad\.{part}: ", done.stdout), done.stdout + done.stderr
+    assert done.stdout.endswith('pip install "stepgrad[train]"\n')
+
+
+@pytest.mark.parametrize(
+    ("code", "package", "extra"),
+    [
+        ("import stepgrad as sg; sg.FastRCNN", "torchvision", "train"),
+        ("import stepgrad.integrations.torchvision", "torchvision", "train"),
+        ("import stepgrad as sg; sg.Evaluator(1).compute().plot()", "matplotlib", "train"),
+        ("import stepgrad as sg; sg.Evaluator(1).coco_numbers()", "faster-coco-eval", "detector"),
+        ("import stepgrad.integrations.torchmetrics", "torchmetrics", "torchmetrics"),
+        ("import stepgrad.integrations.hf_trainer", "transformers", "transformers"),
+    ],
+)
+def test_what_needs_more_than_the_core_says_so(code: str, package: str, extra: str) -> None:
+    last = run(code).stderr.splitlines()[-1]
+    assert "MissingDependencyError" in last
+    assert package in last
+    assert last.endswith(f'pip install "stepgrad[{extra}]"')
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["demo"]])
+def test_without_the_extra_the_command_says_in_one_line_what_to_type(words: list[str]) -> None:
+    done = run(f"sys.argv[1:] = {words}\nfrom stepgrad.cli import run\nrun()")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert re.fullmatch(r'stepgrad: .*jsonargparse.*: pip install "stepgrad\[train\]"\n', done.stderr)
+
+
+def test_only_torch_numpy_and_numba_are_installed_with_the_core() -> None:
+    (listed,) = re.findall(r"^dependencies = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S)
+    assert re.findall(r'^  "([\w-]+)', listed, re.M) == ["torch", "numpy", "numba"]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_packages_named_for_an_extra_are_those_it_installs(extra: str) -> None:
+    text = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1]
+    (listed,) = re.findall(rf"^{extra} = \[(.*?)\]\n(?=\w|\n)", text, re.M | re.S)
+    installed = re.findall(r'"([\w-]+)(?:\[\w+\])?>=', listed)
+    assert set(EXTRAS[extra].values()) <= set(installed)
+    if extra == "train":
+        assert set(EXTRAS[extra].values()) == set(installed)
+
+
+def test_packages_have_the_names_that_pip_knows() -> None:
+    known = packages_distributions()
+    for packages in EXTRAS.values():
+        for module, name in packages.items():
+            if module in known:
+                assert name in [found.lower().replace("_", "-") for found in known[module]], module
