@@ -27,7 +27,9 @@ class Sums(NamedTuple):
 
 @kernel
 def _sums(gradient: NDArray[np.float64]) -> tuple[int, float, float]:
-    nonzero, up, down = 0, 0.0, 0.0
+    nonzero = 0
+    up = 0.0
+    down = 0.0
     for g in gradient:
         nonzero += g != 0.0
         if g > 0.0:

@@ -94,7 +94,9 @@ def _overlaps_added(slot: int, cascade: Cascade, rows: Rows) -> bool:
 @kernel
 def _has_stopper(slot: int, cascade: Cascade, view: ClassView) -> bool:
     """Whether a kept, higher window that is not gone overlaps this one."""
-    rows, kept, position = view.rows, view.kept, view.position
+    rows = view.rows
+    kept = view.kept
+    position = view.position
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):
         word = rows.words[entry]
         alive = rows.bits[entry] & kept.kept[word] & ~cascade.gone[word]
@@ -108,7 +110,9 @@ def _has_stopper(slot: int, cascade: Cascade, view: ClassView) -> bool:
 @kernel
 def _free(slot: int, cascade: Cascade, view: ClassView, limit: int) -> None:
     """Kept window `slot` is gone: put the windows it was the last to stop on the heap."""
-    rows, kept, position = view.rows, view.kept, view.position
+    rows = view.rows
+    kept = view.kept
+    position = view.position
     cascade.removed[cascade.counts[REMOVED]] = slot
     cascade.counts[REMOVED] += 1
     cascade.gone[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
@@ -138,7 +142,9 @@ def _free(slot: int, cascade: Cascade, view: ClassView, limit: int) -> None:
 @kernel
 def _settle(cascade: Cascade, view: ClassView, limit: int) -> None:
     """Decide the freed windows by decreasing score."""
-    rows, kept, position = view.rows, view.kept, view.position
+    rows = view.rows
+    kept = view.kept
+    position = view.position
     while cascade.counts[WAITING] > 0:
         slot = view.order[_pop(cascade)]
         # It lost every stopper it had; only a window that this replay added, all of them higher, can still stop it.
@@ -192,7 +198,9 @@ def without(slot: int, cascade: Cascade, view: ClassView, limit: int) -> None:
 @kernel
 def on_top(slot: int, cascade: Cascade, view: ClassView, limit: int) -> None:
     """Replay NMS with suppressed window `slot` ranked above its suppressor; `slot` itself is not listed as added."""
-    rows, kept, position = view.rows, view.kept, view.position
+    rows = view.rows
+    kept = view.kept
+    position = view.position
     clear(cascade, rows)
     # The window on top stops all its neighbours for good: none of them may be freed by what follows.
     cascade.barred[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)

@@ -84,7 +84,7 @@ def rank_list(order: NDArray[np.int32], roles: NDArray[np.int8], cumulative: NDA
 @kernel
 def ranked_sum(ranked: Ranked) -> float:
     """sum_k count_k p_k of the list as it stands, correctly rounded: AP is this over the protocol's norm."""
-    hi, lo, largest = 0.0, 0.0, 0.0
+    hi = lo = largest = 0.0
     for k in range(ranked.T, 0, -1):
         largest = max(largest, k / ranked.rank[k])
         hi, lo = add_multiple(hi, lo, ranked.cumulative[k] - ranked.cumulative[k - 1], largest)
@@ -126,9 +126,13 @@ def put_edit(edits: Edits, key: int, tp: int, fp: int) -> None:
         return
     at = edits.size[0]
     while at > 0 and edits.key[at - 1] > key:
-        edits.key[at], edits.tp[at], edits.fp[at] = edits.key[at - 1], edits.tp[at - 1], edits.fp[at - 1]
+        edits.key[at] = edits.key[at - 1]
+        edits.tp[at] = edits.tp[at - 1]
+        edits.fp[at] = edits.fp[at - 1]
         at -= 1
-    edits.key[at], edits.tp[at], edits.fp[at] = key, tp, fp
+    edits.key[at] = key
+    edits.tp[at] = tp
+    edits.fp[at] = fp
     edits.size[0] += 1
 
 
@@ -138,7 +142,9 @@ def take_edit(edits: Edits, key: int) -> None:
     kept = 0
     for e in range(edits.size[0]):
         if edits.key[e] != key:
-            edits.key[kept], edits.tp[kept], edits.fp[kept] = edits.key[e], edits.tp[e], edits.fp[e]
+            edits.key[kept] = edits.key[e]
+            edits.tp[kept] = edits.tp[e]
+            edits.fp[kept] = edits.fp[e]
             kept += 1
     edits.size[0] = kept
 
@@ -148,14 +154,22 @@ def _table(ranked: Ranked, lift: Lift, a: int, c: int) -> int:
     """The table for precisions (l + a) / (r_l + c), made on first use; -1 if there is no room."""
     if abs(a) > _MAX_TP_SHIFT or abs(c) > _MAX_SHIFT:
         return -1
+    # For one shift, read from the end of the list, the envelope is the record so far of the precisions. So each true
+    # positive points to the nearest higher one of a larger precision, and holds the sum of the walk along those pointers
+    # to the top; pointers twice, four times, ... as far make any walk logarithmic.
     table = lift.table_of[a + _MAX_TP_SHIFT, c + _MAX_SHIFT]
     if table >= 0 or lift.used[0] == len(lift.precision):
         return table
     table = lift.used[0]
     lift.used[0] += 1
     lift.table_of[a + _MAX_TP_SHIFT, c + _MAX_SHIFT] = table
-    precision, jump, high, low = lift.precision[table], lift.jump[table], lift.high[table], lift.low[table]
-    precision[0], high[0], low[0] = np.inf, 0.0, 0.0
+    precision = lift.precision[table]
+    jump = lift.jump[table]
+    high = lift.high[table]
+    low = lift.low[table]
+    precision[0] = np.inf
+    high[0] = 0.0
+    low[0] = 0.0
     jump[:, 0] = 0
     P = len(ranked.cumulative) - 1
     for k in range(1, ranked.T + 1):
@@ -193,6 +207,7 @@ def _segment_by_table(
     for level in range(len(jump) - 1, -1, -1):
         if jump[level, end] >= first:
             end = jump[level, end]
+    # The walk from `top` to `end` is the difference of two walks to the top; the last link reaches to the segment's start.
     hi, lo = add(hi, lo, lift.high[table, top])
     hi, lo = add(hi, lo, lift.low[table, top])
     hi, lo = add(hi, lo, -lift.high[table, end])
@@ -226,19 +241,21 @@ def _segment(
 @kernel
 def edited_sum(ranked: Ranked, lift: Lift, edits: Edits) -> tuple[float, float]:
     """sum_k count_k p_k of the list after the edits, as an exact pair."""
+    # How far the true positives below all edits are shifted: `a` places among true positives, `c` among detections.
     a = c = 0
     for e in range(edits.size[0]):
         a += edits.tp[e]
         c += edits.tp[e] + edits.fp[e]
-    hi, lo, largest = 0.0, 0.0, 0.0
+    hi = lo = largest = 0.0
     last = ranked.T
+    # From the end of the list to its top, as the envelope grows from there: the stretch below an edit, then the edit.
     for e in range(edits.size[0] - 1, -1, -1):
         above = ranked.tp_above[edits.key[e] >> 1]
-        first = above + 1 + (edits.tp[e] < 0)
+        first = above + 1 + (edits.tp[e] < 0)  # a true positive that leaves is not part of the stretch below it
         hi, lo, largest = _segment(ranked, lift, first, last, a, c, hi, lo, largest)
         a -= edits.tp[e]
         c -= edits.tp[e] + edits.fp[e]
-        if edits.tp[e] > 0:
+        if edits.tp[e] > 0:  # a new true positive has its own precision at its own place
             k = above + a + 1
             largest = max(largest, k / (ranked.counted_above[edits.key[e] >> 1] + c + 1))
             hi, lo = add_multiple(hi, lo, ranked.cumulative[k] - ranked.cumulative[k - 1], largest)

@@ -73,20 +73,32 @@ def _room(marks: Marks) -> Records:
 def _fill_tail(records: Records, ranks: Ints, start: int) -> None:
     """p_k and its sums to the end; `ranks` are the positions of the list's relevant documents, from `start` on."""
     T = len(ranks)
-    largest, hi, lo = 0.0, 0.0, 0.0
-    records.best[T + 1], records.tail_high[T + 1], records.tail_low[T + 1] = largest, hi, lo
+    largest = hi = lo = 0.0
+    records.best[T + 1] = largest
+    records.tail_high[T + 1] = hi
+    records.tail_low[T + 1] = lo
     for k in range(T, 0, -1):
         largest = max(largest, k / (ranks[k - 1] - start + 1))
         hi, lo = add(hi, lo, largest)
-        records.best[k], records.tail_high[k], records.tail_low[k] = largest, hi, lo
+        records.best[k] = largest
+        records.tail_high[k] = hi
+        records.tail_low[k] = lo
 
 
 @kernel
 def _fill_walks(records: Records, row: int, ranks: Ints, start: int) -> None:
-    precision, larger, skip, depth = records.precision[row], records.larger[row], records.skip[row], records.depth[row]
+    precision = records.precision[row]
+    larger = records.larger[row]
+    skip = records.skip[row]
+    depth = records.depth[row]
     high, low = records.high[row], records.low[row]
     a, c = _SHIFTS[row]
-    precision[0], larger[0], skip[0], depth[0], high[0], low[0] = np.inf, 0, 0, 0, 0.0, 0.0
+    precision[0] = np.inf
+    larger[0] = 0
+    skip[0] = 0
+    depth[0] = 0
+    high[0] = 0.0
+    low[0] = 0.0
     for k in range(1, len(ranks) + 1):
         rank = ranks[k - 1] - start + 1 + c
         precision[k] = (k + a) / rank if rank > 0 else 0.0  # the first of a list is never passed from above
@@ -149,7 +161,9 @@ def _add_head(records: Records, last: int, hi: float, lo: float, largest: float)
 def _risen(records: Records, above: int, target: int, relevant: int, rank: int) -> tuple[float, float]:
     """The sum after a document with `above` relevant ones above it rises to where it has `target`, at `rank`."""
     tail = above + 1 + relevant
-    hi, lo, largest = records.tail_high[tail], records.tail_low[tail], records.best[tail]
+    hi = records.tail_high[tail]
+    lo = records.tail_low[tail]
+    largest = records.best[tail]
     row = _RELEVANT_RISES if relevant else _OTHER_RISES
     hi, lo, largest = _add_stretch(records, row, target + 1, above, hi, lo, largest)
     if relevant:
@@ -161,7 +175,9 @@ def _risen(records: Records, above: int, target: int, relevant: int, rank: int) 
 @kernel
 def _sunk(records: Records, above: int, target: int, relevant: int, rank: int) -> tuple[float, float]:
     """The sum after a document sinks to where `target` relevant ones, itself included, are not below it, at `rank`."""
-    hi, lo, largest = records.tail_high[target + 1], records.tail_low[target + 1], records.best[target + 1]
+    hi = records.tail_high[target + 1]
+    lo = records.tail_low[target + 1]
+    largest = records.best[target + 1]
     if relevant:
         largest = max(largest, target / rank)
         hi, lo = add(hi, lo, largest)
@@ -172,16 +188,18 @@ def _sunk(records: Records, above: int, target: int, relevant: int, rank: int) -
 
 @kernel
 def _changes_of_list(
-    records: Records, above: Ints, found: int, start: int, end: int, target: Ints, change: Floats
+    records: Records, above: Ints, relevant_before: int, start: int, end: int, target: Ints, change: Floats
 ) -> None:
     """`found` relevant documents come before the list."""
     present_high, present_low = records.tail_high[1], records.tail_low[1]
-    seen_from, seen_to, seen = NONE, NONE, 0.0  # other documents that pass the same relevant ones share an answer
+    seen_from = NONE  # other documents that pass the same relevant ones share an answer
+    seen_to = NONE
+    seen = 0.0
     for p in range(start, end):
         t = target[p]
         relevant = above[p + 1] - above[p]
-        u = above[p] - found
-        v = above[t + (t > p)] - found
+        u = above[p] - relevant_before
+        v = above[t + (t > p)] - relevant_before
         if t == p or (not relevant and u == v):
             continue
         if not relevant and u == seen_from and v == seen_to:
@@ -193,7 +211,9 @@ def _changes_of_list(
             hi, lo = _sunk(records, u, v, relevant, t - start + 1)
         change[p] = (hi - present_high) + (lo - present_low)
         if not relevant:
-            seen_from, seen_to, seen = u, v, change[p]
+            seen_from = u
+            seen_to = v
+            seen = change[p]
 
 
 @kernel
@@ -215,14 +235,14 @@ def changes(marks: Marks, target: Ints) -> Floats:
     rises, sinks = _ways(target)
     for q in range(len(marks.start) - 1):
         start, end = marks.start[q], marks.start[q + 1]
-        found = marks.above[start]
-        ranks = marks.at[found : marks.above[end]]
+        relevant_before = marks.above[start]
+        ranks = marks.at[relevant_before : marks.above[end]]
         if len(ranks):
             _fill_tail(records, ranks, start)
             _fill_walks(records, _STAY, ranks, start)
             for row in range(_OTHER_RISES if rises else _OTHER_SINKS, len(_SHIFTS) if sinks else _OTHER_SINKS):
                 _fill_walks(records, row, ranks, start)
-            _changes_of_list(records, marks.above, found, start, end, target, change)
+            _changes_of_list(records, marks.above, relevant_before, start, end, target, change)
     keep_alive(room)
     return change
 
@@ -230,19 +250,21 @@ def changes(marks: Marks, target: Ints) -> Floats:
 @kernel
 def sums(marks: Marks) -> Floats:
     """p_1 + ... + p_T of every list."""
-    found = np.zeros(len(marks.start) - 1)
+    by_list = np.zeros(len(marks.start) - 1)
     records = _room(marks)
-    for q in range(len(found)):
+    for q in range(len(by_list)):
         start, end = marks.start[q], marks.start[q + 1]
         _fill_tail(records, marks.at[marks.above[start] : marks.above[end]], start)
-        found[q] = records.tail_high[1]
-    return found
+        by_list[q] = records.tail_high[1]
+    return by_list
 
 
 @kernel
 def _passed_above(best: Floats, start: int, end: int, above: Ints, T: int, up: Ints) -> None:
     """Others step at the nearest strict record above, relevant ones where their precision would be a record."""
-    u, record, gain = 0, NONE, NONE
+    u = 0
+    record = NONE
+    gain = NONE
     for p in range(start, end):
         rank = p - start + 1
         if above[p + 1] > above[p]:
@@ -259,7 +281,9 @@ def _passed_above(best: Floats, start: int, end: int, above: Ints, T: int, up: I
 @kernel
 def _passed_below(best: Floats, start: int, end: int, above: Ints, T: int, down: Ints) -> None:
     """Others step where they lift a relevant one to a record, relevant ones just behind the nearest strict record."""
-    k, lifted, behind = T, NONE, NONE
+    k = T
+    lifted = NONE
+    behind = NONE
     for p in range(end - 1, start - 1, -1):
         rank = p - start + 1
         if above[p + 1] > above[p]:

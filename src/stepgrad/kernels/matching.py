@@ -82,14 +82,15 @@ def candidates_of(pairs: Pairs, objects: Objects, rule: Rule, slots: int, images
 
 @kernel
 def _best_free(
-    slot: int, pairs: Pairs, objects: Objects, found: Candidates, rule: Rule, taken: NDArray[np.int32], stamp: int
+    slot: int, pairs: Pairs, objects: Objects, candidates: Candidates, rule: Rule, taken: NDArray[np.int32], stamp: int
 ) -> int:
     """The free object of the largest IoU (the later of equals); an ignored one only if no countable one is free."""
     choice, largest = -1, -1.0
-    for k in range(found.first[slot], found.last[slot]):
+    for k in range(candidates.first[slot], candidates.last[slot]):
         target = pairs.object[k]
         if not reaches(pairs.iou[k], rule) or (taken[target] == stamp and not objects.ignored[target]):
             continue
+        # COCO: once a countable object is at hand, ignored ones are not looked at; the later of equal overlaps wins.
         if choice >= 0 and objects.ignored[choice] != objects.ignored[target]:
             better = objects.ignored[choice]
         else:
@@ -101,14 +102,14 @@ def _best_free(
 
 @kernel
 def role_of(
-    slot: int, pairs: Pairs, objects: Objects, found: Candidates, rule: Rule, taken: NDArray[np.int32], stamp: int
+    slot: int, pairs: Pairs, objects: Objects, candidates: Candidates, rule: Rule, taken: NDArray[np.int32], stamp: int
 ) -> int:
     """The role of the next detection of an image, marking the object it takes with `stamp`."""
-    if found.best[slot] < 0:
+    if candidates.best[slot] < 0:
         return FALSE_POSITIVE
-    target = found.best[slot]
+    target = candidates.best[slot]
     if rule.rule == BEST_FREE:
-        target = _best_free(slot, pairs, objects, found, rule, taken, stamp)
+        target = _best_free(slot, pairs, objects, candidates, rule, taken, stamp)
         if target < 0:
             return FALSE_POSITIVE
     if objects.ignored[target]:
@@ -126,7 +127,7 @@ def match_all(
     image_of_word: NDArray[np.int32],
     pairs: Pairs,
     objects: Objects,
-    found: Candidates,
+    candidates: Candidates,
     rule: Rule,
     max_detections: int,
 ) -> NDArray[np.int8]:
@@ -136,8 +137,8 @@ def match_all(
     """
     roles = np.full(64 * len(kept), ABSENT, dtype=np.int8)
     taken = np.zeros(len(objects.image), dtype=np.int32)
-    seen = np.zeros(len(found.several), dtype=np.int32)
-    best = found.best
+    seen = np.zeros(len(candidates.several), dtype=np.int32)
+    best = candidates.best
     for slot in order:
         word = slot >> 6
         if not kept[word] & (np.uint64(1) << np.uint64(slot & 63)):
@@ -148,7 +149,7 @@ def match_all(
         elif best[slot] < 0:
             roles[slot] = FALSE_POSITIVE
         else:
-            roles[slot] = role_of(slot, pairs, objects, found, rule, taken, 1)
+            roles[slot] = role_of(slot, pairs, objects, candidates, rule, taken, 1)
     return roles
 
 
@@ -173,12 +174,14 @@ def overlap_pairs(
     cannot be wider than target / lowest, which bounds its left edge. A crowd's IoU divides by the window's area (COCO).
     Empty `areas`, and a negative `target_area`, stand for the areas that follow from the corners.
     """
-    tw = target[2] - target[0] + pixel_offset
-    th = target[3] - target[1] + pixel_offset
-    own = target_area if target_area >= 0.0 else tw * th
+    target_width = target[2] - target[0] + pixel_offset
+    target_height = target[3] - target[1] + pixel_offset
+    object_area = target_area if target_area >= 0.0 else target_width * target_height
     low, high = start, stop
+    # IoU >= lowest means that the window is at most target / lowest wide, so its left edge is not far. The factor and the
+    # offset leave room for rounding; a crowd divides by the window's own area, so nothing follows for its windows.
     if len(by_left) > 0 and not crowd and lowest > 0.0:
-        low = _first_not_left_of(boxes, start, stop, target[0] - tw / lowest * 1.000001 - 2.0 * pixel_offset)
+        low = _first_not_left_of(boxes, start, stop, target[0] - target_width / lowest * 1.000001 - 2.0 * pixel_offset)
         high = _first_not_left_of(boxes, start, stop, target[2] + pixel_offset * 1.000001)
     written = 0
     for i in range(low, high):
@@ -191,7 +194,7 @@ def overlap_pairs(
             area = areas[i]
         else:
             area = (boxes[i, 2] - boxes[i, 0] + pixel_offset) * (boxes[i, 3] - boxes[i, 1] + pixel_offset)
-        iou = inter / (area if crowd else area + own - inter)
+        iou = inter / (area if crowd else area + object_area - inter)
         if iou >= lowest:
             out_window[written] = by_left[i] if len(by_left) > 0 else i
             out_iou[written] = iou
@@ -227,7 +230,7 @@ def all_pairs(
     """Windows, objects (numbered as given) and IoUs of at least `lowest`."""
     capacity, filled = 1024, 0
     windows = np.empty(capacity, dtype=np.int32)
-    found = np.empty(capacity, dtype=np.int32)
+    object_of = np.empty(capacity, dtype=np.int32)
     iou = np.empty(capacity)
     for g in range(len(object_boxes)):
         start, stop = offsets[object_images[g]], offsets[object_images[g] + 1]
@@ -235,8 +238,8 @@ def all_pairs(
             capacity = max(2 * capacity, filled + stop - start)
             windows, old_windows = np.empty(capacity, dtype=np.int32), windows
             windows[:filled] = old_windows[:filled]
-            found, old_found = np.empty(capacity, dtype=np.int32), found
-            found[:filled] = old_found[:filled]
+            object_of, old_object_of = np.empty(capacity, dtype=np.int32), object_of
+            object_of[:filled] = old_object_of[:filled]
             iou, old_iou = np.empty(capacity), iou
             iou[:filled] = old_iou[:filled]
         target_area = object_areas[g] if len(object_areas) > 0 else -1.0
@@ -254,6 +257,6 @@ def all_pairs(
             windows[filled:],
             iou[filled:],
         )
-        found[filled : filled + written] = g
+        object_of[filled : filled + written] = g
         filled += written
-    return windows[:filled].copy(), found[:filled].copy(), iou[:filled].copy()
+    return windows[:filled].copy(), object_of[:filled].copy(), iou[:filled].copy()

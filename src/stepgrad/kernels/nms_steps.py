@@ -84,7 +84,9 @@ def _first_change(scene: Scene, role: int, near: int, far: int, hi: float, lo: f
     far_hi, far_lo = sum_with(scene, role, far)
     if far_hi == hi and far_lo == lo:
         return NONE, hi
-    same, changed, value = near, far, far_hi
+    same = near
+    changed = far
+    value = far_hi
     while True:
         low, high = min(same, changed), max(same, changed)
         middle = int(scene.ties.start[(low + high) // 2])
@@ -253,7 +255,9 @@ def nearest_steps(scene: Scene, through: int) -> StepSums:
     tp = true_positive_steps(scene.ranked, scene.lift, scene.edits, env, scene.ties)
     out = StepSums(np.full(slots, np.inf), np.full(slots, hi), np.full(slots, -np.inf), np.full(slots, hi), hi)
     exact = through == THROUGH_EXACT
-    roles, best, tp_above = scene.roles, scene.candidates.best, scene.ranked.tp_above
+    roles = scene.roles
+    best = scene.candidates.best
+    tp_above = scene.ranked.tp_above
     for slot in range(slots):  # image after image, so that what is looked up stays near
         if roles[slot] == ABSENT:
             continue
@@ -281,6 +285,6 @@ def nearest_steps(scene: Scene, through: int) -> StepSums:
 def steps_of_class(view: ClassView, rule: Rule, through: int) -> StepSums:
     """`nearest_steps` of one class at one threshold."""
     owned = build_scene(view, rule)
-    found = nearest_steps(by_reference(owned), through)
+    steps = nearest_steps(by_reference(owned), through)
     keep_alive(owned)
-    return found
+    return steps

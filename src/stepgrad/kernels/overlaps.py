@@ -39,7 +39,10 @@ class Rows(NamedTuple):
 def _spatial_key(boxes: NDArray[np.float64], start: int, stop: int) -> NDArray[np.float64]:
     """Vertical stripes from left to right, inside a stripe from top to bottom (neighbouring stripes in turn)."""
     n = stop - start
-    left, right, top, bottom = np.inf, -np.inf, np.inf, -np.inf
+    left = np.inf
+    right = -np.inf
+    top = np.inf
+    bottom = -np.inf
     for i in range(start, stop):
         x = 0.5 * boxes[i, 0] + 0.5 * boxes[i, 2]
         y = 0.5 * boxes[i, 1] + 0.5 * boxes[i, 3]
@@ -97,7 +100,10 @@ def _block_bounds(
     columns = np.empty((5, 64 * (word1 - word0)))
     bounds = np.empty((word1 - word0, 4))
     for block in range(word1 - word0):
-        x1, y1, x2, y2 = np.inf, np.inf, -np.inf, -np.inf
+        x1 = np.inf
+        y1 = np.inf
+        x2 = -np.inf
+        y2 = -np.inf
         for i in range(64 * block, 64 * block + 64):
             window = window_of[64 * word0 + i]
             if window < 0:
@@ -120,7 +126,11 @@ def _row_word(columns: NDArray[np.float64], row: int, block: int, threshold: flo
     Division is slow, so inter > threshold * union decides, for 64 slots in one go (`excess` is room for them), and the
     quotient itself only where the two are within a rounding of each other.
     """
-    x1, y1, x2, y2, area = columns[0, row], columns[1, row], columns[2, row], columns[3, row], columns[4, row]
+    x1 = columns[0, row]
+    y1 = columns[1, row]
+    x2 = columns[2, row]
+    y2 = columns[3, row]
+    area = columns[4, row]
     base = 64 * block
     lefts, tops = columns[0, base : base + 64], columns[1, base : base + 64]
     rights, bottoms = columns[2, base : base + 64], columns[3, base : base + 64]
@@ -137,20 +147,20 @@ def _row_word(columns: NDArray[np.float64], row: int, block: int, threshold: flo
         height = height if height > 0.0 else 0.0
         inter = width * height
         excess[j] = inter - lenient * (area + areas[j] - inter)
-    found = np.uint64(0)
+    hits = np.uint64(0)
     for j in range(64):
-        found |= np.uint64(excess[j] > 0.0) << np.uint64(j)
+        hits |= np.uint64(excess[j] > 0.0) << np.uint64(j)
     if row >> 6 == block:
-        found &= ~(np.uint64(1) << np.uint64(row & 63))
-    left_to_check = found
+        hits &= ~(np.uint64(1) << np.uint64(row & 63))
+    left_to_check = hits
     while left_to_check:
         j = lowest_bit(left_to_check)
         left_to_check &= left_to_check - np.uint64(1)
         if excess[j] <= 4.0 * _MARGIN * (area + areas[j]):
             inter = (min(rights[j], x2) - max(lefts[j], x1)) * (min(bottoms[j], y2) - max(tops[j], y1))
             if not inter / (area + areas[j] - inter) > threshold:
-                found &= ~(np.uint64(1) << np.uint64(j))
-    return found
+                hits &= ~(np.uint64(1) << np.uint64(j))
+    return hits
 
 
 @kernel
@@ -167,7 +177,8 @@ def image_rows(
     excess = np.empty(64)
     filled = 0
     for block in range(blocks):
-        candidates = 0
+        # Blocks whose bounding boxes do not touch have no overlapping windows: most pairs are never looked at.
+        near_blocks = 0
         for other in range(blocks):
             if (
                 bounds[other, 0] < bounds[block, 2]
@@ -175,10 +186,11 @@ def image_rows(
                 and bounds[other, 1] < bounds[block, 3]
                 and bounds[other, 3] > bounds[block, 1]
             ):
-                near[candidates] = other
-                candidates += 1
-        if filled + 64 * candidates > len(words):
-            capacity = max(2 * len(words), filled + 64 * candidates)
+                near[near_blocks] = other
+                near_blocks += 1
+        # Room for the most that this block can need, so that the loop below does not have to ask.
+        if filled + 64 * near_blocks > len(words):
+            capacity = max(2 * len(words), filled + 64 * near_blocks)
             words, old_words = np.empty(capacity, dtype=np.int32), words
             words[:filled] = old_words[:filled]
             bits, old_bits = np.empty(capacity, dtype=np.uint64), bits
@@ -186,9 +198,9 @@ def image_rows(
         for row in range(64 * block, 64 * block + 64):
             if window_of[64 * word0 + row] < 0:
                 continue
-            for k in range(candidates):
+            for k in range(near_blocks):
                 other = near[k]
-                if (
+                if (  # the block may touch this block's box, but not this window
                     bounds[other, 0] < columns[2, row]
                     and bounds[other, 2] > columns[0, row]
                     and bounds[other, 1] < columns[3, row]

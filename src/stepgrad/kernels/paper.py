@@ -71,7 +71,7 @@ def paper_of_class(view: ClassView, rule: Rule, min_step: float) -> tuple[StepSu
     """Both approximations for one class at one threshold."""
     owned = build_scene(view, rule)
     scene = by_reference(owned)
-    found = paper_steps(scene)
+    steps = paper_steps(scene)
     pushes = missed_object_pushes(scene, min_step)
     keep_alive(owned)
-    return found, pushes
+    return steps, pushes

@@ -96,6 +96,6 @@ def radius_of_class(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
     """`sums_at_radius` of one class at one threshold."""
     owned = build_scene(view, rule)
-    found = sums_at_radius(by_reference(owned), radius, through)
+    sums = sums_at_radius(by_reference(owned), radius, through)
     keep_alive(owned)
-    return found
+    return sums

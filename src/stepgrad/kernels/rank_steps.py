@@ -78,9 +78,13 @@ def envelope_of(ranked: Ranked) -> Envelope:
     level = np.zeros(T + 2, dtype=np.int32)
     for k in range(T, 0, -1):
         precision = k / ranked.rank[k]
-        value[k], first[k], last[k] = value[k + 1], first[k + 1], last[k + 1]
+        value[k] = value[k + 1]
+        first[k] = first[k + 1]
+        last[k] = last[k + 1]
         if precision > value[k]:
-            value[k], first[k], last[k] = precision, k, k
+            value[k] = precision
+            first[k] = k
+            last[k] = k
         elif precision == value[k]:
             first[k] = k
     for k in range(1, T + 1):
@@ -123,11 +127,11 @@ def false_positive_steps(ranked: Ranked, lift: Lift, edits: Edits, env: Envelope
         if u > 0 and ranked.rank[u] > u and env.level[u] > 0 and u / (ranked.rank[u] - 1) > env.value[env.level[u]]:
             passed = u
     for u in range(T + 1):
-        own = 2 * ranked.tp_position[u + 1] if u < T else 2 * n
+        from_key = 2 * ranked.tp_position[u + 1] if u < T else 2 * n
         if steps.up[u] != NONE:
-            steps.up_sum[u] = _moved(ranked, lift, edits, own, 2 * ties.start[steps.up[u]], 0)
+            steps.up_sum[u] = _moved(ranked, lift, edits, from_key, 2 * ties.start[steps.up[u]], 0)
         if steps.down[u] != NONE:
-            steps.down_sum[u] = _moved(ranked, lift, edits, own, 2 * ties.end[steps.down[u]] + 2, 0)
+            steps.down_sum[u] = _moved(ranked, lift, edits, from_key, 2 * ties.end[steps.down[u]] + 2, 0)
     return steps
 
 
@@ -136,7 +140,9 @@ def true_positive_steps(ranked: Ranked, lift: Lift, edits: Edits, env: Envelope,
     """Nearest steps of true positive k, for k = 1..T (entry 0 is unused)."""
     T = ranked.T
     steps = _no_steps(T + 1)
-    passed, u, above = NONE, 0, NONE
+    passed = NONE
+    u = 0
+    above = NONE
     for q in range(1, len(ranked.counted_position)):
         if u < T and q == ranked.rank[u + 1]:
             u += 1
@@ -152,9 +158,9 @@ def true_positive_steps(ranked: Ranked, lift: Lift, edits: Edits, env: Envelope,
         if j <= T and ranked.rank[env.last[j]] + 1 < len(ranked.counted_position):
             steps.down[k] = ranked.counted_position[ranked.rank[env.last[j]] + 1]
     for k in range(1, T + 1):
-        own = 2 * ranked.tp_position[k] + 1
+        from_key = 2 * ranked.tp_position[k] + 1
         if steps.up[k] != NONE:
-            steps.up_sum[k] = _moved(ranked, lift, edits, own, 2 * ties.start[steps.up[k]], 1)
+            steps.up_sum[k] = _moved(ranked, lift, edits, from_key, 2 * ties.start[steps.up[k]], 1)
         if steps.down[k] != NONE:
-            steps.down_sum[k] = _moved(ranked, lift, edits, own, 2 * ties.end[steps.down[k]] + 2, 1)
+            steps.down_sum[k] = _moved(ranked, lift, edits, from_key, 2 * ties.end[steps.down[k]] + 2, 1)
     return steps

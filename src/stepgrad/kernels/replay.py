@@ -52,7 +52,9 @@ def replay_shifts_a_true_positive(scene: Scene) -> bool:
     """Whether detections lost and gained in the replay, all false positives, fail to cancel above some true positive."""
     # A true positive's rank changes by what was gained minus what was lost above it. As ranks only matter at true
     # positives, it is enough to count per gap between two of them; a gap of its own that cancels shifts nobody.
-    cascade, tp_above, shift = scene.cascade, scene.ranked.tp_above, scene.shift
+    cascade = scene.cascade
+    tp_above = scene.ranked.tp_above
+    shift = scene.shift
     for i in range(cascade.counts[REMOVED]):
         shift[tp_above[scene.windows.position[cascade.removed[i]]]] -= 1
     for i in range(cascade.counts[ADDED]):
@@ -118,7 +120,9 @@ def _list_rivals_for_places(scene: Scene, image: int) -> None:
 
     The moved window counts as long as it ranks above the window that is number `most` without it.
     """
-    cascade, state, most = scene.cascade, scene.rivals.state, scene.windows.max_detections
+    cascade = scene.cascade
+    state = scene.rivals.state
+    most = scene.windows.max_detections
     i = scene.listed.ptr[image]
     stop = scene.listed.ptr[image + 1]
     j = rank = count = 0
@@ -184,15 +188,15 @@ def edit_for_place(scene: Scene, slot: int, place: int) -> int:
     # Rivals claim objects in decreasing score, as in matching, the moved window when its turn comes. All other windows
     # of the image reach no object and stay what they are.
     scene.stamp[0] += 1  # frees every object
-    own = IGNORED
+    role = IGNORED
     for i in range(state[COUNT] + 1):
         if i == place and place <= state[LAST_PLACE]:
-            own = _claim(scene, slot)
+            role = _claim(scene, slot)
         if i < state[COUNT]:
             counts = not limited or scene.rivals.rank[i] + int(0 <= place <= i) < scene.windows.max_detections
             other = scene.rivals.slots[i]
             _put_role(scene, other, _claim(scene, other) if counts else IGNORED)
-    return own
+    return role
 
 
 @kernel

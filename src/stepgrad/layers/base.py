@@ -70,13 +70,13 @@ class StepLayer(nn.Module):
 
     def pull_back(self, rows: Tensor, outer: Tensor) -> Tensor:
         """The vector-Jacobian product: d/drows (R, n) from d/dvalues (R, m), both float64."""
-        found = torch.zeros_like(rows)
+        gradient = torch.zeros_like(rows)
         for r, row in enumerate(rows):
             jacobian = pseudogradient(
                 self.values, row, **asdict(self.method), vectorized=True, candidates=self.candidates(row)
             )
-            found[r] = outer[r] @ jacobian
-        return found
+            gradient[r] = outer[r] @ jacobian
+        return gradient
 
     def forward(self, x: Tensor) -> Tensor:
         """The values, in the dtype of x."""

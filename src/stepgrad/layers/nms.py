@@ -42,7 +42,7 @@ def neighbours(boxes: Floats, threshold: float) -> list[NDArray[np.int64]]:
     """For each window the others with IoU > threshold."""
     x1, y1, x2, y2 = boxes.T
     area = (x2 - x1) * (y2 - y1)
-    found = []
+    close_to = []
     for b in range(len(boxes)):
         width = np.minimum(x2, x2[b]) - np.maximum(x1, x1[b])
         height = np.minimum(y2, y2[b]) - np.maximum(y1, y1[b])
@@ -51,8 +51,8 @@ def neighbours(boxes: Floats, threshold: float) -> list[NDArray[np.int64]]:
         overlap = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0.0)  # without area: 0
         close = overlap > threshold
         close[b] = False
-        found.append(np.flatnonzero(close))
-    return found
+        close_to.append(np.flatnonzero(close))
+    return close_to
 
 
 def keep_mask(scores: Floats, close: list[NDArray[np.int64]]) -> NDArray[np.bool_]:
@@ -177,11 +177,11 @@ class NMSLayer(StepLayer):
         def pull_back(outer: Tensor) -> Tensor:
             refuse_unreadable(outer)
             pushes = outer.detach().cpu().double().reshape(numbers.shape).numpy()
-            found = [
+            by_class = [
                 pull_back_mask(s, mask_steps(s, close), g, self.method)
                 for s, g in zip(numbers.T, pushes.T, strict=True)
             ]
-            gradient = torch.stack([torch.from_numpy(column) for column in found], dim=1)
+            gradient = torch.stack([torch.from_numpy(column) for column in by_class], dim=1)
             return narrowed(gradient, scores.dtype).to(scores.device).reshape(scores.shape)
 
         return attach(scores, kept.to(scores.device, scores.dtype).reshape(scores.shape), once(pull_back))

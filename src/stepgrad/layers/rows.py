@@ -89,20 +89,20 @@ def pull_back_ranks(rows: Tensor, outer: Tensor, method: Method) -> Tensor:
     """
     if method.estimator == "radius":
         return _over_pairs(rows, outer, partial(_crossings, radius=method.radius))
-    own = method.slope(rows, Steps(ranks(rows), *own_rank_steps(rows)))
-    return own * outer + _over_pairs(rows, outer, partial(_inverse_distances, min_step=method.min_step))
+    own_rank = method.slope(rows, Steps(ranks(rows), *own_rank_steps(rows)))
+    return own_rank * outer + _over_pairs(rows, outer, partial(_inverse_distances, min_step=method.min_step))
 
 
 def _over_pairs(rows: Tensor, outer: Tensor, weigh: Callable[..., Tensor]) -> Tensor:
     """Column i of the result from its pairs with all j: `weigh` gets some columns at a time."""
     R, n = rows.shape
-    found = torch.zeros_like(rows)
+    gradient = torch.zeros_like(rows)
     at_once = max(1, _PAIRS_AT_ONCE // max(1, R * n))
     index = torch.arange(n, device=rows.device)
     for start in range(0, n, at_once):
         i = index[start : start + at_once]
-        found[:, i] = weigh(rows, outer, rows[:, i, None], outer[:, i, None], index, i[:, None])
-    return found
+        gradient[:, i] = weigh(rows, outer, rows[:, i, None], outer[:, i, None], index, i[:, None])
+    return gradient
 
 
 def _inverse_distances(

@@ -45,20 +45,18 @@ class Channel:
 
     def gather(self, row: NDArray[Any], what: str) -> NDArray[Any]:
         """(world, n): the row of n numbers of every process."""
-        own = torch.from_numpy(row).to(self.device)
-        rows = [torch.empty_like(own) for _ in range(self.world)]
-        self._wait(lambda: dist.all_gather(rows, own, group=self.group, async_op=True), what)
+        row_here = torch.from_numpy(row).to(self.device)
+        rows = [torch.empty_like(row_here) for _ in range(self.world)]
+        self._wait(lambda: dist.all_gather(rows, row_here, group=self.group, async_op=True), what)
         self._count((self.world - 1) * row.nbytes, (self.world - 1) * row.nbytes)
         return torch.stack(rows).cpu().numpy()
 
     def exchange(self, parts: Sequence[Bytes], sizes: Sequence[int], what: str) -> list[Bytes]:
         """Send parts[r] to process r; returns what each process sent, `sizes[r]` bytes from process r."""
-        given = torch.from_numpy(np.concatenate(parts)).to(self.device)
+        sent = torch.from_numpy(np.concatenate(parts)).to(self.device)
         taken = torch.empty(sum(sizes), dtype=torch.uint8, device=self.device)
         out = [len(part) for part in parts]
-        self._wait(
-            lambda: dist.all_to_all_single(taken, given, list(sizes), out, group=self.group, async_op=True), what
-        )
+        self._wait(lambda: dist.all_to_all_single(taken, sent, list(sizes), out, group=self.group, async_op=True), what)
         self._count(sum(out) - out[self.rank], sum(sizes) - sizes[self.rank])
         return [part.numpy() for part in taken.cpu().split(list(sizes))]
 
@@ -160,10 +158,10 @@ def sum_over_processes(numbers: Sequence[float], timeout: float = DEFAULT_TIMEOU
     return [float(number) for number in total]
 
 
-def gather_objects(own: Any) -> list[Any]:
+def gather_objects(mine: Any) -> list[Any]:
     """What every process has, by rank."""
     if is_alone(None):
-        return [own]
+        return [mine]
     everyones: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyones, own)
+    dist.all_gather_object(everyones, mine)
     return everyones

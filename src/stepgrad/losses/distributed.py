@@ -172,13 +172,13 @@ class DistributedMAPLoss(nn.Module):
     def _measure(self, channel: Channel, shard: _Shard) -> tuple[Measured, float]:
         """Loss, metrics, and the gradient in this process's scores; and the other processes' sum of scores^4."""
         objective, K = self.objective, self.objective.num_classes
-        own = classes_of(channel.rank, channel.world, K)
+        own_classes = classes_of(channel.rank, channel.world, K)
         parts = channel.exchange(
             pack(shard.batch, shard.sizes[channel.rank], channel.world),
-            [sizes.nbytes(channel.rank, len(own)) for sizes in shard.sizes],
+            [sizes.nbytes(channel.rank, len(own_classes)) for sizes in shard.sizes],
             "sending the scores to the processes that rank their classes",
         )
-        batch = unpack(parts, shard.sizes, channel.rank, len(own)) if len(own) else None
+        batch = unpack(parts, shard.sizes, channel.rank, len(own_classes)) if len(own_classes) else None
         with explain_wait():
             classes = [] if batch is None else objective.rank(batch, shard.needed)  # of all images
             everyones, l4_sums = _gather_classes(channel, classes, shard.batch.scores, K)
@@ -211,10 +211,10 @@ def _check_agreement(rows: NDArray[np.int64], sizes: Sequence[Sizes]) -> torch.d
 
 def _tell_refusal(channel: Channel, message: str) -> str:
     """Exchange the reasons for which processes refused their part; returns them as one message."""
-    own = np.zeros(_MESSAGE, dtype=np.uint8)
+    padded = np.zeros(_MESSAGE, dtype=np.uint8)
     text = np.frombuffer(message.encode()[:_MESSAGE], dtype=np.uint8)
-    own[: len(text)] = text
-    rows = channel.gather(own, "passing on an error")
+    padded[: len(text)] = text
+    rows = channel.gather(padded, "passing on an error")
     reasons = {rank: bytes(row).rstrip(b"\0").decode(errors="ignore") for rank, row in enumerate(rows)}
     return "Another process refused its part of the batch. " + " ".join(
         f"rank {r}: {t}" for r, t in reasons.items() if t
@@ -227,8 +227,8 @@ def _gather_classes(
     """AP, objects and kept windows of every class, and each process's sum of scores^4."""
     most = -(-K // channel.world)
     row = np.zeros((most + 1, 3))
-    for i, found in enumerate(classes):
-        row[i] = found.ap, found.P, found.kept
+    for i, ranked in enumerate(classes):
+        row[i] = ranked.ap, ranked.P, ranked.kept
     row[most, 0] = (scores.astype(np.float64) ** 4).sum()
     rows = channel.gather(row.reshape(-1), "exchanging the classes' AP").reshape(channel.world, most + 1, 3)
     by_class = [rows[c % channel.world, c // channel.world] for c in range(K)]
@@ -248,9 +248,9 @@ def _return_gradients(
     columns = [len(classes_of(r, channel.world, K)) for r in ranks]
     sizes = [len(head) + mine.windows * count * dtype.itemsize for count in columns]
     taken = channel.exchange(parts, sizes, "sending the gradients back")
-    found = torch.zeros(mine.windows, K, dtype=dtype)
+    own_gradient = torch.zeros(mine.windows, K, dtype=dtype)
     for r in ranks:
-        found[:, r :: channel.world] = bytes_tensor(taken[r][len(head) :], dtype, (mine.windows, columns[r]))
+        own_gradient[:, r :: channel.world] = bytes_tensor(taken[r][len(head) :], dtype, (mine.windows, columns[r]))
     rows = [part[: len(head)].copy().view(np.float64) for part in taken]
     nonzero, positive, negative = np.sum(rows, axis=0).tolist()
-    return found, Sums(int(nonzero), positive, negative)
+    return own_gradient, Sums(int(nonzero), positive, negative)

@@ -70,12 +70,12 @@ def large_batch(
     loss, gradients = _loss_and_gradients(loss_fn, [scores for scores, _ in first])
     after = _random_state(devices)
     torch.clear_autocast_cache()  # weights cast without a graph would have none in the second pass either
-    for i, ((scores, state), own) in enumerate(zip(first, gradients, strict=True)):
+    for i, ((scores, state), gradients_of_chunk) in enumerate(zip(first, gradients, strict=True)):
         _set_random_state(state)
         with no_sync() if i + 1 < len(chunks) else nullcontext():
             again = _scored(score, chunks[i], i)
             _check_replay(scores, again, i, tolerance)
-            _pull(again, own, i, backward)
+            _pull(again, gradients_of_chunk, i, backward)
     _set_random_state(after)
     return loss
 
@@ -87,12 +87,12 @@ def _first_pass(
     score: Score[Chunk], chunks: Sequence[Chunk], model: nn.Module | None, no_sync: Context, devices: list[torch.device]
 ) -> list[tuple[list[Tensor], RandomState]]:
     """Scores of every chunk without a graph, and the random state before each."""
-    found = []
+    passes = []
     with _unchanged_buffers(model), torch.no_grad(), no_sync():
         for i in range(len(chunks)):
             state = _random_state(devices)
-            found.append(([s.detach() for s in _scored(score, chunks[i], i)], state))
-    return found
+            passes.append(([s.detach() for s in _scored(score, chunks[i], i)], state))
+    return passes
 
 
 def _scored(score: Score[Chunk], chunk: Chunk, i: int) -> list[Tensor]:
@@ -126,7 +126,9 @@ def _leaf(scores: Tensor) -> Tensor:
 
 def _refuse_other_parameters(loss: Tensor, leaves: list[Tensor]) -> None:
     """The second pass goes through the scores only, so whatever else the loss hangs on would get no gradient."""
-    known, seen, waiting = {id(s) for s in leaves}, set(), [loss.grad_fn]
+    known = {id(s) for s in leaves}
+    seen = set()
+    waiting = [loss.grad_fn]
     while waiting:
         node: Any = waiting.pop()
         if node is None or node in seen:
@@ -205,15 +207,15 @@ def _unchanged_buffers(model: nn.Module | None) -> Iterator[None]:
 def _devices(model: nn.Module | None) -> list[torch.device]:
     """Devices, other than the CPU, on which the model may draw random numbers."""
     if model is not None:
-        found = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
-        return sorted((d for d in found if d.type not in ("cpu", "meta")), key=str)
+        in_use = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
+        return sorted((d for d in in_use if d.type not in ("cpu", "meta")), key=str)
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return [] if accelerator is None else [accelerator]
 
 
 def _random_state(devices: list[torch.device]) -> RandomState:
-    own = [(d, _get_device_state(d)) for d in devices]
-    return [(torch.device("cpu"), torch.get_rng_state()), *own]
+    of_devices = [(d, _get_device_state(d)) for d in devices]
+    return [(torch.device("cpu"), torch.get_rng_state()), *of_devices]
 
 
 def _get_device_state(device: torch.device) -> Tensor:

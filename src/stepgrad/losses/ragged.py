@@ -136,14 +136,14 @@ def _measure(objective: MAPObjective, lists: _Lists, needed: bool) -> Measured:
 def _class_batch(lists: _Lists, c: int, span: slice) -> Batch:
     """The candidates and objects of one class as a batch of one column."""
     objects = lists.objects
-    own = objects.object_labels == c
+    of_class = objects.object_labels == c
     return Batch(
         offsets=np.searchsorted(lists.images[span], np.arange(objects.images + 1)).astype(np.int64),
         scores=lists.scores[span, None],
         boxes=lists.boxes[span, None],
-        object_boxes=objects.object_boxes[own],
-        object_labels=np.zeros(int(own.sum()), dtype=np.int64),
-        object_images=objects.object_images[own],
-        difficult=objects.difficult[own],
-        crowd=objects.crowd[own],
+        object_boxes=objects.object_boxes[of_class],
+        object_labels=np.zeros(int(of_class.sum()), dtype=np.int64),
+        object_images=objects.object_images[of_class],
+        difficult=objects.difficult[of_class],
+        crowd=objects.crowd[of_class],
     )

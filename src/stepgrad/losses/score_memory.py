@@ -123,8 +123,8 @@ class ScoreMemory:
     ) -> None:
         for name, s, b, t in zip(names, scores, boxes, targets, strict=True):
             self._images.pop(name, None)  # moves it to the end
-            given = {"scores": s, "boxes": b} | {f"target.{key}": t[key] for key in _KEYS if key in t}
-            self._images[name] = {key: torch.as_tensor(value).detach().clone() for key, value in given.items()}
+            entries = {"scores": s, "boxes": b} | {f"target.{key}": t[key] for key in _KEYS if key in t}
+            self._images[name] = {key: torch.as_tensor(value).detach().clone() for key, value in entries.items()}
         self._forget()
 
     def _forget(self) -> None:

@@ -106,8 +106,8 @@ def _part(batch: Batch, sizes: Sizes, rank: int, world: int, classes: range) -> 
 
 def unpack(parts: Sequence[Bytes], sizes: Sequence[Sizes], rank: int, classes: int) -> Batch:
     """This process's classes of the joined batch, images in the order of the processes."""
-    found = [_arrays(part, s, rank, classes) for part, s in zip(parts, sizes, strict=True)]
-    columns = [list(column) for column in zip(*found, strict=True)]
+    arrays = [_arrays(part, s, rank, classes) for part, s in zip(parts, sizes, strict=True)]
+    columns = [list(column) for column in zip(*arrays, strict=True)]
     counts, scores, boxes, object_boxes, labels, images, flags = columns
     by_class = any(s.boxes_by_class for s in sizes)
     if by_class:

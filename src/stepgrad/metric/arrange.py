@@ -104,7 +104,7 @@ class Arrangement:
         by_left = _by_left_edge(boxes, batch.offsets, images)
         if not (_near_corners(areas, boxes, protocol) and _near_corners(object_areas, object_boxes, protocol)):
             by_left = by_left[:0]  # how far a window may lie does not follow from its corners: look at all of them
-        windows, found, iou = all_pairs(
+        windows, object_of, iou = all_pairs(
             boxes[by_left] if len(by_left) else boxes,
             areas[by_left] if len(by_left) and len(areas) else areas,
             by_left,
@@ -118,7 +118,7 @@ class Arrangement:
         )
         slot = slots.slot_of[windows]
         by_slot = np.argsort(slot, kind="stable")  # objects stay in their order within a window
-        return Objects(images, ignored), Pairs(slot[by_slot], found[by_slot], iou[by_slot])
+        return Objects(images, ignored), Pairs(slot[by_slot], object_of[by_slot], iou[by_slot])
 
 
 def arrange(batch: Batch, protocol: Protocol, nms_threshold: float | None) -> Arrangement:

@@ -224,7 +224,11 @@ def moved_together(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _objects(
     targets: Sequence[Target], K: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]]:
-    boxes, labels, images, difficult, crowd = [np.zeros((0, 4))], [np.zeros(0, dtype=np.int64)], [], [], []
+    boxes = [np.zeros((0, 4))]
+    labels = [np.zeros(0, dtype=np.int64)]
+    images = []
+    difficult = []
+    crowd = []
     for i, target in enumerate(targets):
         b, y = _object_arrays(target, i, K)
         boxes.append(b)

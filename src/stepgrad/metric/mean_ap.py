@@ -47,12 +47,12 @@ def resolve_protocol(
     return resolved
 
 
-def _thresholds(given: float | Sequence[float]) -> tuple[float, ...]:
+def _thresholds(threshold: float | Sequence[float]) -> tuple[float, ...]:
     """One number or several as a tuple of floats."""
-    several: tuple[object, ...] = (given,)
-    if not isinstance(given, (int, float, str)):
+    several: tuple[object, ...] = (threshold,)
+    if not isinstance(threshold, (int, float, str)):
         with suppress(TypeError):  # a number in an array or a tensor has no entries
-            several = tuple(given)
+            several = tuple(threshold)
     return tuple(real_number("match_threshold", t, "None, a number or several") for t in several)
 
 
@@ -117,9 +117,9 @@ def mean_average_precision(
             view = arrangement.view(c)
             return class_ap(arrangement, view), view.P
 
-        found = run_threads(of_class, range(arrangement.batch.num_classes), arrangement.threads)
-    ap = np.array([value for value, _ in found], dtype=np.float64)
-    present = np.array([P > 0 for _, P in found], dtype=np.bool_)
+        ap_of_classes = run_threads(of_class, range(arrangement.batch.num_classes), arrangement.threads)
+    ap = np.array([value for value, _ in ap_of_classes], dtype=np.float64)
+    present = np.array([P > 0 for _, P in ap_of_classes], dtype=np.bool_)
     return result_of(ap, present, resolved.absent_classes)
 
 

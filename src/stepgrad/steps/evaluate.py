@@ -29,7 +29,9 @@ class Function:
         if budget is not None and budget < 1:
             raise ConfigError(f"Expected budget to be at least 1 (for f(x) itself) but got {budget!r}.")
         refuse_unreadable(x)
-        self.f, self.vectorized, self.budget = f, vectorized, budget
+        self.f = f
+        self.vectorized = vectorized
+        self.budget = budget
         self.like = x.detach() if isinstance(x, torch.Tensor) else None
         self.x, self.shape = _checked_point(x)
         self.evaluations = 0
@@ -75,11 +77,11 @@ class Function:
         copy = np.array(point)
         return copy if self.like is None else torch.from_numpy(copy).to(self.like.device)
 
-    def _numbers(self, given: Any, rows: int | None) -> Floats:
+    def _numbers(self, returned: Any, rows: int | None) -> Floats:
         """What f returned as float64 (rows, m); `rows` None for a call with a single point."""
-        array = _plain(given)
+        array = _plain(returned)
         if array.dtype.kind not in "biuf":
-            raise InputError(f"Expected f to return real numbers but got {type(given).__name__} of {array.dtype}.")
+            raise InputError(f"Expected f to return real numbers but got {type(returned).__name__} of {array.dtype}.")
         if rows is not None and array.shape[:1] != (rows,):
             raise InputError(
                 f"Expected f to return {rows} rows for {rows} points (vectorized=True) but got shape {array.shape}; "
@@ -108,11 +110,11 @@ class Function:
         )
 
 
-def _plain(given: Any) -> NDArray[Any]:
-    if isinstance(given, torch.Tensor):
-        given = given.detach().cpu()
-        return (given.double() if given.is_floating_point() else given).numpy()  # NumPy has no bfloat16
-    return np.asarray(given)
+def _plain(value: Any) -> NDArray[Any]:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return (value.double() if value.is_floating_point() else value).numpy()  # NumPy has no bfloat16
+    return np.asarray(value)
 
 
 def _checked_point(x: Any) -> tuple[Floats, tuple[int, ...]]:

@@ -209,23 +209,23 @@ def map_steps(
             if view.P == 0:
                 blank = np.full(len(view.order), 0.0)
                 return 0.0, [blank + np.inf, blank, blank - np.inf, blank]
-            found = (
+            steps = (
                 paper_of_class(view, rule, 0.0)[0]
                 if through_nms == "paper"
                 else steps_of_class(view, rule, _THROUGH[through_nms])
             )
             at = view.slots.slot_of
-            ap = float(found.present / view.norm)
+            ap = float(steps.present / view.norm)
             return ap, [
-                found.up_at[at],
-                found.up_sum[at] / view.norm,
-                found.down_at[at],
-                found.down_sum[at] / view.norm,
+                steps.up_at[at],
+                steps.up_sum[at] / view.norm,
+                steps.down_at[at],
+                steps.down_sum[at] / view.norm,
             ]
 
         classes = run_threads(of_class, range(arrangement.batch.num_classes), arrangement.threads)
     stacked = (
-        [np.stack([found[i] for _, found in classes], axis=1) for i in range(4)] if classes else [np.zeros((0, 0))] * 4
+        [np.stack([steps[i] for _, steps in classes], axis=1) for i in range(4)] if classes else [np.zeros((0, 0))] * 4
     )
     return Steps(
         torch.tensor([ap for ap, _ in classes], dtype=torch.float64), *(_per_image(a, scores) for a in stacked)

@@ -182,8 +182,8 @@ def _by_radius(f: Callable[..., Any], x: Any, radius: float, vectorized: bool, b
     return Pseudogradient(_like(_array(gradient), x), value, None, function.evaluations)
 
 
-def _array(given: Any) -> Floats:
-    plain = given.detach().cpu().double().numpy() if isinstance(given, torch.Tensor) else given
+def _array(value: Any) -> Floats:
+    plain = value.detach().cpu().double().numpy() if isinstance(value, torch.Tensor) else value
     return np.asarray(plain, dtype=np.float64)
 
 
@@ -238,14 +238,14 @@ def _dimensions(candidates: Any) -> int:
 
 
 def _ask_oracle(function: Function, oracle: Callable[[Any], Sequence[Any]]) -> Entries:
-    given = [_array(a) for a in oracle(function.argument(function.x.reshape(function.shape)))]
+    answers = [_array(a) for a in oracle(function.argument(function.x.reshape(function.shape)))]
     expected = (*(function.out_shape or ()), *function.shape)
-    if len(given) != 4 or any(a.shape != expected for a in given):
+    if len(answers) != 4 or any(a.shape != expected for a in answers):
         raise InputError(
             f"Expected oracle to return up_at, up_value, down_at and down_value of shape {expected} but got "
-            f"{[a.shape for a in given]}."
+            f"{[a.shape for a in answers]}."
         )
-    up_at, up_value, down_at, down_value = (a.reshape(len(function.value), len(function.x)) for a in given)
+    up_at, up_value, down_at, down_value = (a.reshape(len(function.value), len(function.x)) for a in answers)
     entries = Entries.of(function)
     entries.at[:] = np.stack([up_at, down_at]).ravel()
     entries.value[:] = np.stack([up_value, down_value]).ravel()

@@ -43,9 +43,9 @@ def step_function(f: Callable[..., Any], estimator: str = "mee", **options: Any)
         here = dict(options)
         if callable(here.get("candidates")):
             here["candidates"] = here["candidates"](x.detach())
-        found = pseudogradient(f, x, estimator, full=True, **here)
-        warn_if_incomplete(found.steps)
-        return attach(x, found.value.to(x.dtype), once(lambda outer: _contract(outer, found.gradient)))
+        result = pseudogradient(f, x, estimator, full=True, **here)
+        warn_if_incomplete(result.steps)
+        return attach(x, result.value.to(x.dtype), once(lambda outer: _contract(outer, result.gradient)))
 
     return differentiable
 

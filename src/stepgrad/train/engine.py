@@ -98,7 +98,10 @@ class _Engine:
         fabric: Fabric,
         progress: Progress,
     ) -> None:
-        self.config, self.folder, self.fabric, self.progress = config, folder, fabric, progress
+        self.config = config
+        self.folder = folder
+        self.fabric = fabric
+        self.progress = progress
         self.phases, self.times = _phases(config), Times()
         train_images, val_images = find_training(config.data), find_split(config.data, "val")
         names = train_images[0].dataset.class_names

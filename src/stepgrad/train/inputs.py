@@ -254,7 +254,9 @@ class Order:
     """
 
     def __init__(self, count: int, flip: bool, seed: int) -> None:
-        self.count, self.sides, self.seed = count, 2 if flip else 1, seed
+        self.count = count
+        self.sides = 2 if flip else 1
+        self.seed = seed
         self._epoch, self._shuffled = -1, torch.zeros(0)
 
     def entries(self, first: int, n: int) -> list[tuple[int, bool]]:

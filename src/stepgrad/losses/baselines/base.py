@@ -66,7 +66,9 @@ class RankingBaseline(nn.Module):
             raise ConfigError(
                 f"Expected grey_zone to be None or between 0 and match_threshold={match_threshold} but got {grey_zone!r}."
             )
-        self.absent_classes, self.match_threshold, self.grey_zone = absent_classes, match_threshold, grey_zone
+        self.absent_classes = absent_classes
+        self.match_threshold = match_threshold
+        self.grey_zone = grey_zone
         self.metrics: dict[str, Any] = {}
 
     def of_list(self, positives: Tensor, negatives: Tensor) -> ListLoss:
@@ -102,8 +104,10 @@ class RankingBaseline(nn.Module):
         present = [places for places in lists if len(places[0])]
         for places in present:
             above, below = (torch.from_numpy(p).to(flat.device) for p in places)
-            found = self._of_any_list(flat[above], flat[below])
-            value, gradient[above], gradient[below] = value + found.value, found.positives, found.negatives
+            of_list = self._of_any_list(flat[above], flat[below])
+            value = value + of_list.value
+            gradient[above] = of_list.positives
+            gradient[below] = of_list.negatives
             precision = precision + average_precision(flat[above], flat[below])
         counted = max(len(present) if self.absent_classes == "skip" else len(lists), 1)
         self._check_finite(value, flat)

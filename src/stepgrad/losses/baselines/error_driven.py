@@ -91,7 +91,9 @@ class APLossErrorDriven(RankingBaseline):
         super().__init__(num_classes, **shared)
         check_positive(delta=delta)
         one_of("lists", lists, ["class", "all"])
-        self.delta, self.interpolated, self.lists = delta, interpolated, lists
+        self.delta = delta
+        self.interpolated = interpolated
+        self.lists = lists
 
     def of_list(self, positives: Tensor, negatives: Tensor) -> ListLoss:
         return error_driven_ap(positives, negatives, self.delta, self.interpolated)

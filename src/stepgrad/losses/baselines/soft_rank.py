@@ -45,11 +45,11 @@ def count_distribution(probability: Tensor) -> Tensor:
     >>> count_distribution(torch.tensor([[0.5, 0.5]]))
     tensor([[0.2500, 0.5000, 0.2500]])
     """
-    found = probability.new_ones(len(probability), 1)
+    counts = probability.new_ones(len(probability), 1)
     for event in probability.unbind(1):
-        happens = found * event[:, None]
-        found = torch.nn.functional.pad(found - happens, (0, 1)) + torch.nn.functional.pad(happens, (1, 0))
-    return found
+        happens = counts * event[:, None]
+        counts = torch.nn.functional.pad(counts - happens, (0, 1)) + torch.nn.functional.pad(happens, (1, 0))
+    return counts
 
 
 def _above(own: Tensor, others: Tensor, sigma: float) -> Tensor:

@@ -56,7 +56,9 @@ class Linear:
 
     def moved(self, target: Ints) -> Floats:
         """The change of the metric if a document alone moves to the target position."""
-        lists, position, drop = self.lists, np.arange(len(target)), self._drop()
+        lists = self.lists
+        position = np.arange(len(target))
+        drop = self._drop()
         above = lists.before(self.gain * drop)
         below = lists.before(self.gain * _shifted(drop))
         level = self.gain * (self.discount[target] - self.discount)
@@ -206,23 +208,25 @@ def _best_first(gain: Floats, lists: Lists) -> Floats:
 
 def precision_metric(lists: Lists, k: int) -> Linear:
     """Relevant documents among the first k, over k."""
-    gain, found = _relevant(lists)
-    zero = np.zeros(len(found))
-    return Linear(lists, gain, _first(lists, k), zero + 1.0 / k, zero, found > 0, exact=True)
+    gain, relevant = _relevant(lists)
+    zero = np.zeros(len(relevant))
+    return Linear(lists, gain, _first(lists, k), zero + 1.0 / k, zero, relevant > 0, exact=True)
 
 
 def recall_metric(lists: Lists, k: int) -> Linear:
     """Relevant documents among the first k, over all relevant ones."""
-    gain, found = _relevant(lists)
-    return Linear(lists, gain, _first(lists, k), 1.0 / np.maximum(found, 1.0), 0.0 * found, found > 0, exact=True)
+    gain, relevant = _relevant(lists)
+    return Linear(
+        lists, gain, _first(lists, k), 1.0 / np.maximum(relevant, 1.0), 0.0 * relevant, relevant > 0, exact=True
+    )
 
 
 def auc_metric(lists: Lists) -> Linear:
     """Share of pairs of a relevant and another document in the right order."""
-    gain, found = _relevant(lists)
-    pairs = found * (lists.size - found)
+    gain, relevant = _relevant(lists)
+    pairs = relevant * (lists.size - relevant)
     scale = 1.0 / np.maximum(pairs, 1.0)
-    offset = -0.5 * found * (found - 1.0) * scale
+    offset = -0.5 * relevant * (relevant - 1.0) * scale
     return Linear(lists, gain, _documents_below(lists), scale, offset, pairs > 0, exact=True)
 
 

@@ -117,7 +117,7 @@ def _sort_key(lists: Lists, scores: Floats) -> NDArray[np.inexact]:
 
 def _bisect(lists: Lists, scores: Floats, low: Ints, high: Ints) -> Ints:
     """First place in low..high whose document does not come before (score, own index); all lists at once."""
-    found = low.copy()
+    target = low.copy()
     open_ = np.flatnonzero(low < high)
     low, high = low[open_], high[open_]
     while len(open_):
@@ -125,7 +125,9 @@ def _bisect(lists: Lists, scores: Floats, low: Ints, high: Ints) -> Ints:
         other, own = lists.score[middle], scores[open_]
         before = (other > own) | ((other == own) & (lists.document[middle] < lists.document[open_]))
         low, high = np.where(before, middle + 1, low), np.where(before, high, middle)
-        found[open_] = low
+        target[open_] = low
         left = low < high
-        open_, low, high = open_[left], low[left], high[left]
-    return found
+        open_ = open_[left]
+        low = low[left]
+        high = high[left]
+    return target

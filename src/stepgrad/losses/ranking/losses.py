@@ -114,12 +114,12 @@ class RankingLoss(nn.Module):
         metric = self._metric(lists)
         by_position = step_columns(metric, lists)
         blanks = {"up_at": np.inf, "up_value": 0.0, "down_at": -np.inf, "down_value": 0.0}
-        found = {
+        by_score = {
             name: _unranked(getattr(by_position, name), scores, documents, lists, blank)
             for name, blank in blanks.items()
         }
         value = np.where(metric.defined, metric.value, np.nan)
-        return Steps(value=torch.from_numpy(value), **found)
+        return Steps(value=torch.from_numpy(value), **by_score)
 
     def _metric(self, lists: Lists) -> RankingMetric:
         raise NotImplementedError

@@ -74,7 +74,9 @@ class AveragePrecision:
 
     def _risen(self, target: Ints, here: Ints) -> Floats:
         """Those passed sink by one place, and have one relevant document more above them if it is one that rises."""
-        rank, found, hit = self.lists.rank + 1.0, self.found, self.hit
+        rank = self.lists.rank + 1.0
+        found = self.found
+        hit = self.hit
         by_other = self.lists.before(hit * -found / (rank * (rank + 1.0)))
         by_hit = self.lists.before(hit * (rank - found) / (rank * (rank + 1.0)))
         own = (found[target] + 1.0 - hit[target]) / rank[target] - found / rank
@@ -82,7 +84,9 @@ class AveragePrecision:
 
     def _sunk(self, target: Ints, here: Ints) -> Floats:
         """Those passed rise by one place, and have one relevant document less above them if it is one that sinks."""
-        rank, found, hit = self.lists.rank + 1.0, self.found, self.hit
+        rank = self.lists.rank + 1.0
+        found = self.found
+        hit = self.hit
         above = np.maximum(rank - 1.0, 1.0)  # the first of a list is never passed from above
         by_other = self.lists.before(hit * found / (rank * above))
         by_hit = self.lists.before(hit * (found - rank) / (rank * above))
@@ -154,7 +158,9 @@ class ReciprocalRank:
 
     def nearest(self) -> Moves:
         """The nearest steps of every document."""
-        lists, here, hit = self.lists, np.arange(len(self.hit)), self.hit
+        lists = self.lists
+        here = np.arange(len(self.hit))
+        hit = self.hit
         first, second = (np.minimum(position, len(here) - 1)[lists.query] for position in self._leading)
         some = self.defined[lists.query]
         tied_ahead = lists.group_first[first] < first  # others of its score, ranked before the first relevant one
