@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import ConfigError, InputError
+from stepgrad.kernels.nms import greedy_nms
+from stepgrad.kernels.sorting import descending_order
 from stepgrad.layers.base import StepLayer, check_numbers
+from stepgrad.metric.arrange import Layout, layout_of
 from stepgrad.metric.batch import make_batch
 from stepgrad.metric.mean_ap import check_nms_threshold
 from stepgrad.plain_tensors import narrowed, refuse_unreadable
@@ -38,40 +41,33 @@ class MaskSteps:
     beyond: Words  # (n, W) bit b of row j: whether j is kept beyond the step of score b
 
 
-def neighbours(boxes: Floats, threshold: float) -> list[NDArray[np.int64]]:
-    """For each window the others with IoU > threshold."""
-    x1, y1, x2, y2 = boxes.T
-    area = (x2 - x1) * (y2 - y1)
-    close_to = []
-    for b in range(len(boxes)):
-        width = np.minimum(x2, x2[b]) - np.maximum(x1, x1[b])
-        height = np.minimum(y2, y2[b]) - np.maximum(y1, y1[b])
-        shared = np.maximum(width, 0.0) * np.maximum(height, 0.0)
-        union = area[b] + area - shared
-        overlap = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0.0)  # without area: 0
-        close = overlap > threshold
-        close[b] = False
-        close_to.append(np.flatnonzero(close))
-    return close_to
+def neighbours(layout: Layout) -> list[NDArray[np.int64]]:
+    """For each window the others with IoU > threshold, from the overlaps as the kernels keep them (bits of slots)."""
+    rows, slots = layout.rows, layout.slots
+    lists = []
+    for slot in slots.slot_of:
+        entries = slice(rows.ptr[slot], rows.ptr[slot + 1])
+        bits = np.unpackbits(rows.bits[entries].astype("<u8").view(np.uint8), bitorder="little").reshape(-1, 64)
+        entry, bit = np.nonzero(bits)
+        lists.append(np.sort(slots.window_of[64 * rows.words[entries][entry] + bit]).astype(np.int64))
+    return lists
 
 
-def keep_mask(scores: Floats, close: list[NDArray[np.int64]]) -> NDArray[np.bool_]:
+def keep_mask(scores: Floats, layout: Layout) -> NDArray[np.bool_]:
     """Greedy NMS: whether each window is kept; equal scores rank by index."""
-    kept = np.ones(len(scores), dtype=np.bool_)
-    for b in np.argsort(-scores, kind="stable"):
-        if kept[b]:
-            kept[close[b]] = False
-            kept[b] = True
-    return kept
+    slot_of = layout.slots.slot_of
+    words = len(layout.slots.image_of_word)
+    kept = greedy_nms(slot_of[descending_order(scores)], layout.rows, words).kept
+    by_slot = np.unpackbits(kept.astype("<u8").view(np.uint8), bitorder="little")
+    return by_slot[slot_of].astype(np.bool_)
 
 
-def mask_steps(scores: Floats, close: list[NDArray[np.int64]]) -> MaskSteps:
+def mask_steps(scores: Floats, kept: NDArray[np.bool_], close: list[NDArray[np.int64]]) -> MaskSteps:
     """The keep mask and its step in every score."""
     n = len(scores)
     order = np.argsort(-scores, kind="stable")
     place = np.empty(n, dtype=np.int64)
     place[order] = np.arange(n)
-    kept = keep_mask(scores, close)
     beyond = _other_worlds(kept, order, place, close)
     rival = np.full(n, -1)
     for b in range(n):
@@ -171,20 +167,22 @@ class NMSLayer(StepLayer):
         columns = scores.detach().reshape(len(scores), -1)
         batch = make_batch([columns], [boxes.detach()], [nothing])
         numbers = batch.scores.astype("float64")
-        close = neighbours(batch.boxes, self.threshold)
-        kept = torch.stack([torch.from_numpy(keep_mask(column, close)) for column in numbers.T], dim=1)
+        layout = layout_of(batch.boxes, batch.offsets, self.threshold, 1)
+        kept = np.stack([keep_mask(np.ascontiguousarray(column), layout) for column in numbers.T], axis=1)
 
         def pull_back(outer: Tensor) -> Tensor:
             refuse_unreadable(outer)
             pushes = outer.detach().cpu().double().reshape(numbers.shape).numpy()
+            close = neighbours(layout)
             by_class = [
-                pull_back_mask(s, mask_steps(s, close), g, self.method)
-                for s, g in zip(numbers.T, pushes.T, strict=True)
+                pull_back_mask(s, mask_steps(s, k, close), g, self.method)
+                for s, k, g in zip(numbers.T, kept.T, pushes.T, strict=True)
             ]
             gradient = torch.stack([torch.from_numpy(column) for column in by_class], dim=1)
             return narrowed(gradient, scores.dtype).to(scores.device).reshape(scores.shape)
 
-        return attach(scores, kept.to(scores.device, scores.dtype).reshape(scores.shape), once(pull_back))
+        mask = torch.from_numpy(kept).to(scores.device, scores.dtype).reshape(scores.shape)
+        return attach(scores, mask, once(pull_back))
 
     def extra_repr(self) -> str:
         return f"threshold={self.threshold:g}, {super().extra_repr()}"
