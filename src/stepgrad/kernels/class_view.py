@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.kernels.jit import inlined, kernel
-from stepgrad.kernels.matching import Objects, Pairs
+from stepgrad.kernels.matching import Candidates, Objects, Pairs, Rule, candidates_of, match_all
 from stepgrad.kernels.nms import Kept
 from stepgrad.kernels.overlaps import Rows, Slots
 
@@ -54,6 +54,23 @@ def order_by_slot(
         position[slot] = p
         by_slot[slot] = scores[by_window[p], c]
     return by_slot, order, position
+
+
+@kernel
+def match_class(view: ClassView, rule: Rule) -> tuple[Candidates, NDArray[np.int8]]:
+    """The objects each window reaches at the rule's threshold, and the role of every slot."""
+    candidates = candidates_of(view.pairs, view.objects, rule, len(view.position), view.images)
+    roles = match_all(
+        view.order,
+        view.kept.kept,
+        view.slots.image_of_word,
+        view.pairs,
+        view.objects,
+        candidates,
+        rule,
+        view.max_detections,
+    )
+    return candidates, roles
 
 
 def count_kept(view: ClassView) -> int:

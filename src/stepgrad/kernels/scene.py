@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.kernels.cascade import Cascade, new_cascade
-from stepgrad.kernels.class_view import ClassView, image_of
+from stepgrad.kernels.class_view import ClassView, image_of, match_class
 from stepgrad.kernels.edited_ap import Edits, Lift, Ranked, edited_sum, new_edits, new_lift, rank_list
 from stepgrad.kernels.jit import kernel
-from stepgrad.kernels.matching import ABSENT, Candidates, Pairs, Rule, candidates_of, match_all
+from stepgrad.kernels.matching import ABSENT, Candidates, Pairs, Rule
 from stepgrad.kernels.rank_steps import Ties, tie_groups
 
 COUNT, LIMITED, LAST_PLACE = 0, 1, 2  # what Rivals.state holds
@@ -147,18 +147,7 @@ def _count_claims(
 @kernel
 def build_scene(view: ClassView, rule: Rule) -> Scene:
     """Match, rank and index one class at the rule's threshold."""
-    slots = len(view.position)
-    candidates = candidates_of(view.pairs, view.objects, rule, slots, view.images)
-    roles = match_all(
-        view.order,
-        view.kept.kept,
-        view.slots.image_of_word,
-        view.pairs,
-        view.objects,
-        candidates,
-        rule,
-        view.max_detections,
-    )
+    candidates, roles = match_class(view, rule)
     ranked = rank_list(view.order, roles, view.cumulative)
     reaching = _reaching(view.pairs, candidates.best)
     listed, last_counted, over_limit = _limit_of_detections(view, roles)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stepgrad.kernels.class_view import ClassView, order_by_slot
+from stepgrad.kernels.class_view import ClassView, match_class, order_by_slot
 from stepgrad.kernels.edited_ap import Ranked, rank_list, ranked_sum
-from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rule, all_pairs, candidates_of, match_all
+from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rule, all_pairs
 from stepgrad.kernels.nms import greedy_nms
 from stepgrad.kernels.overlaps import Rows, Slots, image_rows, join_rows, no_rows, plain_slots, spatial_slots
 from stepgrad.kernels.sorting import descending_order
@@ -167,17 +167,7 @@ def _near_corners(areas: NDArray[np.float64], boxes: NDArray[np.float64], protoc
 
 def ranked_list(view: ClassView, rule: Rule) -> Ranked:
     """The counted detections of a class at one threshold."""
-    candidates = candidates_of(view.pairs, view.objects, rule, len(view.position), view.images)
-    roles = match_all(
-        view.order,
-        view.kept.kept,
-        view.slots.image_of_word,
-        view.pairs,
-        view.objects,
-        candidates,
-        rule,
-        view.max_detections,
-    )
+    _, roles = match_class(view, rule)
     return rank_list(view.order, roles, view.cumulative)
 
 
