@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepgrad.cli.output import Output
 from stepgrad.cli.output import draw as draw_picture
-from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -67,10 +67,12 @@ def detect(
     opened = open_run(Path(run).expanduser(), checkpoint)
     find_windows = Windows.from_source(windows, opened.config.data.max_windows)
     choice = Choice.of(opened, threshold, top)
-    console.print(f"{len(paths)} pictures, run {shown(opened.folder)}, step {opened.step}; {choice}", soft_wrap=True)
+    console.print(
+        f"{len(paths)} pictures, run {safe_text(opened.folder)}, step {opened.step}; {choice}", soft_wrap=True
+    )
     failed = _detect_all(opened, paths, find_windows, choice, output, draw, console)
     for message in failed:
-        console.print(f"[bold red]error[/] {shown(message)}", soft_wrap=True)
+        console.print(f"[bold red]error[/] {safe_text(message)}", soft_wrap=True)
     return 1 if failed else 0
 
 
@@ -97,7 +99,7 @@ def _detect_all(
         if record["images"]:
             output.save_record(record)
     objects = sum(len(entry["detections"]) for entry in record["images"])
-    console.print(f"{objects} objects in {len(record['images'])} pictures: {shown(output.folder)}", soft_wrap=True)
+    console.print(f"{objects} objects in {len(record['images'])} pictures: {safe_text(output.folder)}", soft_wrap=True)
     return failed
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.data.doctor import ClassSummary, Diagnosis, Summary, examine
 from stepgrad.data.problems import Problem
 from stepgrad.files import write_whole
@@ -85,9 +85,9 @@ def _print_problems(console: Console, diagnosis: Diagnosis, limit: int) -> None:
 
 def _print_problem(console: Console, problem: Problem) -> None:
     style = STYLES[problem.severity]
-    first = f"[{style}]{problem.severity}[/] {shown(problem.path)}: {shown(problem.what)}"
+    first = f"[{style}]{problem.severity}[/] {safe_text(problem.path)}: {safe_text(problem.what)}"
     console.print(first, soft_wrap=True)  # a path broken over two lines cannot be copied
-    console.print(f"    {shown(problem.fix)}", style="dim", soft_wrap=True)
+    console.print(f"    {safe_text(problem.fix)}", style="dim", soft_wrap=True)
 
 
 def _table(summary: Summary) -> Table:
@@ -107,7 +107,7 @@ def _table(summary: Summary) -> Table:
 def _cells(row: ClassSummary) -> list[str]:
     counts = (row.images, row.objects, row.difficult + row.crowd)
     sides = [f"{side:.0f}" for side in row.sides] if row.sides else ["-"] * 3
-    return [shown(row.name), *(str(count) for count in counts), *sides]
+    return [safe_text(row.name), *(str(count) for count in counts), *sides]
 
 
 def _title(summary: Summary) -> str:
@@ -119,7 +119,7 @@ def _title(summary: Summary) -> str:
         parts.append(f"{summary.without_objects} without objects")
     if set(summary.modes) - {"RGB"}:
         parts.append(", ".join(f"{count} {mode}" for mode, count in summary.modes.items()))
-    return shown(", ".join(parts))
+    return safe_text(", ".join(parts))
 
 
 def _print_verdict(console: Console, diagnosis: Diagnosis) -> None:

@@ -90,7 +90,7 @@ def run_on(
     found = evaluator.evidence().detections
     dataset = only_images(images.dataset, images.first, len(images))
     if save_to is not None:
-        save(save_to, found, dataset)
+        save_detections(save_to, found, dataset)
     return Judged(dataset, FileDetections(found, inclusive=False), run.config.protocol)
 
 
@@ -114,7 +114,7 @@ def _check_classes(run: Any, dataset: DetectionDataset) -> None:
         )
 
 
-def save(path: str, found: Detections, dataset: DetectionDataset) -> None:
+def save_detections(path: str, found: Detections, dataset: DetectionDataset) -> None:
     """COCO's results where the name ends in .json, else a folder of VOC's text files."""
     ids: list[ImageId] = list(dataset.ids)
     preds = [

@@ -92,7 +92,7 @@ def call(function: Callable[..., int], arguments: Sequence[str], command: str) -
     """Run a function with what the command line says; `--help` prints its options instead."""
     options = options_of(function)
     if wants_help(arguments):
-        places = [name_of(option) for option in options if option.default is REQUIRED]
+        places = [usage_of(option) for option in options if option.default is REQUIRED]
         text, _, _ = inspect.getdoc(function).partition("\n\nArgs:")  # type: ignore[union-attr]  # every command has one
         print(help_page(" ".join([command, *places, "[--OPTION VALUE ...]"]), text, {"options": map(row_of, options)}))
         return 0
@@ -204,11 +204,11 @@ def row_of(option: Option) -> tuple[str, str]:
     """An option in a help page: its name with what stands for its value, its meaning with its default."""
     default = option.default
     if default in (REQUIRED, None, False, ()):
-        return name_of(option), option.help
-    return name_of(option), f"{option.help} [{shown(default)}]"
+        return usage_of(option), option.help
+    return usage_of(option), f"{option.help} [{as_yaml(default)}]"
 
 
-def name_of(option: Option) -> str:
+def usage_of(option: Option) -> str:
     value = option.name.rpartition(".")[2].upper() + (" ..." if option.is_list else "")
     if option.default is REQUIRED:
         return value
@@ -217,10 +217,10 @@ def name_of(option: Option) -> str:
     return f"--{option.name} {'|'.join(option.choices) or value}".rstrip()
 
 
-def shown(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     """A value as yaml has it.
 
-    >>> shown(None), shown(True), shown(0.5)
+    >>> as_yaml(None), as_yaml(True), as_yaml(0.5)
     ('null', 'true', '0.5')
     """
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
 from rich.text import Text
 
-from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.cli.terminal import Terminal, safe_text
 
 PAUSE = 10.0
 """Least seconds between plain lines of training steps."""
@@ -118,7 +118,7 @@ class RichProgress:
             self._bars.remove_task(task)
 
     def _print(self, text: str) -> None:
-        self.console.print(shown(text), soft_wrap=True)
+        self.console.print(safe_text(text), soft_wrap=True)
 
 
 class _PlainStage:

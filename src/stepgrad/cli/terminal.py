@@ -12,10 +12,10 @@ from rich.segment import Segment
 from stepgrad.names import visible
 
 
-def shown(value: object) -> str:
+def safe_text(value: object) -> str:
     r"""A name, a path or a message inside text with markup: brackets mean nothing, control characters are seen.
 
-    >>> print(shown("[red]dog\x1b[31m\n"))
+    >>> print(safe_text("[red]dog\x1b[31m\n"))
     \[red]dog\x1b[31m\n
     """
     return escape(visible(value))

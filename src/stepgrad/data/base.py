@@ -18,7 +18,7 @@ from stepgrad.errors import DataError, InputError, suggest
 ImageId = str | int
 
 
-class Target(TypedDict):
+class DatasetTarget(TypedDict):
     """The objects of one image; G of them, none is ordinary."""
 
     boxes: Tensor
@@ -35,7 +35,7 @@ class Target(TypedDict):
     """The id the dataset itself uses: VOC a string, COCO the integer of the file."""
 
 
-Transforms = Callable[[Tensor, Target], tuple[Any, Any]]
+Transforms = Callable[[Tensor, DatasetTarget], tuple[Any, Any]]
 
 
 def make_target(
@@ -45,7 +45,7 @@ def make_target(
     difficult: ArrayLike | None = None,
     iscrowd: ArrayLike | None = None,
     area: ArrayLike | None = None,
-) -> Target:
+) -> DatasetTarget:
     """A target of the right types from plain lists.
 
     >>> make_target([[0, 0, 4, 2]], [1], "a")["area"]
@@ -55,7 +55,7 @@ def make_target(
     G = len(xyxy)
     if area is None:
         area = (xyxy[:, 2] - xyxy[:, 0]) * (xyxy[:, 3] - xyxy[:, 1])
-    return Target(
+    return DatasetTarget(
         boxes=torch.from_numpy(xyxy.astype(np.float32)),
         labels=_column(labels, G, np.int64),
         difficult=_column(difficult, G, np.bool_),
@@ -83,7 +83,7 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
     """Called with (image, target) where given; returns the pair that `dataset[i]` gives."""
 
     @abstractmethod
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> DatasetTarget:
         """The objects of one image."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
         pair = (image_to_tensor(image), target)
         return self.transforms(*pair) if self.transforms else pair
 
-    def _check_inside(self, target: Target, size: tuple[int, int], index: int) -> None:
+    def _check_inside(self, target: DatasetTarget, size: tuple[int, int], index: int) -> None:
         """An object wholly beyond the image's edges belongs to another image, or to this one at another size."""
         outside = lies_outside(target["boxes"].numpy(), size)
         if outside.any():

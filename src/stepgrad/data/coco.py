@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from stepgrad.data.base import DetectionDataset, ImageId, Target, Transforms, make_target
+from stepgrad.data.base import DatasetTarget, DetectionDataset, ImageId, Transforms, make_target
 from stepgrad.data.coco_json import CocoImage, read_coco
 from stepgrad.data.images import file_fingerprint, read_image
 from stepgrad.data.problems import Problem, raise_errors, raise_errors_except
@@ -56,7 +56,7 @@ class COCODataset(DetectionDataset):
         self._label = {category: label for label, category in enumerate(file.categories)}
         self.folder = find_image_folder(self.path, self.images, images, images_outside) if need_images else None
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> DatasetTarget:
         image = self.images[index]
         xywh = np.array([annotation.xywh for annotation in image.annotations], dtype=np.float64).reshape(-1, 4)
         return make_target(
@@ -116,7 +116,7 @@ def outside(path: Path, image: CocoImage, places: Sequence[Path], images: str | 
     return Problem(str(path), what, fix, "error", "image-outside")
 
 
-def candidate_folders(path: Path) -> list[Path]:
+def usual_folders(path: Path) -> list[Path]:
     """Where the images of `path` may be: annotations/instances_val2017.json has them in val2017, images/val2017, ..."""
     stem = path.stem.removeprefix("instances_")
     roots = list(dict.fromkeys([data_folder(path), path.parent]))
@@ -128,7 +128,7 @@ def find_image_folder(
     path: Path, images: list[CocoImage], folder: str | Path | None = None, images_outside: bool = False
 ) -> Path:
     """The first folder that holds the first image; then all of them must be there, and inside unless allowed."""
-    tried = [Path(folder)] if folder else candidate_folders(path)
+    tried = [Path(folder)] if folder else usual_folders(path)
     first = next((image for image in images if not leads_on(image.file_name)), images[0])  # absolute ones tell nothing
     here = next((place for place in tried if isfile(image_file(place, first))), None)
     for image in images if not images_outside else ():

@@ -11,7 +11,7 @@ from stepgrad.data.base import ImageId
 from stepgrad.data.problems import Complaints, Report, brief, raise_errors
 
 LARGEST = 1e15  # pixels; beyond it, and for NaN, something is wrong
-Entry = dict[str, Any]  # what json gives: any value may be of any type
+JsonObject = dict[str, Any]  # what json gives: any value may be of any type
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def read_coco(path: Path, report: Report = raise_errors) -> CocoFile | None:
     return CocoFile(ordered, categories)
 
 
-def _read_json(path: Path, complain: Complaints) -> Entry | None:
+def _read_json(path: Path, complain: Complaints) -> JsonObject | None:
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -86,7 +86,7 @@ def _list_of_entries(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
 
 
-def _get(entry: Entry, key: str) -> Any:
+def _get(entry: JsonObject, key: str) -> Any:
     return entry.get(key)
 
 
@@ -98,7 +98,7 @@ def _is_id(value: object) -> bool:
     return isinstance(value, (int, str)) and not isinstance(value, bool)
 
 
-def _read_categories(entries: list[Entry], complain: Complaints) -> dict[int, str]:
+def _read_categories(entries: list[JsonObject], complain: Complaints) -> dict[int, str]:
     categories: dict[int, str] = {}
     for number, entry in enumerate(entries):
         category, name = _get(entry, "id"), _get(entry, "name")
@@ -113,7 +113,7 @@ def _read_categories(entries: list[Entry], complain: Complaints) -> dict[int, st
     return categories
 
 
-def _read_images(entries: list[Entry], complain: Complaints) -> dict[ImageId, CocoImage]:
+def _read_images(entries: list[JsonObject], complain: Complaints) -> dict[ImageId, CocoImage]:
     images: dict[ImageId, CocoImage] = {}
     seen: set[str] = set()
     for number, entry in enumerate(entries):
@@ -131,7 +131,7 @@ def _read_images(entries: list[Entry], complain: Complaints) -> dict[ImageId, Co
     return images
 
 
-def _read_size(entry: Entry) -> tuple[int, int] | None:
+def _read_size(entry: JsonObject) -> tuple[int, int] | None:
     width, height = entry.get("width"), entry.get("height")
     if not (isinstance(width, int) and isinstance(height, int)):
         return None
@@ -139,7 +139,7 @@ def _read_size(entry: Entry) -> tuple[int, int] | None:
 
 
 def _read_annotations(
-    entries: list[Entry], images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
+    entries: list[JsonObject], images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
 ) -> None:
     """Put each annotation into the list of its image."""
     seen: set[ImageId] = set()
@@ -165,7 +165,7 @@ def _read_annotations(
 
 
 def _read_annotation(
-    entry: Entry, where: str, images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
+    entry: JsonObject, where: str, images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
 ) -> CocoAnnotation | None:
     image_id, category, box = entry.get("image_id"), entry.get("category_id"), entry.get("bbox")
     if not _is_id(image_id) or image_id not in images:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from stepgrad.data.base import DetectionDataset, Target, Transforms, make_target
+from stepgrad.data.base import DatasetTarget, DetectionDataset, Transforms, make_target
 from stepgrad.data.images import file_fingerprint, read_image
 from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
 from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
@@ -78,7 +78,7 @@ class VOCDataset(DetectionDataset):
             )
         return found
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> DatasetTarget:
         annotation = self.annotations[index]
         labels = [self._label[name] for name in annotation.names]
         return make_target(annotation.boxes, labels, self.ids[index], difficult=annotation.difficult)

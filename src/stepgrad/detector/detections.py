@@ -13,7 +13,7 @@ from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.arrange import Layout, layout_of
 
 
-def detect(
+def suppress_and_rank(
     scores: Tensor, windows: Tensor, nms_threshold: float | None, candidates: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Indices of windows, labels and scores of what is left after NMS, by decreasing score.

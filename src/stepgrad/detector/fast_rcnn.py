@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepgrad.detector.backbones import FREEZE, build_backbone, freeze_layers, hold_frozen_layers
-from stepgrad.detector.detections import detect
+from stepgrad.detector.detections import suppress_and_rank
 from stepgrad.detector.features import Features
 from stepgrad.detector.head import Head
 from stepgrad.detector.inputs import check_finite, check_images, check_lists, objects_on_cpu, windows_on_cpu
 from stepgrad.detector.pooling import pool_windows
 from stepgrad.detector.resize import axis_scales, scaled_size, trunk_input
 from stepgrad.detector.sampling import Sample, Sampling, sample_windows
-from stepgrad.detector.weights import load_weights
+from stepgrad.detector.weights import fill_weights
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.losses.objective import BatchLoss
@@ -110,7 +110,7 @@ class FastRCNN(nn.Module):
         outputs = num_classes + (score == "logprob")
         self.head = Head(built.channels * built.pool**2, hidden, outputs, dropout)
         freeze_layers(built, freeze)
-        self.weights_report = load_weights(built, self.head, weights)
+        self.weights_report = fill_weights(built, self.head, weights)
         self.metrics: dict[str, Any] = {}
         self.train_for(loss, map_loss=map_loss, nll_weight=nll_weight, sampling=sampling)
         self.train()
@@ -287,7 +287,7 @@ class FastRCNN(nn.Module):
 
     def _detected(self, image: int, scores: Tensor, windows: Tensor, device: torch.device) -> dict[str, Tensor]:
         check_finite(scores, image)
-        index, labels, found = detect(scores, windows, self.nms_threshold, self.candidates)
+        index, labels, found = suppress_and_rank(scores, windows, self.nms_threshold, self.candidates)
         values = found.double().exp() if self.score == "logprob" else found
         return {"boxes": windows[index].to(device), "labels": labels.to(device), "scores": values.to(device)}
 

@@ -15,7 +15,7 @@ from stepgrad.detector.head import Head
 from stepgrad.errors import ConfigError, DataError, suggest
 from stepgrad.names import on_disk
 
-State = Mapping[str, Tensor]
+StateDict = Mapping[str, Tensor]
 _WAY_OUT = "give a local .safetensors or .pt file, or weights: null for random ones"
 _SUFFIXES = (".safetensors", ".pt", ".pth")
 
@@ -46,7 +46,7 @@ def _listed(layers: tuple[str, ...]) -> str:
     return ", ".join([*count, *(name.removeprefix("head.") for name in layers if name not in trunk)])
 
 
-def load_weights(backbone: Backbone, head: Head, source: str | Path | None) -> WeightsReport:
+def fill_weights(backbone: Backbone, head: Head, source: str | Path | None) -> WeightsReport:
     """Fill the trunk, and of the head what fits; with None everything stays as it was drawn."""
     loaded: list[str] = []
     if source is not None:
@@ -77,7 +77,7 @@ def _frozen(trunk: nn.Module) -> list[str]:
     ]
 
 
-def read_state(backbone: str, source: str | Path) -> State:
+def read_state(backbone: str, source: str | Path) -> StateDict:
     """The tensors of a file, or of torchvision's weights by name ("imagenet" or such as "IMAGENET1K_V1")."""
     path = Path(on_disk(str(source))).expanduser()
     if path.is_file():
@@ -87,7 +87,7 @@ def read_state(backbone: str, source: str | Path) -> State:
     return _download(backbone, str(source))
 
 
-def _read_file(path: Path) -> State:
+def _read_file(path: Path) -> StateDict:
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -106,7 +106,7 @@ def _read_file(path: Path) -> State:
     return {str(name).removeprefix("module."): tensor for name, tensor in content.items()}
 
 
-def _download(backbone: str, name: str) -> State:
+def _download(backbone: str, name: str) -> StateDict:
     if backbone == "tiny":
         raise ConfigError(f"weights: `tiny` has none called {name!r}, it trains from nothing; {_WAY_OUT}.")
     from torchvision.models import get_model_weights
@@ -122,13 +122,13 @@ def _download(backbone: str, name: str) -> State:
         )
     try:
         # an earlier download is not checked again, so it must not be able to hold code either
-        state: State = chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
+        state: StateDict = chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except Exception as error:  # no network, a proxy, a full disk, a damaged download
         raise DataError(f"{chosen.url}: cannot be downloaded ({error}); fetch it elsewhere, then {_WAY_OUT}") from error
     return state
 
 
-def _fill_trunk(backbone: Backbone, state: State, source: str) -> list[str]:
+def _fill_trunk(backbone: Backbone, state: StateDict, source: str) -> list[str]:
     """Load all of the trunk, from a whole network's names, a detector's, or the trunk's own."""
     wanted = {k: v for k, v in backbone.trunk.state_dict().items() if not k.endswith("num_batches_tracked")}
     prefix = next(
@@ -152,16 +152,16 @@ def _fill_trunk(backbone: Backbone, state: State, source: str) -> list[str]:
     return _layers(backbone.trunk, "trunk.")
 
 
-def _has_any(state: State, wanted: State, prefix: str) -> bool:
+def _has_any(state: StateDict, wanted: StateDict, prefix: str) -> bool:
     return any(prefix + name in state for name in wanted)
 
 
-def _some(state: State) -> str:
+def _some(state: StateDict) -> str:
     names = list(state)
     return f"{len(names)} tensors, first {names[:3]}"
 
 
-def _fill_head(backbone: Backbone, head: Head, state: State) -> list[str]:
+def _fill_head(backbone: Backbone, head: Head, state: StateDict) -> list[str]:
     """Load fc6 and fc7 of a classifier, or all layers of a detector's head, where the shapes fit."""
     sources = {f"head.{name}": f"head.{name}" for name in ("fc6", "fc7", "scores")}
     if backbone.fully_connected is not None and "head.fc6.weight" not in state:

@@ -3,7 +3,7 @@
 from stepgrad.evaluation.coco_numbers import CocoNumbers
 from stepgrad.evaluation.compare import Comparison, FirstDifference, Pair, Step, compare
 from stepgrad.evaluation.evaluator import Evaluator
-from stepgrad.evaluation.records import Detections, Evidence, Objects
+from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.result import ClassResult, EvaluationResult, PRCurve
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "Evaluator",
     "Evidence",
     "FirstDifference",
-    "Objects",
+    "GroundTruth",
     "PRCurve",
     "Pair",
     "Step",

@@ -14,7 +14,7 @@ from stepgrad.errors import ConfigError, one_of
 from stepgrad.evaluation.giants import LARGEST_OF_COCO, warn_of_giants
 from stepgrad.evaluation.judge import ranked_by_class
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.tables import plain_table, shown
+from stepgrad.evaluation.tables import four_decimals, plain_table
 from stepgrad.extras import need
 from stepgrad.metric.boxes import areas_of, overlap_table
 
@@ -53,7 +53,7 @@ class CocoNumbers:
         return {name: None if math.isnan(v) else v for name, v in zip(self.names, self.values, strict=True)}
 
     def __str__(self) -> str:
-        return plain_table(self.names, [[shown(value) for value in self.values]])
+        return plain_table(self.names, [[four_decimals(value) for value in self.values]])
 
 
 def coco_numbers(

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from stepgrad.evaluation.judge import VERDICTS, ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
-from stepgrad.evaluation.rules import VERDICT_RULES, describe, differing, switched
-from stepgrad.evaluation.tables import plain_table, shown
+from stepgrad.evaluation.rules import VERDICT_RULES, describe_rule, differing, switched
+from stepgrad.evaluation.tables import four_decimals, plain_table
 from stepgrad.metric.boxes import areas_of, overlap_table
 from stepgrad.metric.protocol import Protocol
 
@@ -74,7 +74,7 @@ class Pair:
         a, b = self.names
         maps = [self.maps[0], *(step.map for step in self.steps)]
         steps = [
-            [step.rule, step.before, step.after, shown(now), f"{now - was:+.4f}"]
+            [step.rule, step.before, step.after, four_decimals(now), f"{now - was:+.4f}"]
             for step, was, now in zip(self.steps, maps, maps[1:], strict=False)
         ]
         first = [
@@ -88,7 +88,7 @@ class Pair:
 
     def __str__(self) -> str:
         (rules, steps), (heads, first) = self.tables()
-        title = f"{self.names[0]} {shown(self.maps[0])}, {self.names[1]} {shown(self.maps[1])}"
+        title = f"{self.names[0]} {four_decimals(self.maps[0])}, {self.names[1]} {four_decimals(self.maps[1])}"
         if not steps:
             return f"{title}: the same rules"
         seen = plain_table(heads, first) if first else "no detection is judged differently"
@@ -105,12 +105,12 @@ class Comparison:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """AP of each class under each protocol, and the means."""
         rows = [
-            [name.name, *(shown(result.classes[c].ap) for result in self.results)]
+            [name.name, *(four_decimals(result.classes[c].ap) for result in self.results)]
             for c, name in enumerate(self.results[0].classes)
         ]
         return (
             ["AP", *(result.protocol.name for result in self.results)],
-            [*rows, ["mean", *(shown(result.map) for result in self.results)]],
+            [*rows, ["mean", *(four_decimals(result.map) for result in self.results)]],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _pair(evidence: Evidence, a: Counting, b: Counting, maps: dict[str, float]) 
     steps, now = [], a
     for rule in differing(a, b):
         now = switched(now, b, [rule])
-        steps.append(Step(rule, describe(a, rule), describe(b, rule), evaluate_under(evidence, now).map))
+        steps.append(Step(rule, describe_rule(a, rule), describe_rule(b, rule), evaluate_under(evidence, now).map))
     first = _Differences(evidence, a, b).by_class()
     return Pair(names, (maps[names[0]], maps[names[1]]), tuple(steps), tuple(first))
 

@@ -14,14 +14,22 @@ from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, one_o
 from stepgrad.evaluation.coco_numbers import CocoNumbers, coco_numbers
 from stepgrad.evaluation.compare import Comparison, compare
 from stepgrad.evaluation.judge import Counting
-from stepgrad.evaluation.records import Detections, Door, Entry, Evidence, Objects, detections_of, objects_of
+from stepgrad.evaluation.records import (
+    Detections,
+    Evidence,
+    GroundTruth,
+    ImageDict,
+    InputCheck,
+    detections_of,
+    objects_of,
+)
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.protocol import Protocol, get_protocol
 
 if TYPE_CHECKING:
     from stepgrad.data.base import ImageId
 
-Rows = TypeVar("Rows", Detections, Objects)
+Flat = TypeVar("Flat", Detections, GroundTruth)
 
 
 class Evaluator:
@@ -75,18 +83,18 @@ class Evaluator:
         self.class_names = _class_names(class_names, num_classes)
         self.boxes = boxes
         offset = max(p.pixel_offset for p in self.protocols) if boxes == "given" else 0.0
-        self._door = Door(num_classes, offset, empty_boxes)
+        self._checks = InputCheck(num_classes, offset, empty_boxes)
         self.reset()
 
     def reset(self) -> None:
         """Forget everything seen."""
         self._detections: list[Detections] = []
-        self._objects: list[Objects] = []
+        self._objects: list[GroundTruth] = []
         self._image_ids: list[ImageId] = []
         self._given_ids: set[ImageId] = set()
         self._warned = False
 
-    def update(self, preds: Sequence[Entry], targets: Sequence[Entry]) -> None:
+    def update(self, preds: Sequence[ImageDict], targets: Sequence[ImageDict]) -> None:
         """Take in some images.
 
         Args:
@@ -100,8 +108,8 @@ class Evaluator:
         found, objects = detections_of(preds, first, ids), objects_of(targets, first, ids)
         self._image_ids.extend(ids)
         try:
-            self._door.check_detections(found, self._image_ids)
-            self._door.check_objects(objects, self._image_ids)
+            self._checks.check_detections(found, self._image_ids)
+            self._checks.check_objects(objects, self._image_ids)
         except InputError:
             del self._image_ids[first:]  # as if nothing had been handed in
             raise
@@ -193,7 +201,7 @@ def _image_id(target: Any, position: int) -> ImageId:
     return given if isinstance(given, (str, int)) else str(given)
 
 
-def _join(parts: list[Rows], empty: Rows) -> Rows:
+def _join(parts: list[Flat], empty: Flat) -> Flat:
     if len(parts) == 1:
         return parts[0]
     joined = [np.concatenate([getattr(part, f.name) for part in [empty, *parts]]) for f in fields(empty)]

@@ -14,7 +14,7 @@ from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset, xyxy_from_xywh
 from stepgrad.data.voc import VOCDataset
 from stepgrad.evaluation.read_files import FileDetections
-from stepgrad.evaluation.records import Evidence, Objects
+from stepgrad.evaluation.records import Evidence, GroundTruth
 
 
 def natural_offset(dataset: DetectionDataset) -> float:
@@ -40,14 +40,14 @@ def evidence_from(dataset: DetectionDataset, found: FileDetections, as_they_stan
     )
 
 
-def _objects(dataset: DetectionDataset) -> Objects:
+def _objects(dataset: DetectionDataset) -> GroundTruth:
     targets = [dataset.target(i) for i in range(len(dataset))]
     counts = [len(target["labels"]) for target in targets]
     column = lambda key, dtype: np.concatenate(  # noqa: E731
         [np.zeros(0, dtype=dtype), *(target[key].numpy().astype(dtype) for target in targets)]  # type: ignore[literal-required]
     )
     xywh = _xywh(dataset) if isinstance(dataset, COCODataset) else None
-    return Objects(
+    return GroundTruth(
         images=np.repeat(np.arange(len(targets), dtype=np.int32), counts),
         labels=column("labels", np.int64),
         boxes=_boxes(dataset) if xywh is None else xyxy_from_xywh(xywh),

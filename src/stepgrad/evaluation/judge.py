@@ -23,7 +23,7 @@ from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.protocol import Protocol
 from stepgrad.parallel import run_threads
 
-Ties = Literal["file", "image"]
+TieOrder = Literal["file", "image"]
 """How equal scores rank: in the order given ("file": the VOC devkit), or image after image ("image": pycocotools)."""
 
 VERDICTS = {TRUE_POSITIVE: "true positive", FALSE_POSITIVE: "false positive", IGNORED: "ignored"}
@@ -34,7 +34,7 @@ class Counting:
     """A protocol, and the one convention that lies in the order of the data instead of in a field."""
 
     protocol: Protocol
-    ties: Ties
+    ties: TieOrder
 
     @classmethod
     def of(cls, protocol: Protocol) -> Counting:
@@ -60,7 +60,7 @@ class ClassJudgement:
         return math.fsum(self.ap.tolist()) / len(self.ap)
 
 
-def ranked_by_class(evidence: Evidence, ties: Ties) -> list[NDArray[np.int64]]:
+def ranked_by_class(evidence: Evidence, ties: TieOrder) -> list[NDArray[np.int64]]:
     """For each class its detections by decreasing score."""
     found = evidence.detections
     sequence = np.arange(len(found)) if ties == "file" else np.argsort(found.images, kind="stable")

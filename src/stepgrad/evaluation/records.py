@@ -18,7 +18,7 @@ from stepgrad.plain_tensors import tensor_of
 if TYPE_CHECKING:
     from stepgrad.data.base import ImageId
 
-Entry = Mapping[str, Any]
+ImageDict = Mapping[str, Any]
 """One image: tensors by name."""
 
 
@@ -54,7 +54,7 @@ class Detections:
 
 
 @dataclass(frozen=True)
-class Objects:
+class GroundTruth:
     """G objects of all images and classes."""
 
     images: NDArray[np.int32]
@@ -73,7 +73,7 @@ class Objects:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def with_boxes(self, boxes: NDArray[np.float64]) -> Objects:
+    def with_boxes(self, boxes: NDArray[np.float64]) -> GroundTruth:
         """The same with other corners, from which the sizes follow."""
         return replace(self, boxes=boxes, sizes=None)  # type: ignore[arg-type]
 
@@ -89,7 +89,7 @@ class Evidence:
     """Everything a protocol judges by."""
 
     detections: Detections
-    objects: Objects
+    objects: GroundTruth
     image_ids: Sequence[ImageId]
     class_names: tuple[str, ...]
     pixel_offset: float | None = None
@@ -125,7 +125,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Door:
+class InputCheck:
     """What is let in."""
 
     num_classes: int
@@ -146,7 +146,7 @@ class Door:
             way_out = "swap its corners or drop it (were sizes given in the place of corners?)"
             self._check_boxes(found, names, "detection", "no negative", way_out)
 
-    def check_objects(self, found: Objects, names: Sequence[ImageId]) -> None:
+    def check_objects(self, found: GroundTruth, names: Sequence[ImageId]) -> None:
         """Raise if an object cannot be found by any detection."""
         _check_finite(found.boxes, found.images, names, "target boxes", "mend the annotation")
         self._check_labels(found.labels, found.images, names, "object")
@@ -171,7 +171,7 @@ class Door:
             )
 
     def _check_boxes(
-        self, found: Detections | Objects, names: Sequence[ImageId], what: str, least: str, way_out: str
+        self, found: Detections | GroundTruth, names: Sequence[ImageId], what: str, least: str, way_out: str
     ) -> None:
         """`least` is what sizes must be: "positive" or "no negative"."""
         sizes = found.sizes + self.pixel_offset
@@ -186,7 +186,9 @@ class Door:
         _check_areas(found, names, what, self.pixel_offset)
 
 
-def _check_areas(found: Detections | Objects, names: Sequence[ImageId], what: str, pixel_offset: float = 0.0) -> None:
+def _check_areas(
+    found: Detections | GroundTruth, names: Sequence[ImageId], what: str, pixel_offset: float = 0.0
+) -> None:
     """Raise if a box is so large that its area, or that of two, is beyond double precision, or an object's is lost in it."""
     with np.errstate(over="ignore", invalid="ignore"):
         areas = np.abs(areas_of(found.sizes, pixel_offset))
@@ -216,7 +218,7 @@ def _check_finite(
         raise NonFiniteError(f"image {names[image]}: expected finite {what} but {what}[{index}] is {got}; {way_out}.")
 
 
-def detections_of(preds: Sequence[Entry], first: int, names: Sequence[ImageId]) -> Detections:
+def detections_of(preds: Sequence[ImageDict], first: int, names: Sequence[ImageId]) -> Detections:
     """Flatten torchmetrics' predictions: one dict of boxes, scores and labels an image."""
     boxes, counts = _rows(preds, "boxes", (4,), names, "predictions")
     scores, scored = _rows(preds, "scores", (), names, "predictions")
@@ -226,7 +228,7 @@ def detections_of(preds: Sequence[Entry], first: int, names: Sequence[ImageId]) 
     return Detections(images, _integers(labels, preds, names), _doubles(scores), _doubles(boxes))
 
 
-def objects_of(targets: Sequence[Entry], first: int, names: Sequence[ImageId]) -> Objects:
+def objects_of(targets: Sequence[ImageDict], first: int, names: Sequence[ImageId]) -> GroundTruth:
     """Flatten the targets: one dict of boxes and labels an image; difficult, iscrowd and area may be missing."""
     boxes, counts = _rows(targets, "boxes", (4,), names, "targets")
     labels, labelled = _rows(targets, "labels", (), names, "targets")
@@ -235,7 +237,7 @@ def objects_of(targets: Sequence[Entry], first: int, names: Sequence[ImageId]) -
     corners = _doubles(boxes)
     with np.errstate(over="ignore", invalid="ignore"):
         own_area = areas_of(np.maximum(_sizes(corners), 0.0), 0.0)
-    return Objects(
+    return GroundTruth(
         images,
         _integers(labels, targets, names),
         corners,
@@ -246,7 +248,7 @@ def objects_of(targets: Sequence[Entry], first: int, names: Sequence[ImageId]) -
 
 
 def _rows(
-    entries: Sequence[Entry], key: str, shape: tuple[int, ...], names: Sequence[ImageId], what: str
+    entries: Sequence[ImageDict], key: str, shape: tuple[int, ...], names: Sequence[ImageId], what: str
 ) -> tuple[Tensor, NDArray[np.int64]]:
     """The tensors of one name as one, and how many rows each image has."""
     parts, counts = [], np.zeros(len(entries), dtype=np.int64)
@@ -283,7 +285,7 @@ def _doubles(rows: Tensor) -> NDArray[np.float64]:
     return rows.to("cpu", torch.float64).numpy()
 
 
-def _integers(rows: Tensor, entries: Sequence[Entry], names: Sequence[ImageId]) -> NDArray[np.int64]:
+def _integers(rows: Tensor, entries: Sequence[ImageDict], names: Sequence[ImageId]) -> NDArray[np.int64]:
     if len(rows) and (rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool):
         kinds = [torch.as_tensor(entry["labels"]).dtype for entry in entries]
         i = kinds.index(rows.dtype) if rows.dtype in kinds else 0
@@ -292,7 +294,7 @@ def _integers(rows: Tensor, entries: Sequence[Entry], names: Sequence[ImageId]) 
 
 
 def _optional(
-    targets: Sequence[Entry], key: str, counts: NDArray[np.int64], names: Sequence[ImageId], default: NDArray[Any]
+    targets: Sequence[ImageDict], key: str, counts: NDArray[np.int64], names: Sequence[ImageId], default: NDArray[Any]
 ) -> NDArray[np.float64]:
     """One value an object; images that do not say have the default."""
     given = np.array([key in target for target in targets], dtype=np.bool_)

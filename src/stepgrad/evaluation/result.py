@@ -16,7 +16,7 @@ from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.evaluation.giants import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.tables import plain_table, shown
+from stepgrad.evaluation.tables import four_decimals, plain_table
 from stepgrad.kernels.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.metric.mean_ap import MAPResult, mean_over_classes, result_of
 from stepgrad.metric.protocol import Protocol
@@ -149,7 +149,9 @@ class EvaluationResult(MAPResult):
 
     def __str__(self) -> str:
         header, rows = self.table()
-        title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {shown(self.map)}"
+        title = (
+            f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {four_decimals(self.map)}"
+        )
         return "\n\n".join([f"{title}\n{plain_table(header, rows)}", *(str(other) for other in self.others.values())])
 
     def __repr__(self) -> str:
@@ -160,13 +162,20 @@ class EvaluationResult(MAPResult):
         extra = self._extra_columns()
         header = ["class", "objects", "ignored", "detections", "recall", "AP", *extra]
         rows = [
-            [row.name, str(row.objects), str(row.ignored), str(row.detections), shown(row.recall), shown(row.ap)]
-            + [shown(values[row.label]) for values, _ in extra.values()]
+            [
+                row.name,
+                str(row.objects),
+                str(row.ignored),
+                str(row.detections),
+                four_decimals(row.recall),
+                four_decimals(row.ap),
+            ]
+            + [four_decimals(values[row.label]) for values, _ in extra.values()]
             for row in self.classes
         ]
         counted = sum(not math.isnan(row.ap) for row in self.classes)
         total = [str(sum(getattr(row, name) for row in self.classes)) for name in ("objects", "ignored", "detections")]
-        mean = [shown(self.map), *(shown(value) for _, value in extra.values())]
+        mean = [four_decimals(self.map), *(four_decimals(value) for _, value in extra.values())]
         return header, [*rows, [f"mean of {counted}", *total, "", *mean]]
 
     def _extra_columns(self) -> dict[str, tuple[list[float], float]]:

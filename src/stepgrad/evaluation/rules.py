@@ -49,11 +49,11 @@ def switched(a: Counting, b: Counting, rules: Iterable[str]) -> Counting:
     return Counting(protocol, b.ties if "ties" in rules else a.ties)
 
 
-def describe(counting: Counting, rule: str) -> str:
+def describe_rule(counting: Counting, rule: str) -> str:
     """One rule in words.
 
     >>> from stepgrad.metric.protocol import COCO
-    >>> describe(Counting.of(COCO), "duplicate rule")
+    >>> describe_rule(Counting.of(COCO), "duplicate rule")
     'takes the best object still free'
     """
     p = counting.protocol

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from stepgrad.names import visible
 
 
-def shown(value: float) -> str:
+def four_decimals(value: float) -> str:
     """Four decimals, or a dash for nan.
 
-    >>> shown(0.72138), shown(float("nan"))
+    >>> four_decimals(0.72138), four_decimals(float("nan"))
     ('0.7214', '-')
     """
     return "-" if math.isnan(value) else f"{value:.4f}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepgrad.evaluation.records import Entry, detections_of
+from stepgrad.evaluation.records import ImageDict, detections_of
 from stepgrad.files import WriteError, explain, folder_beside, write_whole
 from stepgrad.names import file_name, file_names, word
 from stepgrad.pixels import devkit_from_continuous
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def write_coco_results(
-    path: str | Path, preds: Sequence[Entry], image_ids: Sequence[ImageId], categories: Sequence[int] | None = None
+    path: str | Path, preds: Sequence[ImageDict], image_ids: Sequence[ImageId], categories: Sequence[int] | None = None
 ) -> None:
     """Write detections (continuous boxes) as COCO's result json.
 
@@ -44,7 +44,7 @@ def write_coco_results(
 
 def write_voc_results(
     folder: str | Path,
-    preds: Sequence[Entry],
+    preds: Sequence[ImageDict],
     image_ids: Sequence[ImageId],
     class_names: Sequence[str],
     prefix: str = "comp4_det_test",

@@ -23,7 +23,7 @@ Outputs = dict[str, Tensor]
 
 
 @dataclass
-class _Pass:
+class _AnchorPass:
     """What compute_loss is not told: sizes of the images and of the pyramid's levels, and who was matched."""
 
     image_sizes: list[tuple[int, int]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class _Pass:
 class DenseDetector(Detector):
     """A dense detector whose classification head trains for mAP."""
 
-    _pass: _Pass
+    _pass: _AnchorPass
     anchor_generator: Any
     head: Any
     box_coder: Any
@@ -54,7 +54,7 @@ class DenseDetector(Detector):
         self.check_call(images, targets)
         if not self.training or not self.map_loss_switch.needed:
             return super().forward(images, targets)
-        self._pass = _Pass()
+        self._pass = _AnchorPass()
         hook = self.anchor_generator.register_forward_hook(self._pass.keep_sizes)
         try:
             return super().forward(images, targets)
@@ -189,7 +189,7 @@ class AnchorHead(Specialised):
     """The head of RetinaNet or FCOS: tells who was matched, and leaves out the loss that mAP replaces."""
 
     map_switch: DetectorSwitch
-    _pass: _Pass
+    _pass: _AnchorPass
 
     def compute_loss(
         self, targets: Any, head_outputs: Outputs, anchors: Any, matched_idxs: list[Tensor]

@@ -28,7 +28,6 @@ from stepgrad.losses.ragged import Candidates
 from stepgrad.metric.batch import Target
 
 SMALLEST_BOX = 1e-2  # width and height below which RoIHeads itself drops a detection
-Sizes = Sequence[tuple[int, int]]
 
 
 class TwoStageDetector(Detector):
@@ -40,7 +39,7 @@ class TwoStageDetector(Detector):
 
 
 @dataclass
-class _Pass:
+class _BoxHeadPass:
     """What one training pass of the box head is made of."""
 
     sampled: list[Tensor] = field(default_factory=list)  # per image, numbers of the windows; ground truth comes last
@@ -56,7 +55,7 @@ class BoxHeads(Specialised):
     """RoIHeads with mAP among its losses."""
 
     map_switch: DetectorSwitch
-    _pass: _Pass
+    _pass: _BoxHeadPass
     box_roi_pool: Any
     box_head: Any
     box_predictor: Any
@@ -71,7 +70,7 @@ class BoxHeads(Specialised):
     ) -> tuple[Any, dict[str, Tensor]]:
         if not self.training or targets is None or not self.map_switch.needed:
             return super().forward(features, proposals, image_shapes, targets)
-        self._pass = _Pass()
+        self._pass = _BoxHeadPass()
         hook = self.box_predictor.register_forward_hook(self._pass.keep_outputs)
         try:
             detections, losses = super().forward(features, proposals, image_shapes, targets)
@@ -109,7 +108,13 @@ class BoxHeads(Specialised):
             self._pass.proposals, self._pass.labels = list(boxes), list(labels)
         return boxes, matched, labels, regression
 
-    def _score_more(self, done: _Pass, features: dict[str, Tensor], proposals: list[Tensor], shapes: Sizes) -> None:
+    def _score_more(
+        self,
+        done: _BoxHeadPass,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        shapes: Sequence[tuple[int, int]],
+    ) -> None:
         """Run the box head on those of the best `windows_per_image` proposals that it has not seen."""
         least = self.map_switch.selection.windows_per_image
         if least is None:
@@ -127,14 +132,14 @@ class BoxHeads(Specialised):
         done.proposals = _join(done.proposals, boxes)
 
     @torch.no_grad()
-    def _boxes(self, done: _Pass, shapes: Sizes) -> Tensor:
+    def _boxes(self, done: _BoxHeadPass, shapes: Sequence[tuple[int, int]]) -> Tensor:
         """(R, K, 4) boxes as inference decodes and clips them, without background."""
         decoded = self.box_coder.decode(wide(done.outputs[0][1]), done.proposals)
         parts = decoded.split([len(p) for p in done.proposals])
         return torch.cat([clip_boxes_to_image(p, shape) for p, shape in zip(parts, shapes, strict=True)])[:, 1:]
 
     def _candidates(
-        self, done: _Pass, proposals: Sequence[int], shapes: Sizes, targets: Sequence[Target]
+        self, done: _BoxHeadPass, proposals: Sequence[int], shapes: Sequence[tuple[int, int]], targets: Sequence[Target]
     ) -> Candidates:
         """Windows that are proposals, as candidates of the classes present."""
         switch, logits = self.map_switch, done.outputs[0][0]

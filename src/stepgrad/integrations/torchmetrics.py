@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stepgrad.evaluation import ClassResult, EvaluationResult, Evaluator, Evidence
-from stepgrad.evaluation.records import Entry
+from stepgrad.evaluation.records import ImageDict
 from stepgrad.extras import need
 from stepgrad.metric.protocol import Protocol, get_protocol
 
@@ -82,7 +82,7 @@ class MAPMetric(Metric):
         self.add_state("objects", default=[], dist_reduce_fx="cat")
         self.add_state("images", default=[], dist_reduce_fx="cat")
 
-    def update(self, preds: Sequence[Entry], target: Sequence[Entry]) -> None:
+    def update(self, preds: Sequence[ImageDict], target: Sequence[ImageDict]) -> None:
         """Take in some images: lists of one dict an image, as for `Evaluator.update`."""
         evaluator = self._fresh_evaluator()
         evaluator.update(preds, target)
@@ -151,11 +151,11 @@ def _home(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
 
-def _detections_entry(rows: Tensor) -> Entry:
+def _detections_entry(rows: Tensor) -> ImageDict:
     return {"labels": rows[:, 0].long(), "scores": rows[:, 1], "boxes": rows[:, 2:]}
 
 
-def _objects_entry(rows: Tensor) -> Entry:
+def _objects_entry(rows: Tensor) -> ImageDict:
     label, difficult, crowd, area = rows[:, 0], rows[:, 5], rows[:, 6], rows[:, 7]
     return {"labels": label.long(), "boxes": rows[:, 1:5], "difficult": difficult, "iscrowd": crowd, "area": area}
 

@@ -14,7 +14,7 @@ from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import ClassResult, EvaluationResult, result_from
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.report.examples import RULE, Cut, Mark, best_and_worst, cuts_of, describe, marks_by_image
+from stepgrad.report.examples import RULE, Cut, Mark, best_and_worst, cuts_of, describe_image, marks_by_image
 from stepgrad.report.history import Line, summary
 from stepgrad.report.thin import thin
 
@@ -72,7 +72,7 @@ def gather(
         "title": title,
         "dataset": _dataset(dataset_name, evidence, results[first.name]),
         "protocols": [p.name for p in chosen],
-        "maps": {name: number(result.map) for name, result in results.items()},
+        "maps": {name: finite(result.map) for name, result in results.items()},
         "comparison": _comparison(comparison, [p.name for p in chosen]),
         "run": summary(history, first.name),
         "classes": [_class_row(c, results, cuts[c]) for c in range(evidence.num_classes)],
@@ -80,7 +80,7 @@ def gather(
         "examples": {
             "rule": RULE,
             "iou": first.match_thresholds[0],
-            **{kind: [describe(evidence, i, marks[i]) for i in images] for kind, images in chosen_images.items()},
+            **{kind: [describe_image(evidence, i, marks[i]) for i in images] for kind, images in chosen_images.items()},
         },
         "config": config,
         "versions": _versions(history),
@@ -90,7 +90,7 @@ def gather(
     )
 
 
-def number(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
     """None where there is no finite number."""
     return None if value is None or not math.isfinite(value) else value
 
@@ -104,7 +104,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (np.integer, np.floating)):
         value = value.item()
     if isinstance(value, float):
-        return number(value)
+        return finite(value)
     return value if value is None or isinstance(value, (bool, int)) else str(value)
 
 
@@ -126,10 +126,10 @@ def _comparison(rows: Sequence[ComparisonRow], protocols: Sequence[str]) -> list
         {
             "name": row.name,
             "note": row.note,
-            "maps": {name: number(value) for name, value in row.maps.items()},
-            "gain": number(row.maps[common] - rows[0].maps[common]) if common and row is not rows[0] else None,
+            "maps": {name: finite(value) for name, value in row.maps.items()},
+            "gain": finite(row.maps[common] - rows[0].maps[common]) if common and row is not rows[0] else None,
             "steps": row.steps,
-            "seconds": number(row.seconds),
+            "seconds": finite(row.seconds),
         }
         for row in rows
     ]
@@ -143,10 +143,10 @@ def _class_row(label: int, results: Mapping[str, EvaluationResult], cut: Cut) ->
         "objects": row.objects,
         "ignored": row.ignored,
         "detections": row.detections,
-        "recall": number(row.recall),
+        "recall": finite(row.recall),
         "f1": cut.f1,
         "threshold": cut.threshold,
-        "ap": {name: number(result.classes[label].ap) for name, result in results.items()},
+        "ap": {name: finite(result.classes[label].ap) for name, result in results.items()},
     }
 
 

@@ -79,7 +79,7 @@ def best_and_worst(marks: Sequence[Sequence[Mark]], shown: int) -> tuple[list[in
     return top, rest[:shown]
 
 
-def describe(evidence: Evidence, position: int, marks: Sequence[Mark]) -> dict[str, Any]:
+def describe_image(evidence: Evidence, position: int, marks: Sequence[Mark]) -> dict[str, Any]:
     """One image for the JSON."""
     right, wrong, missed = _tally(marks)
     return {

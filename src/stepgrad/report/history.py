@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,13 @@ def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
 
 
-def number(line: Any, key: str) -> float | None:
-    """A finite number of a line, else None: whoever edits a log by hand may leave anything in it."""
-    value = _of(line, key)
+def number_in(line: Any, *keys: str) -> float | None:
+    """The finite number under these keys, else None: whoever edits a log by hand may leave anything in it.
+
+    >>> number_in({"losses": {"map": 0.5}}, "losses", "map")
+    0.5
+    """
+    value = reduce(_of, keys, line)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < MOST:
         return None
     return value
@@ -57,26 +62,21 @@ def parts(line: Any, key: str) -> Line:
     return value if isinstance(value, Mapping) else {}
 
 
-def series(lines: Sequence[Line], value: Callable[[Line], Any]) -> dict[str, Any] | None:
-    """Steps, values and their moving mean, thinned; lines without a number are left out. None if none has one."""
-    points = [(line["step"], value(line)) for line in lines]
-    known = [(step, value) for step, value in points if value is not None]
-    if not known:
+def series(lines: Sequence[Line], *keys: str) -> dict[str, Any] | None:
+    """Steps, the numbers under these keys and their moving mean, thinned; None if no line has such a number."""
+    points = [(line["step"], value) for line in lines if (value := number_in(line, *keys)) is not None]
+    if not points:
         return None
-    steps, values = np.array(known, dtype=np.float64).T
+    steps, values = np.array(points, dtype=np.float64).T
     x, y = thin(steps, values, MOST_POINTS)
     smooth_x, smooth_y = thin(steps, smooth(values), MOST_POINTS)
     return {
-        "steps": _whole(x),
+        "steps": x.astype(int).tolist(),
         "values": y.tolist(),
-        "mean_steps": _whole(smooth_x),
+        "mean_steps": smooth_x.astype(int).tolist(),
         "mean": smooth_y.tolist(),
         "last": float(values[-1]),
     }
-
-
-def _whole(steps: Any) -> list[int]:
-    return [int(step) for step in steps]
 
 
 def phases_of(train: Sequence[Line]) -> list[dict[str, Any]]:
@@ -92,15 +92,15 @@ def phases_of(train: Sequence[Line]) -> list[dict[str, Any]]:
 
 def losses(train: Sequence[Line], phases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The loss of each phase, and its terms where there are several."""
-    found = []
+    charted = []
     for phase in phases:
         lines = [line for line in train if phase["first"] <= line["step"] <= phase["last"]]
-        total = series(lines, lambda line: number(line, "loss"))
+        total = series(lines, "loss")
         terms = sorted({term for line in lines for term in parts(line, "losses")})
-        by_term = {term: series(lines, lambda line, term=term: number(parts(line, "losses"), term)) for term in terms}  # type: ignore[misc]
+        by_term = {term: series(lines, "losses", term) for term in terms}
         if total:
-            found.append({"phase": phase["name"], "total": total, "terms": by_term if len(terms) > 1 else {}})
-    return found
+            charted.append({"phase": phase["name"], "total": total, "terms": by_term if len(terms) > 1 else {}})
+    return charted
 
 
 def validation(val: Sequence[Line]) -> dict[str, dict[str, list[Any]]]:
@@ -109,7 +109,7 @@ def validation(val: Sequence[Line]) -> dict[str, dict[str, list[Any]]]:
     return {
         name: {"steps": [step for step, _ in points], "values": [value for _, value in points]}
         for name in names
-        if (points := [(line["step"], v) for line in val if (v := number(parts(line, "map"), name)) is not None])
+        if (points := [(line["step"], v) for line in val if (v := number_in(line, "map", name)) is not None])
     }
 
 
@@ -122,11 +122,11 @@ def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
         "phases": phases,
         "loss": losses(train, phases),
         "validation": validated,
-        "batch_map": series(train, lambda line: number(line, "map")),
-        "nonzero": series(train, lambda line: number(line, "nonzero")),
-        "positive_sum": series(train, lambda line: number(line, "positive_sum")),
-        "negative_sum": series(train, lambda line: number(line, "negative_sum")),
-        "loss_share": series(train, lambda line: number(line, "loss_share")),
+        "batch_map": series(train, "map"),
+        "nonzero": series(train, "nonzero"),
+        "positive_sum": series(train, "positive_sum"),
+        "negative_sum": series(train, "negative_sum"),
+        "loss_share": series(train, "loss_share"),
         **_ending(history, train, validated.get(protocol, {"steps": [], "values": []})),
     }
 
@@ -137,11 +137,11 @@ def _ending(history: Sequence[Line], train: Sequence[Line], points: Mapping[str,
     last: Line = train[-1] if train else {}
     ended = ends[-1] if ends and ends[-1]["step"] >= last.get("step", 0) else {}
     keys = ("step", "seconds", "best_step", "best_map")
-    end = {key: value for key in keys if (value := number(ended, key)) is not None}
+    end = {key: value for key in keys if (value := number_in(ended, key)) is not None}
     best = max(zip(points["values"], (-step for step in points["steps"]), strict=True), default=(None, None))
     return {
         "steps": end.get("step", last.get("step")),
-        "seconds": end.get("seconds", number(last, "seconds")),
+        "seconds": end.get("seconds", number_in(last, "seconds")),
         "best_step": end.get("best_step", None if best[1] is None else -best[1]),
         "best_map": end.get("best_map", best[0]),
     }

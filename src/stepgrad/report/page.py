@@ -14,14 +14,12 @@ from xml.etree.ElementTree import Element
 import jinja2
 from markupsafe import Markup
 
-from stepgrad.report.charts import curve_panel, loss_charts, map_chart, nonzero_chart, sums_chart
+from stepgrad.report.charts import Numbers, curve_panel, loss_charts, map_chart, nonzero_chart, sums_chart
 from stepgrad.report.svg import element, markup, printable
-
-Numbers = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Shown:
+class EncodedPicture:
     """A picture on the page."""
 
     uri: str
@@ -29,7 +27,7 @@ class Shown:
     alt: str
 
 
-def render(numbers: Numbers, pictures: Mapping[str, Sequence[Shown]]) -> str:
+def render(numbers: Numbers, pictures: Mapping[str, Sequence[EncodedPicture]]) -> str:
     """The page as text."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset),

@@ -20,7 +20,7 @@ from stepgrad.report.content import ComparisonRow, Content, Picture, gather
 from stepgrad.report.draw import draw_verdicts
 from stepgrad.report.examples import Mark
 from stepgrad.report.history import Line
-from stepgrad.report.page import Shown, plots, render
+from stepgrad.report.page import EncodedPicture, plots, render
 
 PICTURE_BYTES = 1_000_000
 """All pictures of a page together, as JPEG; base64 makes them a third larger."""
@@ -66,7 +66,7 @@ def write_report(
     return folder / "report.html"
 
 
-def _pictures(content: Content, evidence: Evidence, dataset: DetectionDataset) -> dict[str, list[Shown]]:
+def _pictures(content: Content, evidence: Evidence, dataset: DetectionDataset) -> dict[str, list[EncodedPicture]]:
     """All pictures, at the best quality that keeps the page small."""
     wanted = [picture for pictures in content.pictures.values() for picture in pictures]
     images = [dataset.image(dataset.index_of(evidence.image_ids[picture.position])) for picture in wanted]
@@ -81,7 +81,9 @@ def _pictures(content: Content, evidence: Evidence, dataset: DetectionDataset) -
         if sum(len(data) for data, _ in drawn) <= PICTURE_BYTES:
             break
     shown = [
-        Shown("data:image/jpeg;base64," + base64.b64encode(data).decode(), size, _alt(picture, evidence.class_names))
+        EncodedPicture(
+            "data:image/jpeg;base64," + base64.b64encode(data).decode(), size, _alt(picture, evidence.class_names)
+        )
         for (data, size), picture in zip(drawn, wanted, strict=True)
     ]
     best = len(content.pictures["best"])

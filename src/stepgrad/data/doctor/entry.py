@@ -12,7 +12,7 @@ from stepgrad.data.base import ImageId
 
 
 @dataclass(frozen=True)
-class Entry:
+class ExaminedImage:
     """The readable part of an image's record; G objects."""
 
     image_id: ImageId
@@ -29,10 +29,10 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Records:
+class ExaminedDataset:
     """A whole dataset as the doctor sees it."""
 
     kind: str
     name: str
-    entries: list[Entry]
+    entries: list[ExaminedImage]
     class_names: tuple[str, ...]

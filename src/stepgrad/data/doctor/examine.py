@@ -12,7 +12,7 @@ import numpy as np
 
 from stepgrad.data.base import DetectionDataset, ImageId
 from stepgrad.data.doctor.coco import examine_coco
-from stepgrad.data.doctor.entry import Entry, Records
+from stepgrad.data.doctor.entry import ExaminedDataset, ExaminedImage
 from stepgrad.data.doctor.images import examine_image
 from stepgrad.data.doctor.summary import Summary, report_counts, summarise
 from stepgrad.data.doctor.voc import examine_voc
@@ -24,7 +24,7 @@ from stepgrad.data.proposals import Proposals, load_proposals
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.errors import DataError
 
-Progress = Callable[[int, int], None]
+ImagesDone = Callable[[int, int], None]
 """Called with the number of images examined and of all."""
 
 
@@ -51,7 +51,7 @@ def examine(
     proposals: str | Path | None = None,
     pixels: bool = True,
     images_outside: bool = False,
-    progress: Progress | None = None,
+    progress: ImagesDone | None = None,
 ) -> Diagnosis:
     """Every problem of a dataset and a summary of what it holds; changes nothing.
 
@@ -92,16 +92,16 @@ def _read_records(
     need_images: bool,
     images_outside: bool,
     report: Report,
-) -> Records:
+) -> ExaminedDataset:
     if located.kind == "voc":
         return examine_voc(located.path, located.split, class_names, need_images, report)
     if located.kind == "coco":
         return examine_coco(located.path, images, need_images, images_outside, report)
     dataset = load_dataset(data, located.split)
-    return Records("built-in set", dataset.name, _drawn_entries(dataset), dataset.class_names)
+    return ExaminedDataset("built-in set", dataset.name, _drawn_entries(dataset), dataset.class_names)
 
 
-def _drawn_entries(dataset: DetectionDataset) -> list[Entry]:
+def _drawn_entries(dataset: DetectionDataset) -> list[ExaminedImage]:
     """The built-in set has no files."""
     assert isinstance(dataset, ShapesDataset)
     entries = []
@@ -110,12 +110,12 @@ def _drawn_entries(dataset: DetectionDataset) -> list[Entry]:
         names = tuple(dataset.class_names[label] for label in target["labels"].tolist())
         boxes, difficult = target["boxes"].double().numpy(), target["difficult"].numpy()
         size, crowd = (dataset.size, dataset.size), np.zeros(len(names), dtype=np.bool_)
-        entries.append(Entry(image_id, dataset.source(index), None, size, names, boxes, difficult, crowd))
+        entries.append(ExaminedImage(image_id, dataset.source(index), None, size, names, boxes, difficult, crowd))
     return entries
 
 
 def _examine_images(
-    entries: list[Entry], pixels: bool, report: Report, progress: Progress
+    entries: list[ExaminedImage], pixels: bool, report: Report, progress: ImagesDone
 ) -> dict[ImageId, ImageFacts]:
     """Open every picture, several at a time: decoding leaves Python's lock."""
     facts: dict[ImageId, ImageFacts] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stepgrad.data.base import lies_outside
-from stepgrad.data.doctor.entry import Entry
+from stepgrad.data.doctor.entry import ExaminedImage
 from stepgrad.data.images import ImageFacts, decode, read_facts
 from stepgrad.data.problems import Problem
 
@@ -18,7 +18,7 @@ TINY = 16
 SUFFIXES = {"JPEG": (".jpg", ".jpeg", ".jpe"), "PNG": (".png",), "TIFF": (".tif", ".tiff")}
 
 
-def examine_image(entry: Entry, pixels: bool = True) -> tuple[ImageFacts | None, list[Problem]]:
+def examine_image(entry: ExaminedImage, pixels: bool = True) -> tuple[ImageFacts | None, list[Problem]]:
     """The header of the picture and what is wrong with it; `pixels` decodes it too, which finds truncated files."""
     if entry.image is None:
         return None, list(_box_problems(entry, entry.size)) if entry.size else []
@@ -46,7 +46,7 @@ def _file_problems(path: Path, facts: ImageFacts) -> Iterator[Problem]:
         yield _warning(path, what, "windows hardly fit; remove it if that was a slip", "image-tiny")
 
 
-def _size_problems(entry: Entry, facts: ImageFacts) -> Iterator[Problem]:
+def _size_problems(entry: ExaminedImage, facts: ImageFacts) -> Iterator[Problem]:
     """The annotation must be of these pixels; EXIF rotation is the usual reason why it is not."""
     path, annotated = str(entry.image), entry.size or facts.size
     turned = facts.orientation >= 5  # a quarter turn: width and height change places
@@ -65,7 +65,7 @@ def _size_problems(entry: Entry, facts: ImageFacts) -> Iterator[Problem]:
         yield Problem(path, what, fix, "error" if beyond else "warning", "size-differs")
 
 
-def _box_problems(entry: Entry, size: tuple[int, int]) -> Iterator[Problem]:
+def _box_problems(entry: ExaminedImage, size: tuple[int, int]) -> Iterator[Problem]:
     outside, excess = lies_outside(entry.boxes, size), _excess(entry.boxes, size)
     for number in np.flatnonzero(outside | (excess > SLACK)):
         where, box = f"object {number} ({entry.names[number]})", entry.boxes[number]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepgrad.data.base import ImageId
-from stepgrad.data.doctor.entry import Entry, Records
+from stepgrad.data.doctor.entry import ExaminedDataset, ExaminedImage
 from stepgrad.data.images import ImageFacts
 from stepgrad.data.problems import Problem, Report
 
@@ -42,7 +42,7 @@ class Summary:
     """Number of images by Pillow mode, of those that were opened."""
 
 
-def summarise(records: Records, facts: dict[ImageId, ImageFacts]) -> Summary:
+def summarise(records: ExaminedDataset, facts: dict[ImageId, ImageFacts]) -> Summary:
     """Count."""
     entries = records.entries
     known = [facts[e.image_id].size if e.image_id in facts else e.size for e in entries]
@@ -64,7 +64,7 @@ def _pair(values: np.ndarray) -> tuple[int, int]:
     return int(values[0]), int(values[1])
 
 
-def _count(title: str, entries: list[Entry], name: str | None) -> ClassSummary:
+def _count(title: str, entries: list[ExaminedImage], name: str | None) -> ClassSummary:
     """Counts of one class, or of all."""
     chosen = [np.array([name is None or own == name for own in entry.names], dtype=np.bool_) for entry in entries]
     pairs = list(zip(entries, chosen, strict=True))

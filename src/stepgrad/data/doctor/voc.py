@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepgrad.data.doctor.entry import Entry, Records
+from stepgrad.data.doctor.entry import ExaminedDataset, ExaminedImage
 from stepgrad.data.problems import Problem, Report
 from stepgrad.data.voc import (
     CLASS_FILE,
@@ -28,7 +28,7 @@ from stepgrad.errors import DataError, suggest
 
 def examine_voc(
     root: Path, split: str | None, class_names: Sequence[str] | None, need_images: bool, report: Report
-) -> Records:
+) -> ExaminedDataset:
     """Read what can be read and report what cannot."""
     ids = image_ids(root, split, report)
     if split is None:
@@ -38,11 +38,11 @@ def examine_voc(
     annotations = {image_id: annotation for image_id, annotation in read.items() if annotation}
     names = _check_classes(root, list(annotations.values()), class_names, report)
     entries = [_entry(image_id, annotation, images.get(image_id)) for image_id, annotation in annotations.items()]
-    return Records("VOC folder", f"{root.resolve().name}{f' {split}' if split else ''}", entries, names)
+    return ExaminedDataset("VOC folder", f"{root.resolve().name}{f' {split}' if split else ''}", entries, names)
 
 
-def _entry(image_id: str, annotation: VOCAnnotation, image: Path | None) -> Entry:
-    return Entry(
+def _entry(image_id: str, annotation: VOCAnnotation, image: Path | None) -> ExaminedImage:
+    return ExaminedImage(
         image_id=image_id,
         source=str(annotation.path),
         image=image,

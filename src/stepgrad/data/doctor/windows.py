@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.doctor.entry import Entry
+from stepgrad.data.doctor.entry import ExaminedImage
 from stepgrad.data.images import file_fingerprint
 from stepgrad.data.problems import Complaints, Problem, Report
 from stepgrad.data.proposals import CachedProposals, Proposals
@@ -15,10 +15,12 @@ from stepgrad.data.proposals.cache import WAY_OUT, misfit
 from stepgrad.errors import DataError
 
 MANY = 10_000
-Sizes = dict[Any, tuple[int, int]]
+ImageSizes = dict[Any, tuple[int, int]]
 
 
-def examine_windows(proposals: Proposals, entries: list[Entry], name: str, sizes: Sizes, report: Report) -> None:
+def examine_windows(
+    proposals: Proposals, entries: list[ExaminedImage], name: str, sizes: ImageSizes, report: Report
+) -> None:
     """Report images without windows, with too few or too many, and windows of other images."""
     missing = [entry for entry in entries if entry.image_id not in proposals]
     if len(missing) == len(entries) and entries:
@@ -36,7 +38,9 @@ def examine_windows(proposals: Proposals, entries: list[Entry], name: str, sizes
             _examine_entry(proposals, entry, name, sizes.get(entry.image_id), report)
 
 
-def _examine_entry(proposals: Proposals, entry: Entry, name: str, size: tuple[int, int] | None, report: Report) -> None:
+def _examine_entry(
+    proposals: Proposals, entry: ExaminedImage, name: str, size: tuple[int, int] | None, report: Report
+) -> None:
     try:
         where, windows = _read(proposals, entry, name, report)
     except DataError as error:
@@ -55,7 +59,7 @@ def _examine_entry(proposals: Proposals, entry: Entry, name: str, size: tuple[in
         complain(what, "they were made for another image or size: make them again", "windows-beyond")
 
 
-def _read(proposals: Proposals, entry: Entry, name: str, report: Report) -> tuple[str, NDArray[Any]]:
+def _read(proposals: Proposals, entry: ExaminedImage, name: str, report: Report) -> tuple[str, NDArray[Any]]:
     """Where an image's windows are, and the windows; a cache says whether they are of this very image."""
     if not isinstance(proposals, CachedProposals):
         return proposals.source, proposals.windows(str(entry.image_id))

@@ -29,7 +29,7 @@ from stepgrad.files import WriteError
 from stepgrad.locks import only_writer
 from stepgrad.names import as_text, file_name, key_of
 
-Progress = Callable[[], None]
+Tick = Callable[[], None]
 """Called once for each image that is done."""
 Say = Callable[[str], None]
 """Called with a line for whoever watches."""
@@ -76,7 +76,7 @@ def generate_proposals(
     settings: SearchSettings | None = None,
     workers: int = 1,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Tick | None = None,
     *,
     indices: Sequence[int] | None = None,
     say: Say | None = None,
@@ -122,13 +122,13 @@ def _only_searcher(folder: Path, say: Say | None) -> AbstractContextManager[None
     return only_writer(folder, "wait for it, or pass another folder (--out)", wait=say or (lambda _: None))
 
 
-def _count_found(outcome: Outcome, count: int, tick: Progress) -> None:
+def _count_found(outcome: Outcome, count: int, tick: Tick) -> None:
     outcome.found += count
     for _ in range(count):
         tick()
 
 
-def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: Progress) -> None:
+def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: Tick) -> None:
     results = _run_here(job, todo) if workers <= 1 else _run_in_processes(job, todo, min(workers, max(len(todo), 1)))
     with closing(results):  # stops the workers, whatever happens here
         for error in results:
@@ -232,7 +232,7 @@ def import_proposals(
     dataset: DetectionDataset,
     folder: str | Path,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Tick | None = None,
     *,
     say: Say | None = None,
 ) -> Outcome:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from PIL import Image
 
-from stepgrad.data.base import DetectionDataset, Target, Transforms, make_target
+from stepgrad.data.base import DatasetTarget, DetectionDataset, Transforms, make_target
 from stepgrad.data.shapes.draws import Draws
 from stepgrad.data.shapes.outlines import CLASSES
-from stepgrad.data.shapes.scene import Scene, draw_scene
+from stepgrad.data.shapes.scene import DrawnScene, draw_scene
 from stepgrad.data.shapes.windows import draw_windows
 from stepgrad.errors import ConfigError, one_of, suggest
 
@@ -57,14 +57,14 @@ class ShapesDataset(DetectionDataset):
         self.class_names = tuple(CLASSES)
         self.ids: range = range(length)
 
-    def scene(self, index: int) -> Scene:
+    def scene(self, index: int) -> DrawnScene:
         """Everything about one picture."""
         return draw_scene(self._key(index), self.size)
 
     def _key(self, index: int) -> tuple[int, ...]:
         return (self.seed, list(SPLITS).index(self.split), self.ids[index])
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> DatasetTarget:
         scene = self.scene(index)
         return make_target(scene.boxes, scene.labels, self.ids[index], difficult=scene.difficult)
 

@@ -43,7 +43,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Scene:
+class DrawnScene:
     """A finished picture and what is on it."""
 
     image: NDArray[np.uint8]
@@ -55,7 +55,7 @@ class Scene:
 
 
 @lru_cache(maxsize=16)
-def draw_scene(key: tuple[int, ...], size: int) -> Scene:
+def draw_scene(key: tuple[int, ...], size: int) -> DrawnScene:
     """The picture named by `key`; the same bits on every machine. The last few are kept, so asking twice is cheap."""
     draws = Draws(*key)
     clouds = cloud_field(draws, size)
@@ -119,7 +119,7 @@ def _leaves_all_visible(stage: Stage, placed: Placed) -> bool:
     return True
 
 
-def _finish(draws: Draws, stage: Stage) -> Scene:
+def _finish(draws: Draws, stage: Stage) -> DrawnScene:
     """Soften, add sensor noise, and read off the visible boxes."""
     size = stage.size
     canvas = _soften(stage.canvas)
@@ -139,7 +139,7 @@ def _finish(draws: Draws, stage: Stage) -> Scene:
         boxes.append(box)
         labels.append(item.label)
         difficult.append(item.visible < DIFFICULT * item.placed.pixels)
-    return Scene(
+    return DrawnScene(
         image=image,
         boxes=np.array(boxes, dtype=np.float64).reshape(-1, 4),
         labels=np.array(labels, dtype=np.int64),
