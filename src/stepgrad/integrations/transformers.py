@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from stepgrad.errors import ConfigError, InputError, suggest
 from stepgrad.extras import need
 from stepgrad.integrations._labels import check_int64
-from stepgrad.integrations._switch import NAME, MapLossSwitch, check_options, make_loss
+from stepgrad.integrations._switch import NAME, MapLossSwitch, loss_settings, make_loss
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
+from stepgrad.metric.protocol import Protocol
 
 __all__ = ["FAMILIES", "restore", "train_for_map"]
 
@@ -59,8 +60,9 @@ def train_for_map(
     mode: str = "mix",
     weight: float = 1.0,
     enabled: bool = True,
+    protocol: str | Protocol | None = None,
     loss_fn: MAPLoss | DistributedMAPLoss | None = None,
-    **options: Any,
+    **loss_options: Any,
 ) -> M:
     """Make `model(pixel_values, labels=labels)` train for mAP; returns the same model.
 
@@ -73,11 +75,12 @@ def train_for_map(
         mode: "mix": `weight` times MAPLoss is added to the loss, and to the `loss_dict` as "loss_map". "replace": it takes
             the place of the classification loss, "loss_ce" or "loss_vfl".
         weight: of MAPLoss.
-        enabled: False: start with the model's own loss. `model.map_loss_switch.enabled` turns MAPLoss on and off at any
-            time, and `model.map_loss_switch.metrics["map"]` is the mAP of the last training batch either way.
-        loss_fn: a `MAPLoss` of your own, with `nms_threshold=None`; None: one with these options.
-        options: those of `MAPLoss`, such as protocol; estimator is "radius", radius 3 and absent_classes "skip" unless given.
-            With several processes, mAP is that of their batches joined (`DistributedMAPLoss`).
+        enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled` turns
+            MAPLoss on and off, and `model.map_loss_switch.metrics["map"]` is the mAP of the last training batch either way.
+        protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.
+        loss_fn: a ready `MAPLoss` with `nms_threshold=None`. None: one with the radius estimator, balanced; with several
+            processes its mAP is that of their batches joined (`DistributedMAPLoss`).
+        loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     `restore(model)` undoes it.
 
@@ -95,13 +98,13 @@ def train_for_map(
     need("transformers", purpose="stepgrad.integrations.transformers")
     family = _family_of(model)
     config: Any = model.config
-    check_options(options, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)
+    settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)
     if loss_fn is not None and loss_fn.objective.nms_threshold is not None:
         raise ConfigError(
             f"Expected a loss_fn with nms_threshold=None, as {type(model).__name__} does without NMS, but got "
             f"{loss_fn.objective.nms_threshold}."
         )
-    loss_fn = make_loss(config.num_labels, loss_fn, {"nms_threshold": None, **options})
+    loss_fn = make_loss(config.num_labels, loss_fn, {"nms_threshold": None, **settings})
     switch = MapLossSwitch(loss_fn, mode, weight, enabled)
     restore(model)  # where this is not the first time
     loss = LossWithMAP(model, model.loss_function, "_loss_function" in model.__dict__, family, switch)
@@ -124,7 +127,11 @@ class LossWithMAP:
     """The loss function of a model, with MAPLoss beside or in place of its classification loss while it trains."""
 
     def __init__(self, model: nn.Module, stock: Any, was_set: bool, family: Family, switch: MapLossSwitch) -> None:
-        self.model, self.stock, self.was_set, self.family, self.switch = model, stock, was_set, family, switch
+        self.model = model
+        self.stock = stock
+        self.was_set = was_set
+        self.family = family
+        self.switch = switch
 
     def __call__(
         self,
@@ -212,7 +219,7 @@ def _image_sizes(labels: Sequence[Target], device: torch.device, needed: bool) -
 def _check_labels(labels: Any, num_labels: int) -> None:
     """Raise on what the model's own loss would trip over without saying why, or take for something else."""
     if isinstance(labels, Mapping) or not isinstance(labels, Sequence):
-        raise InputError(f"Expected labels to be a list with one dict an image but got {type(labels).__name__}.")
+        raise InputError(f"Expected labels to be a list with one dict per image but got {type(labels).__name__}.")
     for i, label in enumerate(labels):
         keys = sorted(label) if isinstance(label, Mapping) else []
         if not {"boxes", "class_labels"} <= set(keys):
