@@ -83,7 +83,7 @@ def _judge(folder: Path, found: str, data: str, split: str | None) -> None:
     for name, continuous in (("voc07", False), ("coco", True)):
         str(evaluate_under(judged.evidence(continuous), Counting.of(get_protocol(name))))
     for place in ("out/written.json", "out/written"):
-        save_detections(str(folder / place), judged.found.boxes(False), judged.dataset)
+        save_detections(str(folder / place), judged.detections.boxes(False), judged.dataset)
 
 
 def _coco_results(folder: Path) -> None:

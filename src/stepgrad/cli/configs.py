@@ -29,17 +29,17 @@ def presets() -> dict[str, str]:
     return {name: texts[name].splitlines()[0].lstrip("# ") for name in sorted(texts)}
 
 
-def read_config(sources: Iterable[str], given: dict[str, Any]) -> TrainConfig:
+def read_config(sources: Iterable[str], options: dict[str, Any]) -> TrainConfig:
     """The defaults, changed by each source in turn (a preset or a file), changed by the options given."""
     parts = [part for source in sources for part in _with_bases(source)]
     content: dict[str, Any] = {}
     for _, part in parts:
         content = _merged(content, part)
     try:
-        return from_dict(_merged(content, nested(given)))
+        return from_dict(_merged(content, nested(options)))
     except ConfigError as error:
         key = str(error).partition(":")[0]
-        guilty = [source for source, part in parts if _has(part, key) and key not in given]
+        guilty = [source for source, part in parts if _has(part, key) and key not in options]
         raise ConfigError(f"{guilty[-1]}: {error}" if guilty else str(error)) from error
 
 
@@ -58,8 +58,8 @@ def _with_bases(source: str, extending: tuple[str, ...] = ()) -> list[tuple[str,
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise ConfigError(f"{source}: extends: expected a preset, a file, or a list of them but got {bases!r}.")
-    found = [part for base in bases for part in _with_bases(_beside(source, base), (*extending, source))]
-    return [*found, (source, content)]
+    inherited = [part for base in bases for part in _with_bases(_beside(source, base), (*extending, source))]
+    return [*inherited, (source, content)]
 
 
 def _beside(source: str, base: str) -> str:

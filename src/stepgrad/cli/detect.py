@@ -113,10 +113,10 @@ def _reason(path: Path, error: Exception) -> str:
 def _look_at(path: Path, run: Run, windows: Windows, choice: Choice, output: Output | None) -> dict[str, Any]:
     """The entry of one picture in the record; the drawing goes to the output, if there is one."""
     picture = read_upright(path)
-    found = _detect(run, picture, windows.of(path, picture), choice)
-    drawn = output.save_drawing(path, draw_picture(path, picture, found)) if output else {"drawing": None}
+    detections = _detect(run, picture, windows.of(path, picture), choice)
+    drawn = output.save_drawing(path, draw_picture(path, picture, detections)) if output else {"drawing": None}
     width, height = picture.size
-    return {"image": str(path), "width": width, "height": height, **drawn, "detections": found}
+    return {"image": str(path), "width": width, "height": height, **drawn, "detections": detections}
 
 
 def _detect(run: Run, picture: Image.Image, windows: Tensor, choice: Choice) -> list[dict[str, Any]]:
@@ -125,25 +125,25 @@ def _detect(run: Run, picture: Image.Image, windows: Tensor, choice: Choice) -> 
     from stepgrad.data.images import image_to_tensor
 
     with torch.inference_mode():
-        found = run.model([image_to_tensor(picture)], [windows])[0]
-    rows = zip(found["boxes"].tolist(), found["labels"].tolist(), found["scores"].tolist(), strict=True)
+        tensors = run.model([image_to_tensor(picture)], [windows])[0]
+    rows = zip(*(tensors[key].tolist() for key in ("boxes", "labels", "scores")), strict=True)
     named = [{"box": b, "label": n, "class": run.class_names[n], "score": s} for b, n, s in rows]
     return choice.keep(named)
 
 
-def find_pictures(given: Sequence[str]) -> list[Path]:
+def find_pictures(names: Sequence[str]) -> list[Path]:
     """Files as they are named, folders as the pictures in them, each once."""
-    found: list[Path] = []
-    for name in given:
+    paths: list[Path] = []
+    for name in names:
         path = Path(name).expanduser()
         if path.is_dir():
             inside = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES and entry.is_file())
             if not inside:
                 raise DataError(f"{path}: holds no pictures ({', '.join(sorted(SUFFIXES))}).")
-            found += inside
+            paths += inside
         else:
-            found.append(path)
-    return list(dict.fromkeys(found))
+            paths.append(path)
+    return list(dict.fromkeys(paths))
 
 
 def read_upright(path: Path) -> Image.Image:
@@ -163,7 +163,7 @@ def read_upright(path: Path) -> Image.Image:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which detections are worth showing."""
+    """The rule for which detections are shown: a score threshold, one per class, or the best few."""
 
     threshold: float | None = None
     by_class: Mapping[str, float] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class Choice:
 
     @classmethod
     def of(cls, run: Run, threshold: float | None, top: int | None) -> Choice:
-        """What was asked for, else what validation found best, else what the kind of score allows."""
+        """The threshold or number asked for, else the best thresholds of validation, else a default for the kind of score."""
         if threshold is not None or top is not None:
             return cls(threshold, top=top)
         if run.thresholds:
@@ -182,9 +182,9 @@ class Choice:
             return cls(0.5)
         return cls(top=TOP, why=" (raw scores have no natural threshold: choose by --threshold or --top)")
 
-    def keep(self, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def keep(self, detections: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The chosen ones, by decreasing score."""
-        ranked = sorted(found, key=lambda detection: -detection["score"])
+        ranked = sorted(detections, key=lambda detection: -detection["score"])
         return [detection for detection in ranked if self._reaches(detection)][: self.top]
 
     def _reaches(self, detection: Mapping[str, Any]) -> bool:
@@ -221,9 +221,9 @@ class Windows:
         """(N, 4) windows, at most as many as in training."""
         from stepgrad.train.inputs import choose_windows
 
-        found = search_windows(picture) if self.stored is None else self._look_up(self.stored, path)
+        windows = search_windows(picture) if self.stored is None else self._look_up(self.stored, path)
         best_first = self.stored is not None and self.stored.source.endswith(".mat")
-        return choose_windows(found, self.limit, path.stem, best_first)
+        return choose_windows(windows, self.limit, path.stem, best_first)
 
     def _look_up(self, stored: Proposals, path: Path) -> Tensor:
         for key in (path.stem, path.name, path.stem.lstrip("0")):  # COCO's ids are numbers

@@ -76,7 +76,7 @@ def evaluate(
     Returns:
         0.
     """
-    made = _given(
+    made = _detections_to_judge(
         detections,
         run,
         data,
@@ -102,7 +102,7 @@ def evaluate(
     numbers = coco_numbers(made.evidence()) if coco else None
     if numbers is not None:
         console.print(f"\n{numbers}")
-    for note in _notes(made.dataset, made.found, evidence, protocols, boxes, coco):
+    for note in _notes(made.dataset, made.detections, evidence, protocols, boxes, coco):
         console.print(f"note: {visible(note)}", style="dim")
     _write(outcome, numbers, plot, report)
     return 0
@@ -121,7 +121,7 @@ def _write(
         write_whole(Path(report), _to_json(outcome, numbers))
 
 
-def _given(
+def _detections_to_judge(
     detections: str | None,
     run: str | None,
     data: str | None,
@@ -134,7 +134,7 @@ def _given(
     save_detections: str | None,
     images_outside: bool,
 ) -> Judged:
-    """What is to be judged: read from files, or made by a run."""
+    """The detections: read from files, or made by a run."""
     from stepgrad.cli.judged import read, run_on
 
     if run is not None:
@@ -175,18 +175,18 @@ def _default_protocol(dataset: DetectionDataset) -> str:
 
 def _notes(
     dataset: DetectionDataset,
-    found: FileDetections,
+    detections: FileDetections,
     evidence: Evidence,
     protocols: list[Protocol],
     boxes: str,
     coco: bool,
 ) -> list[str]:
-    """What a reader of the numbers should know."""
+    """Notes on how the numbers were counted, for whoever reads them."""
     from stepgrad.evaluation.from_files import natural_offset
 
     notes = []
-    if found.missing:
-        notes.append(f"no file for {', '.join(found.missing)}: counted as without detections")
+    if detections.missing:
+        notes.append(f"no file for {', '.join(detections.missing)}: counted as without detections")
     other = [p.name for p in protocols if p.pixel_offset != natural_offset(dataset)]
     if other and boxes == "file":
         inclusive = natural_offset(dataset) == 1.0

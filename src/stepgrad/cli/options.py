@@ -28,7 +28,7 @@ _YES_NO = ("true", "false", "yes", "no")
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that can be asked for."""
+    """One option of a command: its name, type, default and help."""
 
     name: str
     hint: Any
@@ -104,23 +104,23 @@ def wants_help(arguments: Sequence[str]) -> bool:
 
 
 def parse(options: Sequence[Option], arguments: Sequence[str], command: str) -> dict[str, Any]:
-    """What was asked for, by name and typed; options that were left out are left out here."""
-    given, rest = _sorted(arguments, {option.name: option for option in options if option.default is not REQUIRED})
+    """The typed values of the options that the arguments name; options that were left out are left out here."""
+    words_of, rest = _sorted(arguments, {option.name: option for option in options if option.default is not REQUIRED})
     for option in options:
         if option.default is REQUIRED:  # a place, filled in order by words that belong to no option
             if not rest:
                 wanted = f"{option.name.upper()} ({option.help.rstrip('.')})"
                 raise ConfigError(f"{command}: expected {wanted}. See `stepgrad {command} --help`.")
             count = len(rest) if option.is_list else 1
-            given[option.name], rest = rest[:count], rest[count:]
+            words_of[option.name], rest = rest[:count], rest[count:]
     if rest:
         raise ConfigError(f"{rest[0]}: belongs to no option. See `stepgrad {command} --help`.")
-    return {option.name: _value(option, given[option.name]) for option in options if option.name in given}
+    return {option.name: _value(option, words_of[option.name]) for option in options if option.name in words_of}
 
 
 def _sorted(arguments: Sequence[str], known: Mapping[str, Option]) -> tuple[dict[str, list[str]], list[str]]:
     """The words of each option, of which the last one counts unless it is a list; and the words that belong to none."""
-    given: dict[str, list[str]] = {}
+    words_of: dict[str, list[str]] = {}
     rest, words = [], list(arguments)
     while words:
         word = words.pop(0)
@@ -132,8 +132,8 @@ def _sorted(arguments: Sequence[str], known: Mapping[str, Option]) -> tuple[dict
         if name not in known:
             raise ConfigError(f"{name}: no such option.{suggest_option(name, list(known))}")
         taken = [value] if equals else _take(known[name], words)
-        given[name] = [*given.get(name, []), *taken] if known[name].is_list else taken
-    return given, rest
+        words_of[name] = [*words_of.get(name, []), *taken] if known[name].is_list else taken
+    return words_of, rest
 
 
 def _is_option(word: str) -> bool:

@@ -67,7 +67,9 @@ class RichProgress:
 
     def start(self, total: int, at: int) -> None:
         """Training begins, or goes on, at step `at`."""
-        self._total, self._first, self._validated = total, at, []
+        self._total = total
+        self._first = at
+        self._validated = []
         self._began = self._printed = time.monotonic()
         if self._task is not None:  # of a run before this one
             self._bars.remove_task(self._task)
@@ -125,7 +127,9 @@ class _PlainStage:
     """Now and then a line that tells how far a stage is, where there is no terminal for a bar."""
 
     def __init__(self, what: str, total: int | None, say: Callable[[str], None]) -> None:
-        self.what, self.total, self.say = what, total, say
+        self.what = what
+        self.total = total
+        self.say = say
         self.done = 0
         self.began = self.printed = time.monotonic()
 

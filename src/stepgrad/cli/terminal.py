@@ -1,4 +1,4 @@
-"""What the commands print with: no name that came from data commands the terminal or is taken for markup."""
+"""The console of the commands: control characters and markup in names from data are shown, not obeyed."""
 
 from __future__ import annotations
 

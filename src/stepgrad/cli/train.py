@@ -68,11 +68,11 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def _keys(values: dict[str, Any]) -> dict[str, Any]:
-    own = {option.name for option in OWN_OPTIONS}
+    of_command = {option.name for option in OWN_OPTIONS}
     short = {
         f"map.{name.replace('batch_', '')}": values[name] for name in ("batch_images", "chunk_images") if name in values
     }
-    return {**short, **{name: value for name, value in values.items() if name not in own}}
+    return {**short, **{name: value for name, value in values.items() if name not in of_command}}
 
 
 def _folder(out: str | None, sources: Sequence[str], config: TrainConfig) -> Path:

@@ -1,4 +1,4 @@
-"""What every dataset of stepgrad gives: images and torchvision-style targets."""
+"""The base class of every dataset of stepgrad: images, and targets in the style of torchvision."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
         Ids compare as text, so that detections read from a text file find COCO's integer ids.
         """
         if not hasattr(self, "_positions"):
-            self._positions = {str(known): i for i, known in enumerate(self.ids)}
+            self._positions = {str(own_id): i for i, own_id in enumerate(self.ids)}
         try:
             return self._positions[str(image_id)]
         except KeyError:

@@ -44,7 +44,9 @@ class COCODataset(DetectionDataset):
         images_outside: bool = False,
     ) -> None:
         one_of("degenerate", degenerate, ["error", "drop"])
-        self.path, self.name, self.transforms = Path(path), Path(path).stem, transforms
+        self.path = Path(path)
+        self.name = self.path.stem
+        self.transforms = transforms
         file = read_coco(self.path, raise_errors if degenerate == "error" else raise_errors_except("box-degenerate"))
         assert file is not None, "loading raises where the doctor goes on"
         if not file.images:
@@ -109,11 +111,11 @@ def outside(path: Path, image: CocoImage, places: Sequence[Path], images: str | 
     folders = [data_folder(path), *([Path(images)] if images else [])]
     if any(is_below(image_file(place, image), folder) for place in places for folder in folders):
         return None
-    what = f"image {image.id}: file_name {image.file_name!r} leads out of {' and '.join(map(str, folders))}"
+    defect = f"image {image.id}: file_name {image.file_name!r} leads out of {' and '.join(map(str, folders))}"
     fix = (
         "correct it, or allow such names: images_outside=True, --images_outside, in a config data.images_outside: true"
     )
-    return Problem(str(path), what, fix, "error", "image-outside")
+    return Problem(str(path), defect, fix, "error", "image-outside")
 
 
 def usual_folders(path: Path) -> list[Path]:
@@ -130,20 +132,20 @@ def find_image_folder(
     """The first folder that holds the first image; then all of them must be there, and inside unless allowed."""
     tried = [Path(folder)] if folder else usual_folders(path)
     first = next((image for image in images if not leads_on(image.file_name)), images[0])  # absolute ones tell nothing
-    here = next((place for place in tried if isfile(image_file(place, first))), None)
+    holding = next((place for place in tried if isfile(image_file(place, first))), None)
     for image in images if not images_outside else ():
-        problem = outside(path, image, [here] if here else tried, folder)
+        problem = outside(path, image, [holding] if holding else tried, folder)
         if problem:
             raise_errors(problem)
-    if here is None:
+    if holding is None:
         raise DataError(
             f"{path}: image {first.file_name!r} is in none of {', '.join(str(place) for place in tried)}; "
             "name the folder (images=...), or pass need_images=False if only the objects are needed"
         )
-    missing = [image.file_name for image in images if not isfile(image_file(here, image))]
+    missing = [image.file_name for image in images if not isfile(image_file(holding, image))]
     if missing:
         raise DataError(
-            f"{here}: {len(missing)} of {len(images)} images are missing, first {missing[0]!r}; restore them, "
+            f"{holding}: {len(missing)} of {len(images)} images are missing, first {missing[0]!r}; restore them, "
             "or pass need_images=False if only the objects are needed"
         )
-    return here
+    return holding

@@ -55,7 +55,9 @@ class VOCDataset(DetectionDataset):
         transforms: Transforms | None = None,
     ) -> None:
         one_of("degenerate", degenerate, ["error", "drop"])
-        self.root, self.split, self.transforms = Path(root), split, transforms
+        self.root = Path(root)
+        self.split = split
+        self.transforms = transforms
         self.name = f"{self.root.resolve().name}{f' {split}' if split else ''}"
         report = raise_errors if degenerate == "error" else raise_errors_except("box-degenerate")
         self.ids: list[str] = image_ids(self.root, split, report)
@@ -69,14 +71,14 @@ class VOCDataset(DetectionDataset):
             check_names(annotation, self.class_names, report)
 
     def _find_images(self) -> dict[str, str]:
-        found = index_images(self.root)
-        missing = [image_id for image_id in self.ids if image_id not in found]
+        file_names = index_images(self.root)
+        missing = [image_id for image_id in self.ids if image_id not in file_names]
         if missing:
             raise DataError(
                 f"{self.root / 'JPEGImages'}: {len(missing)} of {len(self.ids)} images are missing, first "
                 f"{missing[0]!r}; restore them, or pass need_images=False if only the objects are needed"
             )
-        return found
+        return file_names
 
     def target(self, index: int) -> DatasetTarget:
         annotation = self.annotations[index]
@@ -115,7 +117,7 @@ def annotation_file(root: Path, image_id: str) -> Path:
 
 
 def folder_name(root: Path) -> str:
-    """What a folder is called where it lies, even if it is a link or was given as `.`.
+    """The name of a folder where it lies, even if it is a link or was given as `.`.
 
     >>> folder_name(Path("VOCdevkit/VOC2012/../VOC2007"))
     'VOC2007'
@@ -144,8 +146,8 @@ def image_ids(root: Path, split: str | None, report: Report = raise_errors) -> l
     seen: set[str] = set()
     for image_id in ids:
         if image_id in seen:
-            what = f"lists image {image_id!r} more than once"
-            report(Problem(str(source), what, "delete the repeated line", "error", "duplicate-id"))
+            defect = f"lists image {image_id!r} more than once"
+            report(Problem(str(source), defect, "delete the repeated line", "error", "duplicate-id"))
         seen.add(image_id)
     return [image_id for image_id in dict.fromkeys(ids) if _stays_inside(image_id, root, source, report)]
 
@@ -154,9 +156,9 @@ def _stays_inside(image_id: str, root: Path, source: Path, report: Report) -> bo
     """Whether the annotation of an image is in the folder of annotations, where the lists of others may not lead out."""
     if not leads_on(image_id) or is_below(annotation_file(root, image_id), root / "Annotations"):
         return True
-    what = f"lists image {image_id!r}, which leads out of {root / 'Annotations'}"
+    defect = f"lists image {image_id!r}, which leads out of {root / 'Annotations'}"
     fix = "correct the line, or copy image and annotation into the folder"
-    report(Problem(str(source), what, fix, "error", "id-outside"))
+    report(Problem(str(source), defect, fix, "error", "id-outside"))
     return False
 
 
@@ -169,7 +171,7 @@ def read_image_set(path: Path, root: Path, split: str) -> list[str]:
         have = f"it has {', '.join(splits)}.{suggest(split, splits)}" if splits else "it has none."
         raise DataError(f"{path}: no such image set; {have}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected one image id a line") from error
+        raise DataError(f"{path}: cannot be read ({error}); expected one image id per line") from error
     lines = [line.strip() for line in text.splitlines()]
     return [re.sub(r"\s+(-1|0|1)$", "", line) for line in lines if line]
 
@@ -205,10 +207,10 @@ def read_class_file(root: Path) -> tuple[str, ...] | None:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected one class name a line") from error
+        raise DataError(f"{path}: cannot be read ({error}); expected one class name per line") from error
     names = tuple(line.strip() for line in lines if line.strip())
     if len(set(names)) != len(names) or not names:
-        raise DataError(f"{path}: expected one class name a line, each once; it is empty or repeats one")
+        raise DataError(f"{path}: expected one class name per line, each once; it is empty or repeats one")
     return names
 
 
@@ -225,6 +227,6 @@ def check_names(annotation: VOCAnnotation, class_names: Sequence[str], report: R
     """Report the objects whose class is not among `class_names`."""
     for number, name in enumerate(annotation.names):
         if name not in class_names:
-            what = f"object {number}: unknown class {name!r}.{suggest(name, list(class_names))}"
+            defect = f"object {number}: unknown class {name!r}.{suggest(name, list(class_names))}"
             fix = f"expected one of {', '.join(class_names)}: rename it, or list all classes in {CLASS_FILE}"
-            report(Problem(str(annotation.path), what, fix, "error", "unknown-class"))
+            report(Problem(str(annotation.path), defect, fix, "error", "unknown-class"))

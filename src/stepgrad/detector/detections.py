@@ -34,9 +34,9 @@ def suppress_and_rank(
         kept = [_kept(column, layout, candidates) for column in columns]
     labels = np.repeat(np.arange(len(kept)), [len(k) for k in kept])
     index = np.concatenate(kept)
-    found = columns[labels, index]
-    order = descending_order(found)
-    return torch.from_numpy(index[order]), torch.from_numpy(labels[order]), torch.from_numpy(found[order])
+    kept_scores = columns[labels, index]
+    order = descending_order(kept_scores)
+    return torch.from_numpy(index[order]), torch.from_numpy(labels[order]), torch.from_numpy(kept_scores[order])
 
 
 def _layout(windows: Tensor, nms_threshold: float | None) -> Layout:

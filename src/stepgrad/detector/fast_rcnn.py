@@ -13,11 +13,10 @@ from torch.nn import functional as F
 
 from stepgrad.detector.backbones import FREEZE, build_backbone, freeze_layers, hold_frozen_layers
 from stepgrad.detector.detections import suppress_and_rank
-from stepgrad.detector.features import Features
 from stepgrad.detector.head import Head
 from stepgrad.detector.inputs import check_finite, check_images, check_lists, objects_on_cpu, windows_on_cpu
 from stepgrad.detector.pooling import pool_windows
-from stepgrad.detector.resize import axis_scales, scaled_size, trunk_input
+from stepgrad.detector.resize import Features, axis_scales, scaled_size, trunk_input
 from stepgrad.detector.sampling import Sample, Sampling, sample_windows
 from stepgrad.detector.weights import fill_weights
 from stepgrad.errors import ConfigError, InputError, one_of
@@ -101,11 +100,17 @@ class FastRCNN(nn.Module):
         for name, number in (("num_classes", num_classes), ("hidden", hidden), ("candidates", candidates)):
             if number is not None and number < 1:
                 raise ConfigError(f"Expected {name} to be at least 1 but got {number!r}.")
-        self.num_classes, self.score = num_classes, score
-        self.shortest_side, self.longest_side = shortest_side, longest_side
-        self.nms_threshold, self.candidates = check_nms_threshold(nms_threshold), candidates
+        self.num_classes = num_classes
+        self.score = score
+        self.shortest_side = shortest_side
+        self.longest_side = longest_side
+        self.nms_threshold = check_nms_threshold(nms_threshold)
+        self.candidates = candidates
         built = build_backbone(backbone)
-        self.backbone, self.channels, self.geometry, self.pool = backbone, built.channels, built.geometry, built.pool
+        self.backbone = backbone
+        self.channels = built.channels
+        self.geometry = built.geometry
+        self.pool = built.pool
         self.trunk = built.trunk
         outputs = num_classes + (score == "logprob")
         self.head = Head(built.channels * built.pool**2, hidden, outputs, dropout)
@@ -171,11 +176,11 @@ class FastRCNN(nn.Module):
     ) -> list[Sample]:
         """The windows of a training step, and what they show."""
         check_lists(proposals=proposals, targets=targets)
-        given = list(generator) if isinstance(generator, Sequence) else [generator] * len(proposals)
+        generators = list(generator) if isinstance(generator, Sequence) else [generator] * len(proposals)
         objects = objects_on_cpu(targets, self.num_classes)
         return [
             sample_windows(w, boxes, labels, self.num_classes, self.sampling, g)
-            for w, (boxes, labels), g in zip(windows_on_cpu(proposals), objects, given, strict=True)
+            for w, (boxes, labels), g in zip(windows_on_cpu(proposals), objects, generators, strict=True)
         ]
 
     def activate(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
@@ -206,14 +211,14 @@ class FastRCNN(nn.Module):
         return [self._ranking(a) for a in self._activations(images, windows_on_cpu(windows))]
 
     def _features(self, images: Sequence[Image]) -> list[Features]:
-        found = {i: image for i, image in enumerate(images) if isinstance(image, Features)}
-        if found and self.training and not self.trunk_is_frozen:
+        features = {i: image for i, image in enumerate(images) if isinstance(image, Features)}
+        if features and self.training and not self.trunk_is_frozen:
             raise InputError("Expected images, not features, because the trunk trains; freeze it with freeze='trunk'.")
         for size, members in self._grouped(images).items():
             scales = [axis_scales(images[i], size) for i in members]  # type: ignore[arg-type]
             maps = self._run_trunk([images[i] for i in members], size)  # type: ignore[misc]
-            found.update({i: Features(m, scale) for i, m, scale in zip(members, maps, scales, strict=True)})
-        return [found[i] for i in range(len(images))]
+            features.update({i: Features(m, scale) for i, m, scale in zip(members, maps, scales, strict=True)})
+        return [features[i] for i in range(len(images))]
 
     def _grouped(self, images: Sequence[Image]) -> dict[tuple[int, int], list[int]]:
         """The images that are not features yet, by size after scaling."""
@@ -246,11 +251,11 @@ class FastRCNN(nn.Module):
             pooled = pool_windows(features, windows, self.geometry, self.pool)
             joined = torch.cat(pooled) if pooled else self.head.fc6.weight.new_zeros(0, self.head.fc6.in_features)
             return list(self.head(joined).split([len(w) for w in windows]))
-        found = []
+        activations = []
         for f, w in zip(features, windows, strict=True):  # image by image: less memory, and nobody else's rounding
             (pooled_windows,) = pool_windows([f], [w], self.geometry, self.pool)
-            found.append(self.head(pooled_windows))
-        return found
+            activations.append(self.head(pooled_windows))
+        return activations
 
     def _ranking(self, activations: Tensor) -> Tensor:
         """(N, K) scores; log-probabilities in float64 (where there is any), for float32 makes ties near 0."""
@@ -269,8 +274,7 @@ class FastRCNN(nn.Module):
         if self.loss == "map":
             scores = [self._ranking(a) for a in activations]
             losses["loss_map"] = self.map_loss(scores, [s.windows for s in samples], targets).float()
-            measured = dict(self.map_loss.metrics)
-            self.metrics.update(**measured)
+            self.metrics.update(self.map_loss.metrics)
         if self.loss == "nll" or self.nll_weight > 0.0:
             weight = 1.0 if self.loss == "nll" else self.nll_weight
             losses["loss_nll"] = weight * _cross_entropy(activations, samples)
@@ -287,9 +291,9 @@ class FastRCNN(nn.Module):
 
     def _detected(self, image: int, scores: Tensor, windows: Tensor, device: torch.device) -> dict[str, Tensor]:
         check_finite(scores, image)
-        index, labels, found = suppress_and_rank(scores, windows, self.nms_threshold, self.candidates)
-        values = found.double().exp() if self.score == "logprob" else found
-        return {"boxes": windows[index].to(device), "labels": labels.to(device), "scores": values.to(device)}
+        index, labels, ranking = suppress_and_rank(scores, windows, self.nms_threshold, self.candidates)
+        scores = ranking.double().exp() if self.score == "logprob" else ranking
+        return {"boxes": windows[index].to(device), "labels": labels.to(device), "scores": scores.to(device)}
 
     def extra_repr(self) -> str:
         return f"{self.num_classes}, backbone={self.backbone!r}, score={self.score!r}, loss={self.loss!r}"

@@ -1,4 +1,4 @@
-"""Which windows of an image a training step looks at, and what they show (Fast R-CNN, Sec. 2.3)."""
+"""Draws the windows of an image for a training step, and labels them (Fast R-CNN, Sec. 2.3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOREGROUND_OVERLAP = 0.5
 
 @dataclass(frozen=True)
 class Sampling:
-    """How windows are drawn from each image; the defaults are the original's."""
+    """The rule by which windows are drawn from each image; the defaults are the original's."""
 
     windows: int | None = 64
     """So many of each image, or as many as there are; None: all of them, whatever the other options say."""

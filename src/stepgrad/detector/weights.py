@@ -69,11 +69,12 @@ def _layers(module: nn.Module, prefix: str) -> list[str]:
 
 def _frozen(trunk: nn.Module) -> list[str]:
     norms = nn.modules.batchnorm._BatchNorm  # at rest they pass everything on, random or not
+    layers = {name: layer for name, layer in trunk.named_modules() if not isinstance(layer, norms)}
+    own = {name: list(layer.parameters(recurse=False)) for name, layer in layers.items()}
     return [
         f"trunk.{name}"
-        for name, layer in trunk.named_modules()
-        for own in [list(layer.parameters(recurse=False))]
-        if own and not isinstance(layer, norms) and not any(p.requires_grad for p in own)
+        for name, parameters in own.items()
+        if parameters and not any(p.requires_grad for p in parameters)
     ]
 
 
@@ -116,9 +117,9 @@ def _download(backbone: str, name: str) -> StateDict:
     default: Any = get_model_weights(backbone).DEFAULT
     chosen: Any = default if short in ("imagenet", "DEFAULT") else offered.get(short)
     if chosen is None:
-        known = ["imagenet", *offered]
+        names = ["imagenet", *offered]
         raise ConfigError(
-            f"weights: expected a file or one of {known} for {backbone} but got {name!r}.{suggest(name, known)}"
+            f"weights: expected a file or one of {names} for {backbone} but got {name!r}.{suggest(name, names)}"
         )
     try:
         # an earlier download is not checked again, so it must not be able to hold code either
@@ -139,16 +140,16 @@ def _fill_trunk(backbone: Backbone, state: StateDict, source: str) -> list[str]:
             f"{source}: expected weights of {backbone.name}, with names such as "
             f"{backbone.prefix + next(iter(wanted))!r}, but got {_some(state)}."
         )
-    given = {name: state[prefix + name] for name in wanted if prefix + name in state}
+    tensors = {name: state[prefix + name] for name in wanted if prefix + name in state}
     for name, expected in wanted.items():
-        if name not in given:
+        if name not in tensors:
             raise DataError(f"{source}: has no {prefix + name!r}, {tuple(expected.shape)}; {backbone.name} needs it.")
-        if given[name].shape != expected.shape:
+        if tensors[name].shape != expected.shape:
             raise DataError(
                 f"{source}: expected {prefix + name!r} of {backbone.name} to have shape {tuple(expected.shape)} but got "
-                f"{tuple(given[name].shape)}; is it another network's?"
+                f"{tuple(tensors[name].shape)}; is it another network's?"
             )
-    backbone.trunk.load_state_dict(given, strict=False)
+    backbone.trunk.load_state_dict(tensors, strict=False)
     return _layers(backbone.trunk, "trunk.")
 
 
@@ -169,8 +170,8 @@ def _fill_head(backbone: Backbone, head: Head, state: StateDict) -> list[str]:
     loaded = []
     for layer, origin in sources.items():
         module = head.get_submodule(layer.removeprefix("head."))
-        given = {name: state.get(f"{origin}.{name}") for name in ("weight", "bias")}
-        if all(v is not None and v.shape == module.get_parameter(name).shape for name, v in given.items()):
-            module.load_state_dict(given)
+        tensors = {name: state.get(f"{origin}.{name}") for name in ("weight", "bias")}
+        if all(v is not None and v.shape == module.get_parameter(name).shape for name, v in tensors.items()):
+            module.load_state_dict(tensors)
             loaded.append(layer)
     return loaded

@@ -1,4 +1,4 @@
-"""Evaluation that agrees with everyone, and says why when it does not."""
+"""AP of detections under the protocols of VOC and COCO, and the reasons why these differ."""
 
 from stepgrad.evaluation.coco_numbers import CocoNumbers
 from stepgrad.evaluation.compare import Comparison, FirstDifference, Pair, Step, compare

@@ -15,7 +15,6 @@ from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.evaluation.rules import VERDICT_RULES, describe_rule, differing, switched
 from stepgrad.evaluation.tables import four_decimals, plain_table
-from stepgrad.metric.boxes import areas_of, overlap_table
 from stepgrad.metric.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class FirstDifference:
     def because(self) -> str:
         return (" and " if self.together else " or ").join(self.rules)
 
-    def said(self) -> list[str]:
+    def cells(self) -> list[str]:
         """Overlap and verdict of one protocol, then of the other, as words."""
         (first, second), (one, other) = self.overlaps, self.verdicts
         return [_overlap(first, self.threshold), one, _overlap(second, self.threshold), other]
@@ -61,13 +60,13 @@ class FirstDifference:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two protocols."""
+    """Two protocols on the same detections: their mAP, and the rules and detections they differ in."""
 
     names: tuple[str, str]
     maps: tuple[float, float]
     steps: tuple[Step, ...]
     first: tuple[FirstDifference, ...]
-    """At most one a class, by decreasing score."""
+    """At most one per class, by decreasing score."""
 
     def tables(self) -> tuple[tuple[list[str], list[list[str]]], tuple[list[str], list[list[str]]]]:
         """Rules with their effect, and first differences: headings and rows of both."""
@@ -78,7 +77,7 @@ class Pair:
             for step, was, now in zip(self.steps, maps, maps[1:], strict=False)
         ]
         first = [
-            [d.class_name, str(d.image_id), f"{d.score:.6g}", _box(d.box), f"{d.threshold:g}", *d.said(), d.because]
+            [d.class_name, str(d.image_id), f"{d.score:.6g}", _box(d.box), f"{d.threshold:g}", *d.cells(), d.because]
             for d in self.first
         ]
         return (["rule", a, b, "mAP", "change"], steps), (
@@ -91,8 +90,8 @@ class Pair:
         title = f"{self.names[0]} {four_decimals(self.maps[0])}, {self.names[1]} {four_decimals(self.maps[1])}"
         if not steps:
             return f"{title}: the same rules"
-        seen = plain_table(heads, first) if first else "no detection is judged differently"
-        return f"{title}\n{plain_table(rules, steps)}\n{seen}"
+        differences = plain_table(heads, first) if first else "no detection is judged differently"
+        return f"{title}\n{plain_table(rules, steps)}\n{differences}"
 
 
 @dataclass(frozen=True)
@@ -159,8 +158,8 @@ class _Differences:
         self._judged: dict[Counting, list[ClassJudgement]] = {}
 
     def by_class(self) -> list[FirstDifference]:
-        found = [self._of_class(c) for c in range(self.evidence.num_classes)]
-        return sorted((difference for difference in found if difference), key=lambda d: -d.score)
+        differences = [self._of_class(c) for c in range(self.evidence.num_classes)]
+        return sorted((difference for difference in differences if difference), key=lambda d: -d.score)
 
     def judged(self, counting: Counting, c: int) -> ClassJudgement:
         if counting not in self._judged:
@@ -182,8 +181,8 @@ class _Differences:
         before, after = _verdict(a, row, t), _verdict(b, row, t)
         if before == after:  # the detection keeps its verdict but not its place
             at = int(np.flatnonzero(b.detections == row)[0])
-            said = (f"{VERDICTS[before]}, place {place + 1}", f"{VERDICTS[after]}, place {at + 1}")
-            return self._difference(c, row, t, said, ("ties",), False)
+            verdicts = (f"{VERDICTS[before]}, place {place + 1}", f"{VERDICTS[after]}, place {at + 1}")
+            return self._difference(c, row, t, verdicts, ("ties",), False)
         rules, together = self._responsible(c, row, t, before, after)
         return self._difference(c, row, t, (VERDICTS[before], VERDICTS[after]), rules, together)
 
@@ -199,12 +198,12 @@ class _Differences:
     def _difference(
         self, c: int, row: int, t: int, verdicts: tuple[str, str], rules: tuple[str, ...], together: bool
     ) -> FirstDifference:
-        found = self.evidence.detections
-        x1, y1, x2, y2 = found.boxes[row].tolist()
+        detections = self.evidence.detections
+        x1, y1, x2, y2 = detections.boxes[row].tolist()
         return FirstDifference(
             class_name=self.evidence.class_names[c],
-            image_id=self.evidence.image_ids[found.images[row]],
-            score=float(found.scores[row]),
+            image_id=self.evidence.image_ids[detections.images[row]],
+            score=float(detections.scores[row]),
             box=(x1, y1, x2, y2),
             threshold=self.a.protocol.match_thresholds[t],
             overlaps=(self._best_overlap(self.a, row), self._best_overlap(self.b, row)),
@@ -217,17 +216,10 @@ class _Differences:
         """The largest overlap of a detection with an object of its class and image, as the protocol counts it."""
         protocol = counting.protocol
         seen = self.evidence.seen_with(protocol.pixel_offset)
-        found, objects = seen.detections, seen.objects
-        near = np.flatnonzero((objects.images == found.images[row]) & (objects.labels == found.labels[row]))
-        overlaps = overlap_table(
-            found.boxes[row : row + 1],
-            areas_of(found.sizes[row : row + 1], protocol.pixel_offset),
-            objects.boxes[near],
-            areas_of(objects.sizes[near], protocol.pixel_offset),
-            objects.crowd[near] & (protocol.duplicates == "best_free"),
-            protocol.pixel_offset,
-        )
-        return float(overlaps.max(initial=0.0))
+        image, label = seen.detections.images[row], seen.detections.labels[row]
+        near = np.flatnonzero((seen.objects.images == image) & (seen.objects.labels == label))
+        coco = protocol.duplicates == "best_free"
+        return float(seen.overlaps(np.array([row]), near, protocol.pixel_offset, crowds=coco).max(initial=0.0))
 
 
 def _verdict(judged: ClassJudgement, row: int, t: int) -> int:

@@ -91,7 +91,7 @@ class Evaluator:
         self._detections: list[Detections] = []
         self._objects: list[GroundTruth] = []
         self._image_ids: list[ImageId] = []
-        self._given_ids: set[ImageId] = set()
+        self._seen_ids: set[ImageId] = set()
         self._warned = False
 
     def update(self, preds: Sequence[ImageDict], targets: Sequence[ImageDict]) -> None:
@@ -105,15 +105,15 @@ class Evaluator:
         _check_lists(preds, targets)
         first = len(self._image_ids)
         ids = [_image_id(target, first + i) for i, target in enumerate(targets)]
-        found, objects = detections_of(preds, first, ids), objects_of(targets, first, ids)
+        detections, objects = detections_of(preds, first, ids), objects_of(targets, first, ids)
         self._image_ids.extend(ids)
         try:
-            self._checks.check_detections(found, self._image_ids)
+            self._checks.check_detections(detections, self._image_ids)
             self._checks.check_objects(objects, self._image_ids)
         except InputError:
             del self._image_ids[first:]  # as if nothing had been handed in
             raise
-        self._detections.append(found)
+        self._detections.append(detections)
         self._objects.append(objects)
         self._warn_of_repeats([image_id for image_id, target in zip(ids, targets, strict=True) if "image_id" in target])
 
@@ -145,17 +145,17 @@ class Evaluator:
             pixel_offset=0.0 if self.boxes == "continuous" else None,
         )
 
-    def _warn_of_repeats(self, given: list[ImageId]) -> None:
+    def _warn_of_repeats(self, image_ids: list[ImageId]) -> None:
         """A warning, not an error: whether ids are unique is up to the caller, and a padded batch should not end a run."""
-        again = None
-        for image_id in given:
-            if again is None and image_id in self._given_ids:
-                again = image_id
-            self._given_ids.add(image_id)
-        if again is not None and not self._warned:
+        repeated = None
+        for image_id in image_ids:
+            if repeated is None and image_id in self._seen_ids:
+                repeated = image_id
+            self._seen_ids.add(image_id)
+        if repeated is not None and not self._warned:
             self._warned = True
             warnings.warn(
-                f"image {again} has been handed in before, and now counts twice; call reset() before each pass over "
+                f"image {repeated} has been handed in before, and now counts twice; call reset() before each pass over "
                 "the data, and leave out images that a distributed sampler repeats to fill its last batch.",
                 LikelyMistakeWarning,
                 stacklevel=3,
@@ -168,37 +168,37 @@ class Evaluator:
         )
 
 
-def _protocols(given: str | Protocol | Sequence[str | Protocol]) -> list[Protocol]:
-    many = [given] if isinstance(given, (str, Protocol)) else list(given)
-    protocols = [get_protocol(p) for p in many]
+def _protocols(protocol: str | Protocol | Sequence[str | Protocol]) -> list[Protocol]:
+    one_or_more = [protocol] if isinstance(protocol, (str, Protocol)) else protocol
+    protocols = [get_protocol(p) for p in one_or_more]
     names = [p.name for p in protocols]
     if not names or len(set(names)) != len(names):
         raise ConfigError(f"Expected one or more protocols of different names but got {names}.")
     return protocols
 
 
-def _class_names(given: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
-    if given is None:
+def _class_names(names: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
+    if names is None:
         return tuple(str(c) for c in range(num_classes))
-    if isinstance(given, str) or len(given) != num_classes:
-        raise ConfigError(f"Expected {num_classes} class names, one a class, but got {given!r}.")
-    return tuple(str(name) for name in given)
+    if isinstance(names, str) or len(names) != num_classes:
+        raise ConfigError(f"Expected {num_classes} class names, one per class, but got {names!r}.")
+    return tuple(str(name) for name in names)
 
 
 def _check_lists(preds: Any, targets: Any) -> None:
-    for name, given in (("preds", preds), ("targets", targets)):
-        if isinstance(given, (Tensor, Mapping, str)) or not isinstance(given, Sequence):
-            raise InputError(f"Expected {name} to be a list with one dict an image but got {type(given).__name__}.")
+    for name, images in (("preds", preds), ("targets", targets)):
+        if isinstance(images, (Tensor, Mapping, str)) or not isinstance(images, Sequence):
+            raise InputError(f"Expected {name} to be a list with one dict per image but got {type(images).__name__}.")
     if len(preds) != len(targets):
         raise InputError(f"Expected as many preds as targets but got {len(preds)} and {len(targets)}.")
 
 
 def _image_id(target: Any, position: int) -> ImageId:
     """The id a target brings, else the number of the image in the order of updates."""
-    given = target.get("image_id", position) if isinstance(target, Mapping) else position
-    if isinstance(given, Tensor) and given.numel() == 1:
-        return int(given)
-    return given if isinstance(given, (str, int)) else str(given)
+    image_id = target.get("image_id", position) if isinstance(target, Mapping) else position
+    if isinstance(image_id, Tensor) and image_id.numel() == 1:
+        return int(image_id)
+    return image_id if isinstance(image_id, (str, int)) else str(image_id)
 
 
 def _join(parts: list[Flat], empty: Flat) -> Flat:

@@ -22,17 +22,17 @@ def natural_offset(dataset: DetectionDataset) -> float:
     return 1.0 if isinstance(dataset, VOCDataset) else 0.0
 
 
-def evidence_from(dataset: DetectionDataset, found: FileDetections, as_they_stand: bool = False) -> Evidence:
+def evidence_from(dataset: DetectionDataset, detections: FileDetections, as_they_stand: bool = False) -> Evidence:
     """Detections and objects in the convention of the annotation files.
 
     Args:
         dataset: the objects.
-        found: the detections.
+        detections: as the file has them.
         as_they_stand: every protocol counts these very numbers; otherwise each gets them in its own convention.
     """
     offset = natural_offset(dataset)
     return Evidence(
-        found.boxes(inclusive=offset == 1.0),
+        detections.boxes(inclusive=offset == 1.0),
         _objects(dataset),
         list(dataset.ids),
         dataset.class_names,

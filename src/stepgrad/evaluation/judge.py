@@ -1,4 +1,4 @@
-"""What a protocol says about every detection of a class, and the AP that follows."""
+"""The verdict of a protocol on every detection of a class, and the AP that follows."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class ClassJudgement:
 
 def ranked_by_class(evidence: Evidence, ties: TieOrder) -> list[NDArray[np.int64]]:
     """For each class its detections by decreasing score."""
-    found = evidence.detections
-    sequence = np.arange(len(found)) if ties == "file" else np.argsort(found.images, kind="stable")
-    ranked = sequence[descending_order(found.scores[sequence])]
-    labels = found.labels[ranked]
+    detections = evidence.detections
+    sequence = np.arange(len(detections)) if ties == "file" else np.argsort(detections.images, kind="stable")
+    ranked = sequence[descending_order(detections.scores[sequence])]
+    labels = detections.labels[ranked]
     by_class = ranked[np.argsort(labels.astype(np.min_scalar_type(evidence.num_classes)), kind="stable")]
     return np.split(by_class, np.cumsum(np.bincount(labels, minlength=evidence.num_classes))[:-1])
 
@@ -109,22 +109,22 @@ def _class_view(
 
     Windows must lie image by image. Their scores serve only to order them, so each gets minus its rank.
     """
-    found, objects = evidence.detections, evidence.objects
-    images = found.images[ranked]
+    detections, objects = evidence.detections, evidence.objects
+    images = detections.images[ranked]
     rank = np.argsort(images, kind="stable")  # of each window
     counts = np.bincount(images, minlength=evidence.num_images)
     chosen = np.flatnonzero(objects.labels == label)
     batch = Batch(
         offsets=np.concatenate([[0], np.cumsum(counts)]),
         scores=-rank[:, None].astype(np.float64),
-        boxes=found.boxes[ranked[rank]],
+        boxes=detections.boxes[ranked[rank]],
         object_boxes=objects.boxes[chosen],
         object_labels=np.zeros(len(chosen), dtype=np.int64),
         object_images=objects.images[chosen],
         difficult=objects.difficult[chosen],
         crowd=objects.crowd[chosen],
     )
-    sizes = found.sizes[ranked[rank]], objects.sizes[chosen]
+    sizes = detections.sizes[ranked[rank]], objects.sizes[chosen]
     areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
     arrangement = Arrangement(batch, protocol, None, 1, layout_of(batch.boxes, batch.offsets, None, 1), areas)
     return arrangement, arrangement.view(0)

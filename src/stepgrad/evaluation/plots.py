@@ -28,7 +28,7 @@ def plot_curves(
     threshold: float | None = None,
     classes: Sequence[str | int] | None = None,
 ) -> Figure:
-    """A small panel a class: the curve, and the interpolated curve whose mean is AP."""
+    """A small panel per class: the curve, and the interpolated curve whose mean is AP."""
     need("matplotlib.figure", purpose="plots")
     from matplotlib.figure import Figure
 

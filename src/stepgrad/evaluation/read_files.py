@@ -58,7 +58,7 @@ def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: st
 
 @dataclass(frozen=True)
 class _Reader:
-    """Turns what a file says into rows, or raises with the place."""
+    """Checks the image, the score and the box of each detection in a file; errors name the place in the file."""
 
     dataset: DetectionDataset
     empty_boxes: str
@@ -105,21 +105,24 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
     entries = _json_entries(path)
     labels = _labels_by_category(dataset)
     reader = _Reader.of(dataset, empty_boxes)
-    images, found, scores, boxes = [], [], [], []
+    images: list[int] = []
+    found_labels: list[int] = []
+    scores: list[float] = []
+    boxes: list[list[float]] = []
     for number, entry in enumerate(entries):
         where = f"{path}: detection {number}"
         box, score, category = _coco_fields(entry, where)
         if isinstance(category, (list, dict)) or category not in labels:
-            known = ", ".join(f"{key} {dataset.class_names[label]}" for key, label in labels.items())
-            raise DataError(f"{where}: unknown category_id {brief(category)}; {dataset.name} has {known}")
+            listed = ", ".join(f"{key} {dataset.class_names[label]}" for key, label in labels.items())
+            raise DataError(f"{where}: unknown category_id {brief(category)}; {dataset.name} has {listed}")
         images.append(reader.image(entry["image_id"], where))
         reader.numbers(score, box, f"{where}: image {entry['image_id']}")
-        found.append(labels[category])
+        found_labels.append(labels[category])
         scores.append(score)
         boxes.append(box)
     xywh = np.array(boxes, dtype=np.float64).reshape(-1, 4)
     warn_of_corners(path, xywh, np.array(images, dtype=np.int64), dataset)
-    return replace(_arrays(images, found, scores, xyxy_from_xywh(xywh)), sizes=xywh[:, 2:])
+    return replace(_arrays(images, found_labels, scores, xyxy_from_xywh(xywh)), sizes=xywh[:, 2:])
 
 
 def _json_entries(path: Path) -> list[Any]:
@@ -230,7 +233,7 @@ def _ends_in(stem: str, name: str) -> bool:
 
 
 def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
-    """Read the lines `image score xmin ymin xmax ymax` of one file a class; the numbers stay as they are."""
+    """Read the lines `image score xmin ymin xmax ymax` of one file per class; the numbers stay as they are."""
     reader = _Reader.of(dataset, empty_boxes)
     images: list[int] = []
     labels: list[int] = []

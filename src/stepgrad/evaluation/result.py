@@ -1,4 +1,4 @@
-"""What an evaluation found: a number, a table, and the curves behind them."""
+"""The result of an evaluation: mAP, a table of the classes, and the curves behind them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError, InputError, one_of
-from stepgrad.evaluation.giants import warn_of_giants
+from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import four_decimals, plain_table
@@ -42,7 +42,7 @@ class PRCurve:
 
 @dataclass(frozen=True, eq=False)
 class ClassResult:
-    """One class."""
+    """The result of one class."""
 
     name: str
     label: int
@@ -66,8 +66,8 @@ class ClassResult:
     @property
     def recall(self) -> float:
         """The share of objects found, at the lowest threshold; nan without objects."""
-        found = int(np.count_nonzero(self.verdicts[0] == TRUE_POSITIVE))
-        return found / self.objects if self.objects else math.nan
+        true_positives = int(np.count_nonzero(self.verdicts[0] == TRUE_POSITIVE))
+        return true_positives / self.objects if self.objects else math.nan
 
     def curve(self, threshold: float | None = None) -> PRCurve:
         """The precision-recall curve at one of the protocol's thresholds (default: the first)."""
@@ -158,7 +158,7 @@ class EvaluationResult(MAPResult):
         return f"EvaluationResult(protocol={self.protocol.name!r}, map={self.map}, classes={len(self.classes)})"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings, one row a class, and the mean."""
+        """Headings, one row per class, and the mean."""
         extra = self._extra_columns()
         header = ["class", "objects", "ignored", "detections", "recall", "AP", *extra]
         rows = [
@@ -223,7 +223,7 @@ def result_from(judged: list[ClassJudgement], evidence: Evidence, protocol: Prot
     """The result that follows from the verdicts."""
     ap = np.array([row.mean_ap for row in judged], dtype=np.float64)
     present = np.array([row.P > 0 for row in judged], dtype=np.bool_)
-    found = result_of(ap, present, protocol.absent_classes)
+    means = result_of(ap, present, protocol.absent_classes)
     classes = tuple(
         ClassResult(
             name=evidence.class_names[row.label],
@@ -236,6 +236,6 @@ def result_from(judged: list[ClassJudgement], evidence: Evidence, protocol: Prot
             scores=evidence.detections.scores[row.detections],
             verdicts=row.verdicts,
         )
-        for row, value in zip(judged, found.ap.tolist(), strict=True)
+        for row, value in zip(judged, means.ap.tolist(), strict=True)
     )
-    return EvaluationResult(found.map, found.ap, protocol, classes, evidence.num_images)
+    return EvaluationResult(means.map, means.ap, protocol, classes, evidence.num_images)

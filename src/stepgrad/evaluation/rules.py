@@ -35,7 +35,7 @@ def differing(a: Counting, b: Counting) -> list[str]:
 
 
 def setting(counting: Counting, rule: str) -> object:
-    """What a protocol says in one rule."""
+    """The setting of one rule in a protocol."""
     if rule == "ties":
         return counting.ties
     return tuple(getattr(counting.protocol, name) for name in RULES[rule])
@@ -62,7 +62,7 @@ def describe_rule(counting: Counting, rule: str) -> str:
         "equality": "IoU >= threshold" if p.equality else "IoU > threshold",
         "duplicate rule": "takes the best object" if p.duplicates == "best" else "takes the best object still free",
         "difficult": "difficult objects ignored" if p.difficult == "ignore" else "difficult objects count",
-        "max detections": "every detection" if p.max_detections is None else f"at most {p.max_detections} an image",
+        "max detections": "every detection" if p.max_detections is None else f"at most {p.max_detections} per image",
         "ties": "equal scores in the order given" if counting.ties == "file" else "equal scores image by image",
         "match thresholds": _thresholds(p.match_thresholds),
         "recall levels": "area" if p.recall_levels is None else f"{p.recall_levels} levels ({p.recall_grid})",

@@ -1,6 +1,6 @@
 """Faster, Mask and Keypoint R-CNN: mAP over the proposals of the RPN.
 
-The stock step samples 512 windows an image, ground-truth boxes among them, and runs its box head on these. Ground truth is
+The stock step samples 512 windows per image, ground-truth boxes among them, and runs its box head on these. Ground truth is
 no window at test time: it goes on training the box regression (and masks), and stays out of the list that mAP ranks.
 
 * "mix": the list is what the stock step has scored anyway: its sampled proposals.
@@ -22,8 +22,7 @@ from torch.nn.functional import log_softmax
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops.boxes import clip_boxes_to_image
 
-from stepgrad.integrations._detector import Detector, DetectorSwitch, wide
-from stepgrad.integrations._specialise import Specialised
+from stepgrad.integrations._detector import Detector, DetectorSwitch, Specialised, wide
 from stepgrad.losses.ragged import Candidates
 from stepgrad.metric.batch import Target
 
@@ -40,7 +39,7 @@ class TwoStageDetector(Detector):
 
 @dataclass
 class _BoxHeadPass:
-    """What one training pass of the box head is made of."""
+    """Windows, labels and outputs of one training pass of the box head."""
 
     sampled: list[Tensor] = field(default_factory=list)  # per image, numbers of the windows; ground truth comes last
     proposals: list[Tensor] = field(default_factory=list)  # per image, boxes of these windows
@@ -151,8 +150,8 @@ class BoxHeads(Specialised):
         taken = ((boxes[..., 2:] - boxes[..., :2]) >= SMALLEST_BOX).all(dim=-1)
         if switch.selection.score_thresh > 0.0:
             above = scores.detach().exp() > switch.selection.score_thresh
-            own = torch.cat(done.labels)[windows, None] == classes + 1
-            taken &= above | own if switch.selection.keep_positives else above
+            positive = torch.cat(done.labels)[windows, None] == classes + 1
+            taken &= above | positive if switch.selection.keep_positives else above
         image = torch.repeat_interleave(
             torch.arange(len(shapes), device=logits.device),
             torch.tensor([len(p) for p in done.proposals], device=logits.device),
@@ -188,9 +187,9 @@ def best_in_place_of_negatives(sampled: Tensor, labels: Tensor, proposals: int) 
 
 def _missing(sampled: Tensor, count: int) -> Tensor:
     """Of the first `count` numbers, those not in `sampled`."""
-    there = torch.zeros(count, dtype=torch.bool, device=sampled.device)
-    there[sampled[sampled < count]] = True
-    return torch.where(~there)[0]
+    is_sampled = torch.zeros(count, dtype=torch.bool, device=sampled.device)
+    is_sampled[sampled[sampled < count]] = True
+    return torch.where(~is_sampled)[0]
 
 
 def _join(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:

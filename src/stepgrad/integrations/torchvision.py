@@ -25,8 +25,7 @@ from torchvision.models.detection.ssd import SSD
 
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.integrations._dense import AnchorHead, DenseDetector, FCOSDetector, RetinaNetDetector, SSDDetector
-from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection
-from stepgrad.integrations._specialise import Specialised, despecialise, specialise
+from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection, Specialised, despecialise, specialise
 from stepgrad.integrations._switch import NAME, loss_settings
 from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_batch_norm
 from stepgrad.losses.map_loss import MAPLoss
@@ -39,7 +38,7 @@ SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD
 
 @dataclass(frozen=True)
 class _Family:
-    """How a model is taken apart."""
+    """The mixins and the settings of a kind of model."""
 
     detector: type[Detector]
     head: nn.Module | None  # whose class changes along with the model's
@@ -147,13 +146,13 @@ def _family(model: nn.Module) -> _Family:
 
 def _check_selection(family: _Family, selection: Selection) -> None:
     two_stage = family.detector is TwoStageDetector
-    for name, given, fits in (
+    for name, number, fits in (
         ("windows_per_image", selection.windows_per_image, two_stage),
         ("topk", selection.topk, not two_stage),
     ):
-        if given is not None and not fits:
+        if number is not None and not fits:
             kind = "two-stage" if name == "windows_per_image" else "dense (RetinaNet, FCOS, SSD)"
-            raise ConfigError(f"{name}={given} is for {kind} models; leave it out for this one.")
+            raise ConfigError(f"{name}={number} is for {kind} models; leave it out for this one.")
     if selection.windows_per_image is not None and has_batch_norm(family.head.box_head):  # type: ignore[union-attr,arg-type]
         raise ConfigError(
             "Expected a box head without batch normalisation for windows_per_image: an extra pass would change its "

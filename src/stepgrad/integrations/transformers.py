@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, suggest
 from stepgrad.extras import need
-from stepgrad.integrations._labels import check_int64
-from stepgrad.integrations._switch import NAME, MapLossSwitch, loss_settings, make_loss
+from stepgrad.integrations._switch import NAME, MapLossSwitch, check_int64, loss_settings, make_loss
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
@@ -31,7 +30,7 @@ _LARGEST_NORMALISED = 2.0  # coordinates beyond this are pixels
 
 @dataclass(frozen=True)
 class Family:
-    """What sets the loss function of a family of models apart."""
+    """The scores and the classification loss of a family of models."""
 
     scores: str  # "softmax": over the classes and a last column for no object; "sigmoid": each class by itself
     class_loss: str = "loss_ce"  # its name in the loss_dict
@@ -204,13 +203,13 @@ def _target(label: Target, size: Tensor) -> Target:
 
 def _image_sizes(labels: Sequence[Target], device: torch.device, needed: bool) -> list[Tensor]:
     """(width, height) of each image in pixels, where the labels tell; else ones, as scaling an axis changes no overlap."""
-    known = all("orig_size" in label for label in labels)
-    if needed and not known:
+    have_sizes = all("orig_size" in label for label in labels)
+    if needed and not have_sizes:
         raise InputError(
             "Expected labels with 'orig_size' (height, width), as the protocol adds a pixel to each side, but some have "
             "none; take them from the image processor, or choose a protocol of continuous boxes."
         )
-    if not known:
+    if not have_sizes:
         return [torch.ones(2, device=device)] * len(labels)
     sizes = [torch.as_tensor(label["orig_size"], device=device, dtype=torch.float32) for label in labels]
     return [size.flip(0) for size in sizes]

@@ -1,4 +1,4 @@
-"""What a run came to, on one page, and boxes drawn on pictures."""
+"""The report of a run as one HTML page, and boxes drawn on pictures."""
 
 from stepgrad.extras import need
 

@@ -15,8 +15,7 @@ from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import ClassResult, EvaluationResult, result_from
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.report.examples import RULE, Cut, Mark, best_and_worst, cuts_of, describe_image, marks_by_image
-from stepgrad.report.history import Line, summary
-from stepgrad.report.thin import thin
+from stepgrad.report.history import Line, summary, thin
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from stepgrad.report.svg import element, markup, printable
 
 @dataclass(frozen=True)
 class EncodedPicture:
-    """A picture on the page."""
+    """A JPEG picture as the page holds it."""
 
     uri: str
     size: tuple[int, int]
@@ -106,13 +106,13 @@ def _headed_charts(run: Numbers) -> list[tuple[str, Element]]:
 
 
 def _unlogged(run: Numbers) -> list[str]:
-    """What a reader may look for in vain, and why."""
-    said = []
+    """Sentences that say why a chart is missing."""
+    notes = []
     if run["loss"] and not run["validation"]:
-        said.append("No validation was logged.")
+        notes.append("No validation was logged.")
     if run["loss"] and not run["nonzero"]:
-        said.append("No step for mAP was logged, so there are no gradient shares.")
-    return said
+        notes.append("No step for mAP was logged, so there are no gradient shares.")
+    return notes
 
 
 def _compared_protocols(numbers: Numbers) -> list[str]:
@@ -123,9 +123,9 @@ def _compared_protocols(numbers: Numbers) -> list[str]:
 
 def _winners(rows: Sequence[Numbers], compared: Sequence[str]) -> list[str]:
     """Names of the rows with the largest mAP under the first protocol; of a single row nobody says it won."""
-    known = [(row["maps"].get(compared[0]), row["name"]) for row in rows] if compared else []
-    known = [(value, name) for value, name in known if value is not None]
-    return [name for value, name in known if value == max(known)[0]] if len(known) > 1 else []
+    maps = [(row["maps"].get(compared[0]), row["name"]) for row in rows] if compared else []
+    measured = [(value, name) for value, name in maps if value is not None]
+    return [name for value, name in measured if value == max(measured)[0]] if len(measured) > 1 else []
 
 
 def escape_key(name: str) -> str:
@@ -138,7 +138,7 @@ def escape_key(name: str) -> str:
 
 
 def look_up(numbers: Any, key: str) -> Any:
-    """What a JSON Pointer points at; None where there is nothing.
+    """The value that a JSON Pointer points at; None where there is nothing.
 
     >>> look_up({"maps": [0.5]}, "/maps/0")
     0.5

@@ -56,8 +56,8 @@ def ticks(low: float, high: float, most: int = 7) -> list[float]:
     from matplotlib.ticker import MaxNLocator
 
     room = 1e-9 * (high - low)  # for a number that lies on the edge but for its last bit
-    found = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
-    return [float(f"{value:.12g}") for value in found if low - room <= value <= high + room]
+    values = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [float(f"{value:.12g}") for value in values if low - room <= value <= high + room]
 
 
 def tick_text(value: float) -> str:

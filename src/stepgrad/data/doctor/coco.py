@@ -1,4 +1,4 @@
-"""The doctor's rounds of a COCO file."""
+"""`stepgrad doctor` on a COCO file: every problem reported, everything readable returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole examination."""
+"""`stepgrad doctor` on a dataset: annotations, images and windows, and a summary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ImagesDone = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found."""
+    """The problems of a dataset, and a summary of what it holds."""
 
     problems: tuple[Problem, ...]
     summary: Summary
@@ -108,9 +108,18 @@ def _drawn_entries(dataset: DetectionDataset) -> list[ExaminedImage]:
     for index, image_id in enumerate(dataset.ids):
         target = dataset.target(index)
         names = tuple(dataset.class_names[label] for label in target["labels"].tolist())
-        boxes, difficult = target["boxes"].double().numpy(), target["difficult"].numpy()
-        size, crowd = (dataset.size, dataset.size), np.zeros(len(names), dtype=np.bool_)
-        entries.append(ExaminedImage(image_id, dataset.source(index), None, size, names, boxes, difficult, crowd))
+        entries.append(
+            ExaminedImage(
+                image_id=image_id,
+                source=dataset.source(index),
+                image=None,
+                size=(dataset.size, dataset.size),
+                names=names,
+                boxes=target["boxes"].double().numpy(),
+                difficult=target["difficult"].numpy(),
+                crowd=np.zeros(len(names), dtype=np.bool_),
+            )
+        )
     return entries
 
 

@@ -1,4 +1,4 @@
-"""What a dataset holds, in numbers."""
+"""Counts of what a dataset holds: images, objects, classes and sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ClassSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A whole dataset."""
+    """The counts of a whole dataset."""
 
     kind: str
     name: str
@@ -43,10 +43,10 @@ class Summary:
 
 
 def summarise(records: ExaminedDataset, facts: dict[ImageId, ImageFacts]) -> Summary:
-    """Count."""
+    """Count images, objects and classes; a size is the picture's own where it was opened."""
     entries = records.entries
-    known = [facts[e.image_id].size if e.image_id in facts else e.size for e in entries]
-    sizes = np.array([size for size in known if size], dtype=np.int64).reshape(-1, 2)
+    known_sizes = [facts[e.image_id].size if e.image_id in facts else e.size for e in entries]
+    sizes = np.array([size for size in known_sizes if size], dtype=np.int64).reshape(-1, 2)
     return Summary(
         kind=records.kind,
         name=records.name,
@@ -66,7 +66,10 @@ def _pair(values: np.ndarray) -> tuple[int, int]:
 
 def _count(title: str, entries: list[ExaminedImage], name: str | None) -> ClassSummary:
     """Counts of one class, or of all."""
-    chosen = [np.array([name is None or own == name for own in entry.names], dtype=np.bool_) for entry in entries]
+    chosen = [
+        np.array([name is None or object_name == name for object_name in entry.names], dtype=np.bool_)
+        for entry in entries
+    ]
     pairs = list(zip(entries, chosen, strict=True))
     areas = [(entry.boxes[mask, 2:] - entry.boxes[mask, :2]).prod(axis=1) for entry, mask in pairs]
     sides = np.sqrt(np.concatenate([np.zeros(0), *areas]))
@@ -83,11 +86,11 @@ def _count(title: str, entries: list[ExaminedImage], name: str | None) -> ClassS
 def report_counts(summary: Summary, where: str, report: Report) -> None:
     """Report a dataset that has nothing to learn from, and the classes of which that is true."""
     if summary.images and not summary.total.objects:
-        what = f"none of the {summary.images} images has an object"
-        report(Problem(where, what, "check that the annotations belong to the images", "error", "no-objects-at-all"))
+        defect = f"none of the {summary.images} images has an object"
+        report(Problem(where, defect, "check that the annotations belong to the images", "error", "no-objects-at-all"))
         return
     empty = [row.name for row in summary.classes if row.objects == row.difficult + row.crowd]
     if empty:
-        what = f"{len(empty)} classes have no objects that count: {', '.join(empty)}"
+        defect = f"{len(empty)} classes have no objects that count: {', '.join(empty)}"
         fix = "their AP is 0 or left out of the mean, as the protocol says; annotate some or drop the classes"
-        report(Problem(where, what, fix, "warning", "class-empty"))
+        report(Problem(where, defect, fix, "warning", "class-empty"))

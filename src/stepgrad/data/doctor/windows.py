@@ -1,4 +1,4 @@
-"""Proposals against the images they were made for."""
+"""Checks of the proposals against the images they were made for."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def examine_windows(
     """Report images without windows, with too few or too many, and windows of other images."""
     missing = [entry for entry in entries if entry.image_id not in proposals]
     if len(missing) == len(entries) and entries:
-        what = (
+        defect = (
             f"has windows for none of the {len(entries)} images, but for others such as {next(iter(proposals), '')!r}"
         )
         fix = "pass the windows of this dataset, or make them with `stepgrad propose`"
-        report(Problem(proposals.source, what, fix, "error", "windows-missing"))
+        report(Problem(proposals.source, defect, fix, "error", "windows-missing"))
         return
     for entry in missing:
-        what = f"has no windows of image {entry.image_id!r}"
-        report(Problem(proposals.source, what, "make them with `stepgrad propose`", "error", "windows-missing"))
+        defect = f"has no windows of image {entry.image_id!r}"
+        report(Problem(proposals.source, defect, "make them with `stepgrad propose`", "error", "windows-missing"))
     for entry in entries:
         if entry.image_id in proposals:
             _examine_entry(proposals, entry, name, sizes.get(entry.image_id), report)
@@ -55,8 +55,8 @@ def _examine_entry(
         fix = "all are used, at a cost in time and memory; search with a larger --min_side"
         complain(f"{len(windows)} windows of {image}", fix, "windows-many", "warning")
     if size is not None and (windows.min() < 0 or (windows[:, 2:].max(axis=0) > np.array(size)).any()):
-        what = f"windows of {image} reach beyond its {size[0]} x {size[1]} pixels"
-        complain(what, "they were made for another image or size: make them again", "windows-beyond")
+        defect = f"windows of {image} reach beyond its {size[0]} x {size[1]} pixels"
+        complain(defect, "they were made for another image or size: make them again", "windows-beyond")
 
 
 def _read(proposals: Proposals, entry: ExaminedImage, name: str, report: Report) -> tuple[str, NDArray[Any]]:
@@ -64,7 +64,7 @@ def _read(proposals: Proposals, entry: ExaminedImage, name: str, report: Report)
     if not isinstance(proposals, CachedProposals):
         return proposals.source, proposals.windows(str(entry.image_id))
     where, record = str(proposals.path(entry.image_id)), proposals.record(entry.image_id)
-    what = misfit(record, file_fingerprint(entry.image), name) if entry.image else None
-    if what:
-        report(Problem(where, what, WAY_OUT, "error", "windows-stale"))
+    defect = misfit(record, file_fingerprint(entry.image), name) if entry.image else None
+    if defect:
+        report(Problem(where, defect, WAY_OUT, "error", "windows-stale"))
     return where, record.windows

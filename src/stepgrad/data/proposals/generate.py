@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
-from stepgrad.data.proposals.cache import Record, check_record, record_files, record_path, write_record
+from stepgrad.data.proposals.cache import WindowsRecord, check_record, record_files, record_path, write_record
 from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search, use_one_thread
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.data.voc import VOCDataset
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """What a run did."""
+    """How many images a run searched, found done before, or failed on."""
 
     made: int = 0
     found: int = 0
@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a worker needs to know."""
+    """The dataset, the folder and the settings of a search: everything a worker needs to know."""
 
     dataset: DetectionDataset
     folder: Path
@@ -60,7 +60,7 @@ class Job:
         self.write(index, windows, self.settings.to_json())
 
     def write(self, index: int, windows: NDArray[np.generic], settings: str) -> None:
-        record = Record(windows, settings, self.dataset.fingerprint(index), self.dataset.name)
+        record = WindowsRecord(windows, settings, self.dataset.fingerprint(index), self.dataset.name)
         write_record(record_path(self.folder, self.dataset.ids[index]), record)
 
 
@@ -141,9 +141,10 @@ def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: Tic
 
 def _not_cached(job: Job, indices: Sequence[int]) -> list[int]:
     """The images without a file; those with one must fit."""
-    todo, there = [], record_files(job.folder)
+    todo: list[int] = []
+    cached = record_files(job.folder)
     for index in indices:
-        path = there.get(key_of(str(job.dataset.ids[index])))
+        path = cached.get(key_of(str(job.dataset.ids[index])))
         if path is not None:
             check_record(path, job.dataset, index, job.settings.to_json())
         else:
@@ -242,9 +243,9 @@ def import_proposals(
     settings = json.dumps({"method": "imported", "source": Path(proposals.source).name})
     outcome, tick = Outcome(), progress or (lambda: None)
     with _only_searcher(job.folder, say):
-        there = record_files(job.folder)
+        cached = record_files(job.folder)
         for index, image_id in enumerate(dataset.ids):
-            path = there.get(key_of(str(image_id)))
+            path = cached.get(key_of(str(image_id)))
             if path is not None and not overwrite:
                 check_record(path, dataset, index, settings)
                 outcome.found += 1
