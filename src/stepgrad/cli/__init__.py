@@ -12,7 +12,8 @@ from io import TextIOWrapper
 from stepgrad.errors import ConfigError, MissingDependencyError, StepgradError, suggest
 from stepgrad.extras import need
 
-INTERRUPTED, FAILED = 130, 2
+INTERRUPTED = 130  # what shells give for a command stopped by Ctrl-C
+FAILED = 2
 
 _COMMANDS = {
     "demo": "Train a detector on built-in pictures, from nothing to a report, in minutes.",

@@ -63,7 +63,7 @@ def _with_bases(source: str, extending: tuple[str, ...] = ()) -> list[tuple[str,
 
 
 def _beside(source: str, base: str) -> str:
-    """A preset as it is, a file as seen from the file that names it."""
+    """The name of a preset unchanged, of a file relative to the file that names it."""
     return base if base in presets() else str(Path(source).expanduser().parent / base)
 
 
@@ -94,13 +94,13 @@ def _read_file(source: str) -> str:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Section by section; what is above wins."""
+    """Two configs as one, section by section; where both have a key, `above` wins."""
     both = {key for key in below if isinstance(below[key], dict) and isinstance(above.get(key), dict)}
     return {**below, **above, **{key: _merged(below[key], above[key]) for key in both}}
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """Keys with dots as sections.
+    """Sections from keys with dots.
 
     >>> nested({"loss": "map", "map.lr": 0.1, "map.steps": 5})
     {'loss': 'map', 'map': {'lr': 0.1, 'steps': 5}}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from stepgrad.cli import INTERRUPTED
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from stepgrad.report import ComparisonRow
     from stepgrad.train.config import TrainConfig
 
-INTERRUPTED = 130
 CONTROL = {"lr": 3e-4, "drop_every": None, "warmup": 0}
 """The best of several rates for going on with cross-entropy: experiments/results/detector.md."""
 TEST_IMAGES = 200
@@ -98,7 +98,7 @@ def demo_configs(out: Path, steps: int, map_steps: int, images: int, seed: int) 
 
 
 def _run(folder: Path, config: TrainConfig, progress: RichProgress) -> Path:
-    """Train, or go on, or find it done."""
+    """Train a run, resume it if it was stopped, or leave it if it is done."""
     from stepgrad.train.engine import resume, train
     from stepgrad.train.run_folder import RunFolder
 

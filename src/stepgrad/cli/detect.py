@@ -79,7 +79,7 @@ def detect(
 def _detect_all(
     run: Run, paths: Sequence[Path], windows: Windows, choice: Choice, output: Output, draw: bool, console: Terminal
 ) -> list[str]:
-    """Picture by picture; what was found is on disk even if the work is cut short."""
+    """Detect in each picture, and write the record even if the work is cut short; returns one line per failure."""
     from stepgrad.cli.progress import RichProgress
     from stepgrad.files import WriteError
 
@@ -104,7 +104,7 @@ def _detect_all(
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """Why there is nothing of a picture, in a line that begins with its path."""
+    """One line with the path of a picture and the reason why nothing was detected."""
     if isinstance(error, DataError):
         return str(error)
     return f"{path}: nothing could be detected in it ({type(error).__name__}: {error})."
@@ -147,7 +147,7 @@ def find_pictures(names: Sequence[str]) -> list[Path]:
 
 
 def read_upright(path: Path) -> Image.Image:
-    """The picture the way it is looked at: turned as its EXIF block says."""
+    """The picture turned upright, as its EXIF block says."""
     from PIL import ImageOps
 
     from stepgrad.data.images import read_image
@@ -183,7 +183,7 @@ class Choice:
         return cls(top=TOP, why=" (raw scores have no natural threshold: choose by --threshold or --top)")
 
     def keep(self, detections: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The chosen ones, by decreasing score."""
+        """The detections to show, by decreasing score."""
         ranked = sorted(detections, key=lambda detection: -detection["score"])
         return [detection for detection in ranked if self._reaches(detection)][: self.top]
 
@@ -202,7 +202,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Windows:
-    """Where the windows of a picture come from: a search, or what is on disk."""
+    """Gives the windows of a picture: from a search, or from disk."""
 
     stored: Proposals | None
     limit: int | None
@@ -233,7 +233,7 @@ class Windows:
 
 
 def search_windows(picture: Image.Image) -> Tensor:
-    """Selective search, of large pictures in small: it takes a second or two whatever the size."""
+    """Selective search on the picture, shrunk if it is large: a second or two, whatever its size."""
     import torch
 
     from stepgrad.data.proposals.search import selective_search

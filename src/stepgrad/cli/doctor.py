@@ -1,4 +1,4 @@
-"""`stepgrad doctor`: what is wrong with a dataset, and what it holds."""
+"""`stepgrad doctor`: prints the problems of a dataset and a table of its classes."""
 
 from __future__ import annotations
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from stepgrad.cli.terminal import Terminal
 from stepgrad.errors import ConfigError
 from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
-    from stepgrad.cli.judged import Judged
     from stepgrad.data import DetectionDataset
     from stepgrad.evaluation.coco_numbers import CocoNumbers
     from stepgrad.evaluation.compare import Comparison
@@ -76,19 +75,24 @@ def evaluate(
     Returns:
         0.
     """
-    made = _detections_to_judge(
-        detections,
-        run,
-        data,
-        split,
-        class_names,
-        degenerate,
-        empty_boxes,
-        checkpoint,
-        windows,
-        save_detections,
-        images_outside,
-    )
+    from stepgrad.cli.judged import read, run_on
+
+    if run is not None:
+        if detections is not None:
+            raise ConfigError("Expected --detections (what to judge) or --run (what makes detections), not both.")
+        if class_names is not None:
+            raise ConfigError("class_names: a run has its own; leave the option out.")
+        made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside)
+    else:
+        for name, value in {"windows": windows, "save_detections": save_detections}.items():
+            if value is not None:
+                raise ConfigError(f"{name}: goes with --run.")
+        if detections is None or data is None:
+            raise ConfigError(
+                "Expected --run, or both --detections (what to judge) and --data (what there was to find)."
+            )
+        with Terminal(stderr=True).status("reading annotations and detections"):
+            made = read(detections, data, split, class_names, degenerate, empty_boxes)
     console = Terminal(markup=False, soft_wrap=True)
     protocols = _protocols(protocol or (None if compare else made.protocol), compare, made.dataset)
     from stepgrad.evaluation.coco_numbers import coco_numbers
@@ -119,38 +123,6 @@ def _write(
         plot_curves(outcome.results[0] if isinstance(outcome, Comparison) else outcome, plot)
     if report:
         write_whole(Path(report), _to_json(outcome, numbers))
-
-
-def _detections_to_judge(
-    detections: str | None,
-    run: str | None,
-    data: str | None,
-    split: str | None,
-    class_names: list[str] | None,
-    degenerate: Any,
-    empty_boxes: str,
-    checkpoint: str,
-    windows: str | None,
-    save_detections: str | None,
-    images_outside: bool,
-) -> Judged:
-    """The detections: read from files, or made by a run."""
-    from stepgrad.cli.judged import read, run_on
-
-    if run is not None:
-        if detections is not None:
-            raise ConfigError("Expected --detections (what to judge) or --run (what makes detections), not both.")
-        if class_names is not None:
-            raise ConfigError("class_names: a run has its own; leave the option out.")
-        return run_on(run, data, split, checkpoint, windows, save_detections, images_outside)
-    only_run = {"windows": windows, "save_detections": save_detections}
-    for name, value in only_run.items():
-        if value is not None:
-            raise ConfigError(f"{name}: goes with --run.")
-    if detections is None or data is None:
-        raise ConfigError("Expected --run, or both --detections (what to judge) and --data (what there was to find).")
-    with Terminal(stderr=True).status("reading annotations and detections"):
-        return read(detections, data, split, class_names, degenerate, empty_boxes)
 
 
 def _protocols(protocol: str | None, compare: list[str] | None, dataset: DetectionDataset) -> list[Protocol]:

@@ -70,7 +70,7 @@ class Output:
         return not os.path.lexists(path) or self._is_ours(path)
 
     def _is_ours(self, path: Path) -> bool:
-        """Whether it is a drawing of ours that nobody has touched."""
+        """Whether `stepgrad detect` wrote this drawing and nobody has changed it since."""
         digest = self._ours.get(path.name)
         return digest is not None and path.is_file() and not path.is_symlink() and _digest(path.read_bytes()) == digest
 

@@ -24,7 +24,7 @@ STAGE_PAUSE = 30.0
 
 
 class _Bars(Progress):
-    """Bars with a line of news below."""
+    """Bars with the numbers of the last step below."""
 
     news = ""
 
@@ -35,7 +35,7 @@ class _Bars(Progress):
 
 
 class RichProgress:
-    """Shows the news of a run; `with RichProgress() as progress: train(config, out, progress=progress)`."""
+    """Shows the progress of a run; `with RichProgress() as progress: train(config, out, progress=progress)`."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Terminal()
@@ -98,7 +98,7 @@ class RichProgress:
         self._print(text + (", the best so far" if best and len(self._validated) > 1 else ""))
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         self._print(text)
 
     @contextmanager
@@ -170,7 +170,8 @@ def _percent(value: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """
+    """Hours, minutes and seconds.
+
     >>> clock(346.2)
     '0:05:46'
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from stepgrad.cli import INTERRUPTED
 from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.data import (
@@ -23,9 +24,6 @@ from stepgrad.data import (
 )
 from stepgrad.data.proposals.generate import Outcome, default_folder, missing_windows
 from stepgrad.data.proposals.search import Mode
-
-INTERRUPTED = 130
-"""What shells give for a command stopped by Ctrl-C."""
 
 
 def propose(

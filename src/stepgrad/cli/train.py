@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from stepgrad.cli import INTERRUPTED
 from stepgrad.cli.configs import config_options, config_text, presets, read_config
 from stepgrad.cli.options import Option, as_yaml, help_page, parse, row_of, wants_help
 from stepgrad.cli.terminal import Terminal, safe_text
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from stepgrad.train.config import TrainConfig
     from stepgrad.train.engine import RunResult
 
-INTERRUPTED = 130
 
 OWN_OPTIONS = [
     Option(
@@ -100,7 +100,7 @@ def _resume(values: dict[str, Any]) -> int:
 
 
 def _watch(work: Any, opening: str) -> int:
-    """Do the work with a bar, and say what came of it."""
+    """Train with a progress bar, then print the result."""
     began = time.monotonic()
     first = os.environ.get("LOCAL_RANK", "0") == "0"
     console = Terminal(quiet=not first)  # of several processes, one speaks

@@ -1,4 +1,4 @@
-"""Images, objects and windows: VOC and COCO files, the built-in `shapes`, proposals, and the doctor of them all."""
+"""Images, objects and windows: VOC and COCO files, the built-in `shapes`, proposals, and the checks of `stepgrad doctor`."""
 
 from stepgrad.extras import need
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
@@ -12,14 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor
 
-from stepgrad.data.images import image_to_tensor
+from stepgrad.data.images import file_fingerprint, image_to_tensor, read_image
 from stepgrad.errors import DataError, InputError, suggest
 
 ImageId = str | int
 
 
 class DatasetTarget(TypedDict):
-    """The objects of one image; G of them, none is ordinary."""
+    """The G objects of one image; G may be 0."""
 
     boxes: Tensor
     """(G, 4) float32, x1 y1 x2 y2, continuous: the left edge of the image is 0, the right edge its width."""
@@ -92,7 +93,7 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
 
     @abstractmethod
     def fingerprint(self, index: int) -> str:
-        """Changes whenever the picture does; proposal caches are checked against it."""
+        """A hash of the picture, which proposal caches are checked against."""
 
     def source(self, index: int) -> str:
         """Where the picture comes from, for messages."""
@@ -112,7 +113,7 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
         return self.transforms(*pair) if self.transforms else pair
 
     def _check_inside(self, target: DatasetTarget, size: tuple[int, int], index: int) -> None:
-        """An object wholly beyond the image's edges belongs to another image, or to this one at another size."""
+        """Raise DataError if an object lies wholly outside: it belongs to another image, or to another size of this one."""
         outside = lies_outside(target["boxes"].numpy(), size)
         if outside.any():
             box = target["boxes"][int(outside.argmax())].tolist()
@@ -136,6 +137,23 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {len(self)} images, {len(self.class_names)} classes)"
+
+
+class FileDataset(DetectionDataset):
+    """A dataset whose images are files."""
+
+    @abstractmethod
+    def image_path(self, index: int) -> Path:
+        """The file of one image; DataError if the dataset was loaded without images."""
+
+    def image(self, index: int) -> Image.Image:
+        return read_image(self.image_path(index))
+
+    def fingerprint(self, index: int) -> str:
+        return file_fingerprint(self.image_path(index))
+
+    def no_images(self) -> DataError:
+        return DataError(f"{self.name} was loaded with need_images=False; load it with the images to read them")
 
 
 def lies_outside(boxes: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bool_]:

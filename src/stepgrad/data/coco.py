@@ -7,18 +7,16 @@ from os.path import isfile  # False for names too long for the disk, where pathl
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from stepgrad.data.base import DatasetTarget, DetectionDataset, ImageId, Transforms, make_target
+from stepgrad.data.base import DatasetTarget, FileDataset, ImageId, Transforms, make_target
 from stepgrad.data.coco_json import CocoImage, read_coco
-from stepgrad.data.images import file_fingerprint, read_image
 from stepgrad.data.problems import Problem, raise_errors, raise_errors_except
 from stepgrad.data.voc import Degenerate
 from stepgrad.errors import DataError, one_of
 from stepgrad.names import is_below, leads_on, on_disk
 
 
-class COCODataset(DetectionDataset):
+class COCODataset(FileDataset):
     """Images and objects of a COCO json file.
 
     Labels count the categories in the order of the file: `category_ids[label]` is the file's own number. Images are
@@ -70,23 +68,16 @@ class COCODataset(DetectionDataset):
         )
 
     def image_path(self, index: int) -> Path:
-        """The file of one image."""
         if self.folder is None:
-            raise DataError(f"{self.name} was loaded with need_images=False; load it with the images to read them")
+            raise self.no_images()
         return image_file(self.folder, self.images[index])
-
-    def image(self, index: int) -> Image.Image:
-        return read_image(self.image_path(index))
-
-    def fingerprint(self, index: int) -> str:
-        return file_fingerprint(self.image_path(index))
 
     def source(self, index: int) -> str:
         return f"{self.path}, image {self.ids[index]}"
 
 
 def xyxy_from_xywh(boxes: np.ndarray) -> np.ndarray:
-    """Corners from corner and size.
+    """(x1, y1, x2, y2) from (x, y, width, height).
 
     >>> xyxy_from_xywh(np.array([[10.0, 20.0, 5.0, 6.0]]))
     array([[10., 20., 15., 26.]])
@@ -95,7 +86,7 @@ def xyxy_from_xywh(boxes: np.ndarray) -> np.ndarray:
 
 
 def image_file(folder: Path, image: CocoImage) -> Path:
-    """The file of an image whose name is as seen from a folder."""
+    """The file of an image whose name is relative to a folder."""
     return folder / on_disk(image.file_name)
 
 

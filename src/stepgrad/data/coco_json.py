@@ -16,7 +16,7 @@ JsonObject = dict[str, Any]  # as json gives it: any value may be of any type
 
 @dataclass(frozen=True)
 class CocoAnnotation:
-    """One object."""
+    """One object of a COCO file."""
 
     id: ImageId | None
     category: int
@@ -37,7 +37,7 @@ class CocoImage:
 
 @dataclass(frozen=True)
 class CocoFile:
-    """A whole file."""
+    """The images and categories of a COCO file."""
 
     images: list[CocoImage]
     categories: dict[int, str]
@@ -72,7 +72,12 @@ def _read_json(path: Path, complain: Complaints) -> JsonObject | None:
         fix = "pass the annotation file (detections go to `stepgrad evaluate --detections`)"
         return complain("is a list, as files of detections are", fix, "json-not-coco")
     keys = ("images", "categories", "annotations")
-    bad = [key for key in keys if not isinstance(content, dict) or not _list_of_entries(content.get(key))]
+    lists = content if isinstance(content, dict) else {}
+    bad = [
+        key
+        for key in keys
+        if not isinstance(lists.get(key), list) or not all(isinstance(entry, dict) for entry in lists[key])
+    ]
     if bad:
         return complain(
             f"expected lists {', '.join(keys)} but {', '.join(bad)} is not one",
@@ -80,10 +85,6 @@ def _read_json(path: Path, complain: Complaints) -> JsonObject | None:
             "json-not-coco",
         )
     return content
-
-
-def _list_of_entries(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
 
 
 def _is_number(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Reading pictures: always RGB, pixels as stored, and a named file in every complaint."""
+"""Reading pictures: always RGB, pixels as stored; every error names the file."""
 
 from __future__ import annotations
 

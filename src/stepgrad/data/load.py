@@ -36,7 +36,7 @@ def load_dataset(
     degenerate: Degenerate = "error",
     images_outside: bool = False,
 ) -> DetectionDataset:
-    """The dataset at `data`, recognised by what is there.
+    """The dataset at `data`; its format is recognised by the files there.
 
     Args:
         data: a VOC folder (or the VOCdevkit above it), a COCO json file, a folder with `annotations/*.json`, or
@@ -65,7 +65,7 @@ def load_dataset(
 
 
 def locate(data: str | Path, split: str | None = None) -> Located:
-    """Find out what `data` is, or say what was looked for."""
+    """Find the format and the place of `data`; the DataError says which files were looked for."""
     if str(data) == "shapes" or str(data).startswith("shapes:"):
         return Located("shapes", Path(str(data)), split)
     path = Path(on_disk(str(data))).expanduser()

@@ -10,10 +10,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from stepgrad.data.base import DatasetTarget, DetectionDataset, Transforms, make_target
-from stepgrad.data.images import file_fingerprint, read_image
+from stepgrad.data.base import DatasetTarget, FileDataset, Transforms, make_target
 from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
 from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
 from stepgrad.errors import ConfigError, DataError, one_of, suggest
@@ -32,7 +30,7 @@ CLASS_FILE = "classes.txt"
 Degenerate = Literal["error", "drop"]
 
 
-class VOCDataset(DetectionDataset):
+class VOCDataset(FileDataset):
     """Images and objects of a VOC devkit folder.
 
     Args:
@@ -90,16 +88,9 @@ class VOCDataset(DetectionDataset):
         return self.annotations[index].devkit_boxes
 
     def image_path(self, index: int) -> Path:
-        """The file of one image."""
         if self.ids[index] not in self._images:
-            raise DataError(f"{self.name} was loaded with need_images=False; load it with the images to read them")
+            raise self.no_images()
         return self.root / "JPEGImages" / self._images[self.ids[index]]
-
-    def image(self, index: int) -> Image.Image:
-        return read_image(self.image_path(index))
-
-    def fingerprint(self, index: int) -> str:
-        return file_fingerprint(self.image_path(index))
 
     def source(self, index: int) -> str:
         return str(self.annotations[index].path)
@@ -194,8 +185,10 @@ def infer_classes(root: Path, annotations: Iterable[VOCAnnotation]) -> tuple[str
         return listed
     loaded = {annotation.path: annotation for annotation in annotations}
     paths = (root / "Annotations").glob("*.xml")
-    everything = (loaded.get(path) or read_annotation(path, _ignore) for path in paths)
-    names = names_in(annotation for annotation in everything if annotation)
+    everything = [
+        loaded.get(path) or read_annotation(path, lambda problem: None) for path in paths
+    ]  # of other splits too
+    names = {name for annotation in everything if annotation for name in annotation.names}
     return VOC_CLASSES if names <= set(VOC_CLASSES) else tuple(sorted(names))
 
 
@@ -212,15 +205,6 @@ def read_class_file(root: Path) -> tuple[str, ...] | None:
     if len(set(names)) != len(names) or not names:
         raise DataError(f"{path}: expected one class name per line, each once; it is empty or repeats one")
     return names
-
-
-def names_in(annotations: Iterable[VOCAnnotation]) -> set[str]:
-    """The class names that occur."""
-    return {name for annotation in annotations for name in annotation.names}
-
-
-def _ignore(problem: Problem) -> None:
-    """Another split's problems do not concern this one."""
 
 
 def check_names(annotation: VOCAnnotation, class_names: Sequence[str], report: Report) -> None:

@@ -179,7 +179,7 @@ def _early_parameters(trunk: nn.Module, last_stride: int) -> list[nn.Parameter]:
 
 
 def hold_frozen_layers(trunk: nn.Module) -> None:
-    """Put what does not train into evaluation mode."""
+    """Put the layers that do not train into evaluation mode."""
     if not any(p.requires_grad for p in trunk.parameters()):
         trunk.eval()
     for module in trunk.modules():

@@ -174,7 +174,7 @@ class FastRCNN(nn.Module):
     def draw(
         self, proposals: Sequence[Tensor], targets: Sequence[Target], generator: Generators = None
     ) -> list[Sample]:
-        """The windows of a training step, and what they show."""
+        """Draw the windows of a training step, and label them."""
         check_lists(proposals=proposals, targets=targets)
         generators = list(generator) if isinstance(generator, Sequence) else [generator] * len(proposals)
         objects = objects_on_cpu(targets, self.num_classes)

@@ -72,7 +72,7 @@ def sample_windows(
 def label_windows(
     windows: Tensor, object_boxes: Tensor, object_labels: Tensor, num_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """(N,) largest IoU with an object, in float64, and the class shown."""
+    """(N,) largest IoU with an object, in float64, and the label: the object's class, or background."""
     if len(object_boxes) == 0:
         return torch.zeros(len(windows), dtype=torch.float64), torch.full((len(windows),), num_classes)
     overlap, which = box_iou(windows.double(), object_boxes.double()).max(dim=1)

@@ -22,7 +22,7 @@ _SUFFIXES = (".safetensors", ".pt", ".pth")
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """Which layers were loaded from where, and which stay random."""
+    """The layers that were loaded, their source, and the layers that stay random."""
 
     source: str | None
     loaded: tuple[str, ...]
@@ -47,7 +47,7 @@ def _listed(layers: tuple[str, ...]) -> str:
 
 
 def fill_weights(backbone: Backbone, head: Head, source: str | Path | None) -> WeightsReport:
-    """Fill the trunk, and of the head what fits; with None everything stays as it was drawn."""
+    """Load the trunk, and the layers of the head that fit; with None all weights stay random."""
     loaded: list[str] = []
     if source is not None:
         state = read_state(backbone.name, source)
@@ -132,13 +132,13 @@ def _download(backbone: str, name: str) -> StateDict:
 def _fill_trunk(backbone: Backbone, state: StateDict, source: str) -> list[str]:
     """Load all of the trunk, from a whole network's names, a detector's, or the trunk's own."""
     wanted = {k: v for k, v in backbone.trunk.state_dict().items() if not k.endswith("num_batches_tracked")}
-    prefix = next(
-        (p for p in dict.fromkeys(("trunk.", backbone.prefix, "features.", "")) if _has_any(state, wanted, p)), None
-    )
+    prefixes = dict.fromkeys(("trunk.", backbone.prefix, "features.", ""))
+    prefix = next((p for p in prefixes if any(p + name in state for name in wanted)), None)
     if prefix is None:
         raise DataError(
             f"{source}: expected weights of {backbone.name}, with names such as "
-            f"{backbone.prefix + next(iter(wanted))!r}, but got {_some(state)}."
+            f"{backbone.prefix + next(iter(wanted))!r}, but got {len(state)} tensors, first "
+            f"{list(state)[:3]}."
         )
     tensors = {name: state[prefix + name] for name in wanted if prefix + name in state}
     for name, expected in wanted.items():
@@ -151,15 +151,6 @@ def _fill_trunk(backbone: Backbone, state: StateDict, source: str) -> list[str]:
             )
     backbone.trunk.load_state_dict(tensors, strict=False)
     return _layers(backbone.trunk, "trunk.")
-
-
-def _has_any(state: StateDict, wanted: StateDict, prefix: str) -> bool:
-    return any(prefix + name in state for name in wanted)
-
-
-def _some(state: StateDict) -> str:
-    names = list(state)
-    return f"{len(names)} tensors, first {names[:3]}"
 
 
 def _fill_head(backbone: Backbone, head: Head, state: StateDict) -> list[str]:

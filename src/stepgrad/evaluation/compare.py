@@ -53,9 +53,10 @@ class FirstDifference:
         return (" and " if self.together else " or ").join(self.rules)
 
     def cells(self) -> list[str]:
-        """Overlap and verdict of one protocol, then of the other, as words."""
-        (first, second), (one, other) = self.overlaps, self.verdicts
-        return [_overlap(first, self.threshold), one, _overlap(second, self.threshold), other]
+        """Box, threshold, then overlap and verdict of each protocol, as words."""
+        box = " ".join(f"{value:.6g}" for value in self.box)
+        overlaps = [_overlap(value, self.threshold) for value in self.overlaps]
+        return [box, f"{self.threshold:g}", overlaps[0], self.verdicts[0], overlaps[1], self.verdicts[1]]
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,7 @@ class Pair:
             [step.rule, step.before, step.after, four_decimals(now), f"{now - was:+.4f}"]
             for step, was, now in zip(self.steps, maps, maps[1:], strict=False)
         ]
-        first = [
-            [d.class_name, str(d.image_id), f"{d.score:.6g}", _box(d.box), f"{d.threshold:g}", *d.cells(), d.because]
-            for d in self.first
-        ]
+        first = [[d.class_name, str(d.image_id), f"{d.score:.6g}", *d.cells(), d.because] for d in self.first]
         return (["rule", a, b, "mAP", "change"], steps), (
             ["class", "image", "score", "box", "threshold", "IoU", a, "IoU", b, "rule"],
             first,
@@ -248,7 +246,3 @@ def _overlap(value: float, threshold: float) -> str:
         if value == threshold or float(text) != threshold:
             return text
     return repr(value)
-
-
-def _box(box: tuple[float, float, float, float]) -> str:
-    return " ".join(f"{value:.6g}" for value in box)

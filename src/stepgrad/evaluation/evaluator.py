@@ -87,7 +87,7 @@ class Evaluator:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything seen."""
+        """Forget all images."""
         self._detections: list[Detections] = []
         self._objects: list[GroundTruth] = []
         self._image_ids: list[ImageId] = []
@@ -95,7 +95,7 @@ class Evaluator:
         self._warned = False
 
     def update(self, preds: Sequence[ImageDict], targets: Sequence[ImageDict]) -> None:
-        """Take in some images.
+        """Add the detections and objects of some images.
 
         Args:
             preds: per image a dict of boxes (M, 4), scores (M,) and labels (M,): the final detections.
@@ -136,7 +136,7 @@ class Evaluator:
         return coco_numbers(self.evidence(), max_detections, areas)
 
     def evidence(self) -> Evidence:
-        """Everything seen so far, as flat arrays."""
+        """The detections and objects of all images so far, as flat arrays."""
         return Evidence(
             _join(self._detections, detections_of([], 0, [])),
             _join(self._objects, objects_of([], 0, [])),

@@ -31,7 +31,7 @@ VERDICTS = {TRUE_POSITIVE: "true positive", FALSE_POSITIVE: "false positive", IG
 
 @dataclass(frozen=True)
 class Counting:
-    """A protocol, and the one convention that lies in the order of the data instead of in a field."""
+    """A protocol, and the order in which it takes equal scores, which is no field of `Protocol`."""
 
     protocol: Protocol
     ties: TieOrder
@@ -44,7 +44,7 @@ class Counting:
 
 @dataclass(frozen=True)
 class ClassJudgement:
-    """One class under one protocol."""
+    """Verdicts and AP of one class under one protocol."""
 
     label: int
     detections: NDArray[np.int64]  # (M,) rows of `Detections` by decreasing score
@@ -136,6 +136,6 @@ def _with_area(view: ClassView, protocol: Protocol) -> ClassView:
 
 
 def _verdicts(ranked: Ranked) -> NDArray[np.int8]:
-    """The role of each detection, from the counts above it."""
+    """The verdict on each detection, from the counts of true and counted detections above it."""
     true, counted = np.diff(ranked.tp_above), np.diff(ranked.counted_above)
     return np.where(true > 0, TRUE_POSITIVE, np.where(counted > 0, FALSE_POSITIVE, IGNORED)).astype(np.int8)

@@ -69,7 +69,7 @@ class _Reader:
         return cls(dataset, empty_boxes, {str(image_id): i for i, image_id in enumerate(dataset.ids)})
 
     def image(self, image_id: object, where: str) -> int:
-        """Ids compare as text: a text file cannot tell 7 from "7"."""
+        """The position of an image. Ids compare as text: a text file cannot tell 7 from "7"."""
         position = self.positions.get(str(image_id)) if isinstance(image_id, (str, int, float)) else None
         if position is None:
             near = isinstance(image_id, (str, int)) and len(self.positions) < 10_000
@@ -81,7 +81,7 @@ class _Reader:
         return position
 
     def numbers(self, score: float, box: Sequence[float], where: str) -> None:
-        """Refuse what no protocol can judge; `box` is given by width and height in its last two places."""
+        """Raise DataError for a score or box that no protocol can judge; `box` is x, y, width, height."""
         if not math.isfinite(score):
             raise DataError(f"{where}: expected a finite score but got {score}; remove the line or mend the detector")
         if not all(math.isfinite(value) for value in box):
@@ -103,7 +103,7 @@ class _Reader:
 def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
     """Read a list of {image_id, category_id, bbox [x, y, width, height], score}, or the same under "annotations"."""
     entries = _json_entries(path)
-    labels = _labels_by_category(dataset)
+    labels: dict[Any, int] = {category: label for label, category in enumerate(category_ids(dataset))}
     reader = _Reader.of(dataset, empty_boxes)
     images: list[int] = []
     found_labels: list[int] = []
@@ -169,13 +169,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _labels_by_category(dataset: DetectionDataset) -> dict[Any, int]:
-    """COCO files bring their own category ids; other datasets number their classes from 1."""
-    return {category: label for label, category in enumerate(category_ids(dataset))}
-
-
 def category_ids(dataset: DetectionDataset) -> tuple[int, ...]:
-    """The category id of each label."""
+    """The category id of each label: COCO files bring their own, other datasets number their classes from 1."""
     if isinstance(dataset, COCODataset):
         return dataset.category_ids
     return tuple(range(1, len(dataset.class_names) + 1))

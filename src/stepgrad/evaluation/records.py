@@ -130,7 +130,7 @@ class Evidence:
         return self if self.pixel_offset is None else self.shrunk(pixel_offset - self.pixel_offset)
 
     def shrunk(self, pixels: float) -> Evidence:
-        """The same with right and lower edges moved in: what turns continuous boxes into inclusive ones."""
+        """The same with right and lower edges moved in, which turns continuous boxes into inclusive ones."""
         if pixels == 0.0:
             return self
         corner = np.array([0.0, 0.0, pixels, pixels])
@@ -314,7 +314,7 @@ def _integers(rows: Tensor, entries: Sequence[ImageDict], names: Sequence[ImageI
 def _optional(
     targets: Sequence[ImageDict], key: str, counts: NDArray[np.int64], names: Sequence[ImageId], default: NDArray[Any]
 ) -> NDArray[np.float64]:
-    """One value per object; images that do not say have the default."""
+    """One value per object; objects of images without the key have the default."""
     has_key = np.array([key in target for target in targets], dtype=np.bool_)
     if not has_key.any():
         return default

@@ -86,7 +86,7 @@ class ClassResult:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationResult(MAPResult):
-    """mAP, the AP of each class, and how they came about. `print` shows a table."""
+    """mAP, and the AP, counts and curves of each class. `print` shows a table."""
 
     protocol: Protocol
     classes: tuple[ClassResult, ...]

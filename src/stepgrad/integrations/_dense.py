@@ -191,7 +191,7 @@ class SSDDetector(DenseDetector):
 
 
 class AnchorHead(Specialised):
-    """The head of RetinaNet or FCOS: tells who was matched, and leaves out the loss that mAP replaces."""
+    """The head of RetinaNet or FCOS: passes on the matched anchors, and leaves out the loss that mAP replaces."""
 
     map_switch: DetectorSwitch
     _pass: _AnchorPass
@@ -209,7 +209,7 @@ class AnchorHead(Specialised):
 
 
 def without_classification(targets: Sequence[Target], outputs: Outputs, label: int) -> tuple[list[Target], Outputs]:
-    """The same boxes, all of one class, with logits of nothing: what the stock classification loss then costs is nothing.
+    """The same boxes, all of one class, with empty logits, for which the stock classification loss costs nothing.
 
     The other losses ask whether an anchor has an object, never of which class, so they are the same to the last bit.
     """

@@ -1,4 +1,4 @@
-"""The switch between a model's own classification loss and MAPLoss: what `train_for_map` hangs on a model."""
+"""The switch between a model's own classification loss and MAPLoss, which `train_for_map` attaches to a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FINE_TUNING = {"estimator": "radius", "radius": 3.0, "balance": "class", "absent
 
 
 class MapLossSwitch:
-    """Turns MAPLoss on and off in a model, and holds what the last training batch scored.
+    """Turns MAPLoss on and off in a model, and holds the metrics of the last training batch.
 
     A plain object, not a module: it adds nothing to the state_dict of the model it hangs on.
 

@@ -165,7 +165,7 @@ class BoxHeads(Specialised):
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Whether a window's output depends on the other windows."""
+    """Whether the module has batch normalisation, with which a window's output depends on the other windows."""
     return any(isinstance(part, _BatchNorm) for part in module.modules())
 
 

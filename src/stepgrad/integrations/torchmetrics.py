@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepgrad.evaluation import ClassResult, EvaluationResult, Evaluator, Evidence
+from stepgrad.evaluation import EvaluationResult, Evaluator, Evidence
 from stepgrad.evaluation.records import ImageDict
 from stepgrad.extras import need
 from stepgrad.metric.protocol import Protocol, get_protocol
@@ -96,7 +96,10 @@ class MAPMetric(Metric):
         """The numbers, each a tensor."""
         result = self.evaluator().compute()
         present = [row for row in result.classes if row.objects or row.ignored or row.detections]
-        numbers: dict[str, Any] = {**_means(result), "map_per_class": _aps(present)}
+        numbers: dict[str, Any] = {
+            **_means(result),
+            "map_per_class": [_ABSENT if math.isnan(row.ap) else row.ap for row in present],
+        }
         tensors = {key: torch.tensor(value, dtype=torch.float32, device=self.device) for key, value in numbers.items()}
         return tensors | {
             "classes": torch.tensor([row.label for row in present], dtype=torch.int32, device=self.device)
@@ -169,10 +172,6 @@ def _objects_entry(rows: Tensor) -> ImageDict:
         "iscrowd": rows[:, 6],
         "area": rows[:, 7],
     }
-
-
-def _aps(rows: Sequence[ClassResult]) -> list[float]:
-    return [_ABSENT if math.isnan(row.ap) else row.ap for row in rows]
 
 
 def _means(result: EvaluationResult) -> dict[str, float]:

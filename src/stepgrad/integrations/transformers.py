@@ -216,7 +216,7 @@ def _image_sizes(labels: Sequence[Target], device: torch.device, needed: bool) -
 
 
 def _check_labels(labels: Any, num_labels: int) -> None:
-    """Raise on what the model's own loss would trip over without saying why, or take for something else."""
+    """Raise InputError for labels that the model's own loss would fail on without a reason, or misread."""
     if isinstance(labels, Mapping) or not isinstance(labels, Sequence):
         raise InputError(f"Expected labels to be a list with one dict per image but got {type(labels).__name__}.")
     for i, label in enumerate(labels):

@@ -2,7 +2,7 @@
 
 from stepgrad.extras import need
 
-need("jinja2", "matplotlib", "PIL", purpose="stepgrad.report")
+need("jinja2", "matplotlib", "PIL", "yaml", purpose="stepgrad.report")
 
 from stepgrad.report.content import ComparisonRow
 from stepgrad.report.draw import colour_of, draw_detections, draw_verdicts

@@ -56,7 +56,7 @@ def gather(
     comparison: Sequence[ComparisonRow],
     shown: int,
 ) -> Content:
-    """Judge the detections under every protocol and put everything together."""
+    """Judge the detections under every protocol and collect all numbers of the report."""
     chosen = [get_protocol(protocol) for protocol in protocols]
     if not chosen:
         raise ConfigError("Expected at least one protocol to report but got none.")
@@ -67,6 +67,7 @@ def gather(
     cuts = cuts_of(evidence, judged[first.name])
     marks = marks_by_image(evidence, views[first.name], judged[first.name], cuts, first)
     chosen_images = dict(zip(("best", "worst"), best_and_worst(marks, shown), strict=True))
+    starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
     numbers = {
         "title": title,
         "dataset": _dataset(dataset_name, evidence, results[first.name]),
@@ -75,14 +76,18 @@ def gather(
         "comparison": _comparison(comparison, [p.name for p in chosen]),
         "run": summary(history, first.name),
         "classes": [_class_row(c, results, cuts[c]) for c in range(evidence.num_classes)],
-        "curves": {name: _curves(result) for name, result in results.items()},
+        "curves": {
+            name: {"iou": iou, "classes": [_curve(row, iou) for row in result.classes]}
+            for name, result in results.items()
+            for iou in result.protocol.match_thresholds[:1]
+        },
         "examples": {
             "rule": RULE,
             "iou": first.match_thresholds[0],
             **{kind: [describe_image(evidence, i, marks[i]) for i in images] for kind, images in chosen_images.items()},
         },
         "config": config,
-        "versions": _versions(history),
+        "versions": starts[-1]["versions"] if starts else {},
     }
     return Content(
         plain(numbers), {kind: [Picture(i, marks[i]) for i in images] for kind, images in chosen_images.items()}
@@ -90,12 +95,12 @@ def gather(
 
 
 def finite(value: float | None) -> float | None:
-    """None where there is no finite number."""
+    """The number, or None if it is not finite."""
     return None if value is None or not math.isfinite(value) else value
 
 
 def plain(value: Any) -> Any:
-    """As JSON can hold it: names as text, no NaN."""
+    """The value as JSON can hold it: names as text, None for NaN."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -119,7 +124,7 @@ def _dataset(name: str, evidence: Evidence, result: EvaluationResult) -> dict[st
 
 
 def _comparison(rows: Sequence[ComparisonRow], protocols: Sequence[str]) -> list[dict[str, Any]]:
-    """With what each row gains on the first one, under the first protocol that all rows have."""
+    """The rows, each with its gain over the first, under the first protocol that all rows have."""
     common = next((name for name in protocols if all(name in row.maps for row in rows)), None)
     return [
         {
@@ -149,11 +154,6 @@ def _class_row(label: int, results: Mapping[str, EvaluationResult], cut: Cut) ->
     }
 
 
-def _curves(result: EvaluationResult) -> dict[str, Any]:
-    threshold = result.protocol.match_thresholds[0]
-    return {"iou": threshold, "classes": [_curve(row, threshold) for row in result.classes]}
-
-
 def _curve(row: ClassResult, threshold: float) -> dict[str, Any]:
     """Precision and recall, and the best precision at each recall or beyond (whose area is AP), thinned."""
     nothing: dict[str, list[float]] = {"recall": [], "precision": [], "best_recall": [], "best_precision": []}
@@ -175,8 +175,3 @@ def _curve(row: ClassResult, threshold: float) -> dict[str, Any]:
         "best_recall": best_recall.tolist(),
         "best_precision": best.tolist(),
     }
-
-
-def _versions(history: Sequence[Line]) -> Mapping[str, Any]:
-    starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
-    return starts[-1]["versions"] if starts else {}

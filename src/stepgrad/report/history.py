@@ -115,7 +115,7 @@ def validation(val: Sequence[Line]) -> dict[str, dict[str, list[Any]]]:
 
 
 def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
-    """Everything the page says about the run over time."""
+    """The curves and numbers of a run over its steps."""
     train, val = current_lines(history, "train"), current_lines(history, "val")
     phases = phases_of(train)
     validated = validation(val)

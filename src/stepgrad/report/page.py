@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 import jinja2
+import yaml
 from markupsafe import Markup
 
 from stepgrad.report.charts import Numbers, curve_panel, loss_charts, map_chart, nonzero_chart, sums_chart
@@ -25,6 +26,15 @@ class EncodedPicture:
     uri: str
     size: tuple[int, int]
     alt: str
+
+
+class _ConfigDumper(yaml.SafeDumper):
+    """Writes one key per line, lists included."""
+
+
+_ConfigDumper.add_representer(
+    list, lambda dumper, values: dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+)
 
 
 def render(numbers: Numbers, pictures: Mapping[str, Sequence[EncodedPicture]]) -> str:
@@ -51,7 +61,9 @@ def render(numbers: Numbers, pictures: Mapping[str, Sequence[EncodedPicture]]) -
         panels={name: [_inline(svg) for svg in curve_panels(numbers, name)] for name in numbers["protocols"]},
         headings=["class", "objects", "detections", "recall", "F1", "threshold"]
         + [f"AP, {name}" for name in numbers["protocols"]],
-        config_text=yaml_like(numbers["config"]),
+        config_text=yaml.dump(
+            numbers["config"], Dumper=_ConfigDumper, sort_keys=False, allow_unicode=True, width=10**6
+        ),
         **{name: Markup(_asset(file)) for name, file in ASSETS.items()},
     )
 
@@ -122,7 +134,7 @@ def _compared_protocols(numbers: Numbers) -> list[str]:
 
 
 def _winners(rows: Sequence[Numbers], compared: Sequence[str]) -> list[str]:
-    """Names of the rows with the largest mAP under the first protocol; of a single row nobody says it won."""
+    """Names of the rows with the largest mAP under the first protocol; none if there is only one row."""
     maps = [(row["maps"].get(compared[0]), row["name"]) for row in rows] if compared else []
     measured = [(value, name) for value, name in maps if value is not None]
     return [name for value, name in measured if value == max(measured)[0]] if len(measured) > 1 else []
@@ -186,28 +198,3 @@ def duration_text(seconds: float) -> str:
             whole, rest = divmod(round(seconds / few), many // few)
             return f"{whole} {large} {rest} {small}"
     raise AssertionError("a minute is the least left here")
-
-
-def yaml_like(config: Any, indent: int = 0) -> str:
-    """Nested keys as a YAML config has them.
-
-    >>> print(yaml_like({"loss": "map", "run": {"seed": 3, "cache": None, "layers": [1, 2]}}))
-    loss: map
-    run:
-      seed: 3
-      cache: null
-      layers: [1, 2]
-    """
-    lines = []
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            lines += [f"{' ' * indent}{key}:", yaml_like(value, indent + 2)]
-        else:
-            lines.append(f"{' ' * indent}{key}: {_scalar(value)}")
-    return "\n".join(lines)
-
-
-def _scalar(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    bare = isinstance(value, str) and value.replace("-", "").replace("_", "").replace("/", "").isalnum()
-    return value if bare and not value[0].isdigit() and value not in ("true", "false", "null") else text

@@ -9,14 +9,14 @@ import numpy as np
 
 from stepgrad.data.coco import image_file, outside, usual_folders, xyxy_from_xywh
 from stepgrad.data.coco_json import CocoFile, CocoImage, read_coco
-from stepgrad.data.doctor.entry import ExaminedDataset, ExaminedImage
+from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage
 from stepgrad.data.problems import Problem, Report
 
 
 def examine_coco(
     path: Path, images: str | Path | None, need_images: bool, images_outside: bool, report: Report
 ) -> ExaminedDataset:
-    """Read what can be read and report what cannot."""
+    """Read the file; return the readable images, and report every problem."""
     file = read_coco(path, report) or CocoFile([], {})
     tried = [Path(images)] if images else usual_folders(path)
     folder = _find_folder(path, file.images, tried, report) if need_images and file.images else None

@@ -12,9 +12,8 @@ import numpy as np
 
 from stepgrad.data.base import DetectionDataset, ImageId
 from stepgrad.data.doctor.coco import examine_coco
-from stepgrad.data.doctor.entry import ExaminedDataset, ExaminedImage
 from stepgrad.data.doctor.images import examine_image
-from stepgrad.data.doctor.summary import Summary, report_counts, summarise
+from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Summary, report_counts, summarise
 from stepgrad.data.doctor.voc import examine_voc
 from stepgrad.data.doctor.windows import examine_windows
 from stepgrad.data.images import ImageFacts
@@ -102,7 +101,7 @@ def _read_records(
 
 
 def _drawn_entries(dataset: DetectionDataset) -> list[ExaminedImage]:
-    """The built-in set has no files."""
+    """The images of the built-in set, which has no files."""
     assert isinstance(dataset, ShapesDataset)
     entries = []
     for index, image_id in enumerate(dataset.ids):
@@ -126,7 +125,7 @@ def _drawn_entries(dataset: DetectionDataset) -> list[ExaminedImage]:
 def _examine_images(
     entries: list[ExaminedImage], pixels: bool, report: Report, progress: ImagesDone
 ) -> dict[ImageId, ImageFacts]:
-    """Open every picture, several at a time: decoding leaves Python's lock."""
+    """Open every picture, several at a time: decoding releases Python's lock."""
     facts: dict[ImageId, ImageFacts] = {}
     pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stepgrad.data.base import lies_outside
-from stepgrad.data.doctor.entry import ExaminedImage
+from stepgrad.data.doctor.summary import ExaminedImage
 from stepgrad.data.images import ImageFacts, decode, read_facts
 from stepgrad.data.problems import Problem
 

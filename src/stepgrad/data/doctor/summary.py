@@ -1,16 +1,44 @@
-"""Counts of what a dataset holds: images, objects, classes and sizes."""
+"""A dataset as the doctor sees it, whatever its format, and counts of its images, objects, classes and sizes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepgrad.data.base import ImageId
-from stepgrad.data.doctor.entry import ExaminedDataset, ExaminedImage
 from stepgrad.data.images import ImageFacts
 from stepgrad.data.problems import Problem, Report
+
+
+@dataclass(frozen=True)
+class ExaminedImage:
+    """The readable part of an image's record; G objects."""
+
+    image_id: ImageId
+    source: str
+    """The annotation file, and the image in it where it holds many."""
+    image: Path | None
+    """The file of the picture; None where it is missing or not asked for."""
+    size: tuple[int, int] | None
+    """As the annotation gives it."""
+    names: tuple[str, ...]
+    boxes: NDArray[np.float64]
+    difficult: NDArray[np.bool_]
+    crowd: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ExaminedDataset:
+    """A whole dataset as the doctor sees it."""
+
+    kind: str
+    name: str
+    entries: list[ExaminedImage]
+    class_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -84,7 +112,7 @@ def _count(title: str, entries: list[ExaminedImage], name: str | None) -> ClassS
 
 
 def report_counts(summary: Summary, where: str, report: Report) -> None:
-    """Report a dataset that has nothing to learn from, and the classes of which that is true."""
+    """Report a dataset without objects, and classes without objects that count."""
     if summary.images and not summary.total.objects:
         defect = f"none of the {summary.images} images has an object"
         report(Problem(where, defect, "check that the annotations belong to the images", "error", "no-objects-at-all"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepgrad.data.doctor.entry import ExaminedDataset, ExaminedImage
+from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage
 from stepgrad.data.problems import Problem, Report
 from stepgrad.data.voc import (
     CLASS_FILE,
@@ -29,7 +29,7 @@ from stepgrad.errors import DataError, suggest
 def examine_voc(
     root: Path, split: str | None, class_names: Sequence[str] | None, need_images: bool, report: Report
 ) -> ExaminedDataset:
-    """Read what can be read and report what cannot."""
+    """Read the folder; return the readable images, and report every problem."""
     ids = image_ids(root, split, report)
     if split is None:
         ids = _check_lists(root, ids, report)
@@ -88,7 +88,7 @@ def _find_images(root: Path, ids: list[str], split: str | None, report: Report) 
 def _check_classes(
     root: Path, annotations: list[VOCAnnotation], class_names: Sequence[str] | None, report: Report
 ) -> tuple[str, ...]:
-    """Names must be among those given; where none are given, look out for slips of the pen."""
+    """Names must be among those given; where none are given, report names that look misspelt."""
     listed = tuple(class_names) if class_names else read_class_file(root)
     if listed:
         for annotation in annotations:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.doctor.entry import ExaminedImage
+from stepgrad.data.doctor.summary import ExaminedImage
 from stepgrad.data.images import file_fingerprint
 from stepgrad.data.problems import Complaints, Problem, Report
 from stepgrad.data.proposals import CachedProposals, Proposals

@@ -1,4 +1,4 @@
-"""Windows on disk: one small file per image, whole or absent, which knows its settings and its image."""
+"""Windows on disk: one small file per image, whole or absent, with its settings and the hash of its image."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def record_path(folder: Path, image_id: ImageId) -> Path:
 
 
 def record_files(folder: Path) -> dict[str, Path]:
-    """The files that are there, by `key_of` their image ids."""
+    """The files in a cache folder, by `key_of` their image ids."""
     paths = [path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith(".")]
     keys = {path: name_in(path.name.removesuffix(SUFFIX)) for path in paths}
     paths.sort(key=lambda path: path == record_path(folder, keys[path]))  # of two, today's name comes last and wins
@@ -59,7 +59,7 @@ def write_record(path: Path, record: WindowsRecord) -> None:
 
 
 def read_record(path: Path) -> WindowsRecord:
-    """Read a record, or say what is wrong with it."""
+    """Read a record; a DataError says what is wrong with it."""
     try:
         arrays = read_arrays(path, {"boxes": NUMBERS, "settings": TEXTS, "fingerprint": TEXTS, "dataset": TEXTS})
         windows, texts = arrays.pop("boxes"), [str(text[()]) for text in arrays.values()]

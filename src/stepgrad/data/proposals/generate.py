@@ -118,7 +118,7 @@ def missing_windows(
 
 
 def _only_searcher(folder: Path, say: Say | None) -> AbstractContextManager[None]:
-    """Two at once would search the same images, and could mix windows of different settings."""
+    """Lock the folder: two searches at once would do the same images, and could mix windows of different settings."""
     return only_writer(folder, "wait for it, or pass another folder (--out)", wait=say or (lambda _: None))
 
 
@@ -140,7 +140,7 @@ def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: Tic
 
 
 def _not_cached(job: Job, indices: Sequence[int]) -> list[int]:
-    """The images without a file; those with one must fit."""
+    """The images without a file; a file that belongs to another image or other settings is a DataError."""
     todo: list[int] = []
     cached = record_files(job.folder)
     for index in indices:
@@ -158,7 +158,7 @@ def _run_here(job: Job, todo: list[int]) -> Generator[DataError | None, None, No
 
 
 def _attempt(job: Job, index: int) -> DataError | None:
-    """Run, and give back what is wrong with this image; what concerns all of them is raised."""
+    """Search one image; an error of this image is returned, one that concerns all images is raised."""
     try:
         job.run(index)
     except WriteError:
@@ -172,7 +172,7 @@ _worker_job: Job | None = None
 
 
 def _start_worker(job: Job) -> None:
-    """Ctrl-C goes to the parent alone, which stops its workers in good order."""
+    """Prepare a worker: it ignores Ctrl-C, which the parent handles, and ends if the parent does."""
     global _worker_job
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -181,7 +181,7 @@ def _start_worker(job: Job) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed cannot stop its workers, which would wait for it for ever."""
+    """End this worker when its parent does: a killed parent cannot stop workers, which would wait for ever."""
     parent = parent_process()
     if parent is not None:
         parent.join()

@@ -68,7 +68,7 @@ class ShapesDataset(DetectionDataset):
         self.ids: range = range(length)
 
     def scene(self, index: int) -> DrawnScene:
-        """Everything about one picture."""
+        """One picture with its objects and decoys."""
         return draw_scene(self._key(index), self.size)
 
     def _key(self, index: int) -> tuple[int, ...]:
