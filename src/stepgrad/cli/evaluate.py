@@ -12,11 +12,8 @@ from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
     from stepgrad.data import DetectionDataset
-    from stepgrad.evaluation.coco_numbers import CocoNumbers
-    from stepgrad.evaluation.compare import Comparison
     from stepgrad.evaluation.read_files import FileDetections
     from stepgrad.evaluation.records import Evidence
-    from stepgrad.evaluation.result import EvaluationResult
     from stepgrad.metric.protocol import Protocol
 
 
@@ -96,9 +93,12 @@ def evaluate(
     console = Terminal(markup=False, soft_wrap=True)
     protocols = _protocols(protocol or (None if compare else made.protocol), compare, made.dataset)
     from stepgrad.evaluation.coco_numbers import coco_numbers
+    from stepgrad.evaluation.compare import Comparison
     from stepgrad.evaluation.compare import compare as compare_protocols
     from stepgrad.evaluation.judge import Counting
+    from stepgrad.evaluation.plots import plot_curves
     from stepgrad.evaluation.result import evaluate_under
+    from stepgrad.files import write_whole
 
     evidence = made.evidence(as_they_stand=boxes == "file")
     outcome = compare_protocols(evidence, protocols) if compare else evaluate_under(evidence, Counting.of(protocols[0]))
@@ -108,21 +108,12 @@ def evaluate(
         console.print(f"\n{numbers}")
     for note in _notes(made.dataset, made.detections, evidence, protocols, boxes, coco):
         console.print(f"note: {visible(note)}", style="dim")
-    _write(outcome, numbers, plot, report)
-    return 0
-
-
-def _write(
-    outcome: EvaluationResult | Comparison, numbers: CocoNumbers | None, plot: str | None, report: str | None
-) -> None:
-    from stepgrad.evaluation.compare import Comparison
-    from stepgrad.evaluation.plots import plot_curves
-    from stepgrad.files import write_whole
-
     if plot:
         plot_curves(outcome.results[0] if isinstance(outcome, Comparison) else outcome, plot)
     if report:
-        write_whole(Path(report), _to_json(outcome, numbers))
+        content = outcome.to_dict() | ({} if numbers is None else {"coco": numbers.to_dict()})
+        write_whole(Path(report), (json.dumps(content, indent=1) + "\n").encode())
+    return 0
 
 
 def _protocols(protocol: str | None, compare: list[str] | None, dataset: DetectionDataset) -> list[Protocol]:
@@ -171,10 +162,3 @@ def _notes(
     if coco and evidence.objects.difficult.any():
         notes.append("the twelve numbers count difficult objects like any other: COCO does not know them")
     return notes
-
-
-def _to_json(outcome: EvaluationResult | Comparison, numbers: CocoNumbers | None) -> bytes:
-    content = outcome.to_dict()
-    if numbers is not None:
-        content["coco"] = numbers.to_dict()
-    return (json.dumps(content, indent=1) + "\n").encode()

@@ -44,7 +44,7 @@ def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionD
     cut = copy(dataset)
     part = slice(first, first + count)
     cut.ids = dataset.ids[part]
-    vars(cut).pop("_positions", None)  # of the whole dataset
+    vars(cut).pop("positions", None)  # of the whole dataset
     if isinstance(cut, COCODataset):
         cut.images = cut.images[part]
     if isinstance(cut, VOCDataset):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -122,17 +123,20 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
                 "see whether image and annotation belong together with `stepgrad doctor`"
             )
 
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """The position of each image by its id as text."""
+        return {str(image_id): i for i, image_id in enumerate(self.ids)}
+
     def index_of(self, image_id: ImageId) -> int:
         """The position of an image id.
 
         Ids compare as text, so that detections read from a text file find COCO's integer ids.
         """
-        if not hasattr(self, "_positions"):
-            self._positions = {str(own_id): i for i, own_id in enumerate(self.ids)}
         try:
-            return self._positions[str(image_id)]
+            return self.positions[str(image_id)]
         except KeyError:
-            hint = suggest(str(image_id), list(self._positions))
+            hint = suggest(str(image_id), list(self.positions))
             raise DataError(f"{self.name} has no image {image_id!r} among its {len(self)} images.{hint}") from None
 
     def __repr__(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +44,9 @@ def build_backbone(name: str) -> Backbone:
     """
     if name == "tiny":
         return _finish(name, tiny_trunk(), pool=5, frozen_stride=0)
-    classifiers = _classifiers()
+    from torchvision import models
+
+    classifiers = models.list_models(module=models)
     if name not in classifiers:
         raise ConfigError(
             f"backbone: expected `tiny` or a torchvision classifier but got {name!r}."
@@ -56,13 +57,6 @@ def build_backbone(name: str) -> Backbone:
     if name.startswith("vgg"):
         return _finish(name, _features(name), 7, 2, "features.", ("classifier.0", "classifier.3"))
     return _finish(name, _traced_trunk(name), pool=7, frozen_stride=4)
-
-
-@functools.cache
-def _classifiers() -> list[str]:
-    from torchvision import models
-
-    return list(models.list_models(module=models))
 
 
 def tiny_trunk() -> nn.Sequential:

@@ -121,12 +121,7 @@ class FastRCNN(nn.Module):
         self.train()
 
     def train_for(
-        self,
-        loss: str,
-        *,
-        map_loss: BatchLoss | None = None,
-        nll_weight: float = 0.0,
-        sampling: Sampling | None = None,
+        self, loss: str, *, map_loss: BatchLoss | None = None, nll_weight: float = 0.0, sampling: Sampling | None = None
     ) -> None:
         """Change the objective; the weights stay."""
         one_of("loss", loss, LOSSES)
@@ -192,11 +187,20 @@ class FastRCNN(nn.Module):
         self, activations: Sequence[Tensor], samples: Sequence[Sample], targets: Sequence[Target]
     ) -> dict[str, Tensor]:
         """The losses of a training step, which depend on the weights through the activations alone; sets `metrics`."""
-        self.metrics = {
-            "windows": sum(len(s.windows) for s in samples),
-            "positives": sum(s.positives for s in samples),
-        }
-        return self._losses(activations, samples, targets)
+        self.metrics = {"windows": sum(len(s.windows) for s in samples), "positives": sum(s.positives for s in samples)}
+        losses: dict[str, Tensor] = {}
+        if self.loss == "map" and activations and activations[0].is_cuda:
+            torch.cuda.synchronize(activations[0].device)  # the clock shall see the loss alone, which would wait anyway
+        began = time.perf_counter()
+        if self.loss == "map":
+            scores = [self._ranking(a) for a in activations]
+            losses["loss_map"] = self.map_loss(scores, [s.windows for s in samples], targets).float()
+            self.metrics.update(self.map_loss.metrics)
+        if self.loss == "nll" or self.nll_weight > 0.0:
+            weight = 1.0 if self.loss == "nll" else self.nll_weight
+            losses["loss_nll"] = weight * _cross_entropy(activations, samples)
+        self.metrics["loss_seconds"] = time.perf_counter() - began
+        return losses
 
     def extract(self, images: Sequence[Image]) -> list[Features]:
         """The trunk's output for each image; on a GPU, images of the same size after scaling go through it together."""
@@ -264,23 +268,6 @@ class FastRCNN(nn.Module):
         wide = activations if activations.device.type == "mps" else activations.double()
         return F.log_softmax(wide, dim=1)[:, : self.num_classes]
 
-    def _losses(
-        self, activations: Sequence[Tensor], samples: Sequence[Sample], targets: Sequence[Target]
-    ) -> dict[str, Tensor]:
-        losses: dict[str, Tensor] = {}
-        if self.loss == "map":
-            _wait_for(activations)
-        began = time.perf_counter()
-        if self.loss == "map":
-            scores = [self._ranking(a) for a in activations]
-            losses["loss_map"] = self.map_loss(scores, [s.windows for s in samples], targets).float()
-            self.metrics.update(self.map_loss.metrics)
-        if self.loss == "nll" or self.nll_weight > 0.0:
-            weight = 1.0 if self.loss == "nll" else self.nll_weight
-            losses["loss_nll"] = weight * _cross_entropy(activations, samples)
-        self.metrics["loss_seconds"] = time.perf_counter() - began
-        return losses
-
     @torch.no_grad()
     def _detections(self, images: Sequence[Image], proposals: Sequence[Tensor]) -> list[dict[str, Tensor]]:
         check_lists(images=images, proposals=proposals)
@@ -305,9 +292,3 @@ def _cross_entropy(activations: Sequence[Tensor], samples: Sequence[Sample]) -> 
     labels = torch.cat([torch.zeros(0, dtype=torch.long), *(s.labels for s in samples)])
     total = F.cross_entropy(joined, labels.to(joined.device, non_blocking=True), reduction="sum")
     return total / max(len(labels), 1)
-
-
-def _wait_for(activations: Sequence[Tensor]) -> None:
-    """Let the device finish, so that the clock sees the loss alone; the loss would wait for its scores anyway."""
-    if activations and activations[0].device.type == "cuda":
-        torch.cuda.synchronize(activations[0].device)

@@ -14,7 +14,7 @@ from stepgrad.evaluation.judge import VERDICTS, ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.evaluation.rules import VERDICT_RULES, describe_rule, differing, switched
-from stepgrad.evaluation.tables import four_decimals, plain_table
+from stepgrad.evaluation.tables import plain_table, rounded
 from stepgrad.metric.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Pair:
         a, b = self.names
         maps = [self.maps[0], *(step.map for step in self.steps)]
         steps = [
-            [step.rule, step.before, step.after, four_decimals(now), f"{now - was:+.4f}"]
+            [step.rule, step.before, step.after, rounded(now), f"{now - was:+.4f}"]
             for step, was, now in zip(self.steps, maps, maps[1:], strict=False)
         ]
         first = [[d.class_name, str(d.image_id), f"{d.score:.6g}", *d.cells(), d.because] for d in self.first]
@@ -85,7 +85,7 @@ class Pair:
 
     def __str__(self) -> str:
         (rules, steps), (heads, first) = self.tables()
-        title = f"{self.names[0]} {four_decimals(self.maps[0])}, {self.names[1]} {four_decimals(self.maps[1])}"
+        title = f"{self.names[0]} {rounded(self.maps[0])}, {self.names[1]} {rounded(self.maps[1])}"
         if not steps:
             return f"{title}: the same rules"
         differences = plain_table(heads, first) if first else "no detection is judged differently"
@@ -102,12 +102,12 @@ class Comparison:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """AP of each class under each protocol, and the means."""
         rows = [
-            [name.name, *(four_decimals(result.classes[c].ap) for result in self.results)]
+            [name.name, *(rounded(result.classes[c].ap) for result in self.results)]
             for c, name in enumerate(self.results[0].classes)
         ]
         return (
             ["AP", *(result.protocol.name for result in self.results)],
-            [*rows, ["mean", *(four_decimals(result.map) for result in self.results)]],
+            [*rows, ["mean", *(rounded(result.map) for result in self.results)]],
         )
 
     def to_dict(self) -> dict[str, Any]:

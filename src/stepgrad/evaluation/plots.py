@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.tables import four_decimals
+from stepgrad.evaluation.tables import rounded
 from stepgrad.extras import need
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def plot_curves(
         panel.set_axis_off()
     figure.supxlabel("recall")
     figure.supylabel("precision")
-    title = f"{result.protocol.name}: mAP {four_decimals(result.map)}, curves at IoU {threshold:g}"
+    title = f"{result.protocol.name}: mAP {rounded(result.map)}, curves at IoU {threshold:g}"
     figure.suptitle(title)
     if path is not None:
         save_figure(figure, Path(path))
@@ -55,8 +55,8 @@ def plot_curves(
 
 def _draw(panel: Any, row: ClassResult, threshold: float) -> None:
     curve = row.curve(threshold)
-    ap = next(v for t, v in row.ap_by_threshold.items() if math.isclose(t, threshold, abs_tol=1e-9))
-    panel.set_title(f"{row.name}  {four_decimals(math.nan if math.isnan(row.ap) else ap)}", fontsize=9)
+    ap = math.nan if math.isnan(row.ap) else row.ap_by_threshold[curve.threshold]
+    panel.set_title(f"{row.name}  {rounded(ap)}", fontsize=9)
     panel.set(xlim=(0, 1), ylim=(0, 1.04), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     panel.tick_params(labelsize=8)
     panel.grid(alpha=0.25, linewidth=0.6)

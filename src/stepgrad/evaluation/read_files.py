@@ -62,20 +62,16 @@ class _Reader:
 
     dataset: DetectionDataset
     empty_boxes: str
-    positions: dict[str, int]
-
-    @classmethod
-    def of(cls, dataset: DetectionDataset, empty_boxes: str) -> _Reader:
-        return cls(dataset, empty_boxes, {str(image_id): i for i, image_id in enumerate(dataset.ids)})
 
     def image(self, image_id: object, where: str) -> int:
         """The position of an image. Ids compare as text: a text file cannot tell 7 from "7"."""
-        position = self.positions.get(str(image_id)) if isinstance(image_id, (str, int, float)) else None
+        positions = self.dataset.positions
+        position = positions.get(str(image_id)) if isinstance(image_id, (str, int, float)) else None
         if position is None:
-            near = isinstance(image_id, (str, int)) and len(self.positions) < 10_000
-            close = suggest(str(image_id), list(self.positions)) if near else ""
+            near = isinstance(image_id, (str, int)) and len(positions) < 10_000
+            close = suggest(str(image_id), list(positions)) if near else ""
             raise DataError(
-                f"{where}: image {brief(image_id)} is not among the {len(self.positions)} images of {self.dataset.name}; "
+                f"{where}: image {brief(image_id)} is not among the {len(positions)} images of {self.dataset.name}; "
                 f"check that detections and data are of the same split.{close}"
             )
         return position
@@ -104,7 +100,7 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
     """Read a list of {image_id, category_id, bbox [x, y, width, height], score}, or the same under "annotations"."""
     entries = _json_entries(path)
     labels: dict[Any, int] = {category: label for label, category in enumerate(category_ids(dataset))}
-    reader = _Reader.of(dataset, empty_boxes)
+    reader = _Reader(dataset, empty_boxes)
     images: list[int] = []
     found_labels: list[int] = []
     scores: list[float] = []
@@ -229,7 +225,7 @@ def _ends_in(stem: str, name: str) -> bool:
 
 def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
     """Read the lines `image score xmin ymin xmax ymax` of one file per class; the numbers stay as they are."""
-    reader = _Reader.of(dataset, empty_boxes)
+    reader = _Reader(dataset, empty_boxes)
     images: list[int] = []
     labels: list[int] = []
     numbers: list[list[float]] = []
@@ -261,7 +257,7 @@ def _voc_lines(path: Path, reader: _Reader) -> Iterator[tuple[int, list[float]]]
         score, x1, y1, x2, y2 = values
         reader.numbers(score, (x1, y1, x2 - x1 + 1.0, y2 - y1 + 1.0), where)
         image_id = name_of(parts[0])  # our own files quote ids with white space; others quote nothing
-        yield reader.image(image_id if image_id in reader.positions else parts[0], where), values
+        yield reader.image(image_id if image_id in reader.dataset.positions else parts[0], where), values
 
 
 def _arrays(images: list[int], labels: list[int], scores: Any, boxes: NDArray[np.float64]) -> Detections:

@@ -102,11 +102,7 @@ class Evidence:
         return len(self.class_names)
 
     def overlaps(
-        self,
-        detections: NDArray[np.int64],
-        objects: NDArray[np.int64],
-        pixel_offset: float = 0.0,
-        crowds: bool = True,
+        self, detections: NDArray[np.int64], objects: NDArray[np.int64], pixel_offset: float = 0.0, crowds: bool = True
     ) -> NDArray[np.float64]:
         """(M, G) IoU of some rows of the detections with some of the objects, as every verdict is based on it.
 

@@ -16,7 +16,7 @@ from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.tables import four_decimals, plain_table
+from stepgrad.evaluation.tables import plain_table, rounded
 from stepgrad.kernels.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.metric.mean_ap import MAPResult, mean_over_classes, result_of
 from stepgrad.metric.protocol import Protocol
@@ -38,6 +38,14 @@ class PRCurve:
     def interpolated(self) -> NDArray[np.float64]:
         """The best precision at this recall or any higher: what AP sums."""
         return np.maximum.accumulate(self.precision[::-1])[::-1]
+
+
+def _position(thresholds: Sequence[float], threshold: float) -> int:
+    """The position of a threshold among a protocol's, up to rounding."""
+    for t, own in enumerate(thresholds):
+        if math.isclose(own, threshold, abs_tol=1e-9):
+            return t
+    raise ConfigError(f"Expected one of the protocol's thresholds {list(thresholds)} but got {threshold!r}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,16 +80,12 @@ class ClassResult:
     def curve(self, threshold: float | None = None) -> PRCurve:
         """The precision-recall curve at one of the protocol's thresholds (default: the first)."""
         thresholds = list(self.ap_by_threshold)
-        if threshold is None:
-            threshold = thresholds[0]
-        near = [t for t in range(len(thresholds)) if math.isclose(thresholds[t], threshold, abs_tol=1e-9)]
-        if not near:
-            raise ConfigError(f"Expected one of the protocol's thresholds {thresholds} but got {threshold!r}.")
-        verdicts = self.verdicts[near[0]]
+        t = 0 if threshold is None else _position(thresholds, threshold)
+        verdicts = self.verdicts[t]
         counted = verdicts != IGNORED
         true = np.cumsum(verdicts[counted] == TRUE_POSITIVE)
         recall = true / self.objects if self.objects else np.full(len(true), np.nan)
-        return PRCurve(thresholds[near[0]], recall, true / np.arange(1, len(true) + 1), self.scores[counted])
+        return PRCurve(thresholds[t], recall, true / np.arange(1, len(true) + 1), self.scores[counted])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,10 +110,8 @@ class EvaluationResult(MAPResult):
     def map_at(self, threshold: float) -> float:
         """mAP at one of the protocol's thresholds: `result.map_at(0.75)` is COCO's AP75."""
         thresholds = self.protocol.match_thresholds
-        near = [t for t in thresholds if math.isclose(t, threshold, abs_tol=1e-9)]
-        if not near:
-            raise ConfigError(f"Expected one of the protocol's thresholds {list(thresholds)} but got {threshold!r}.")
-        return self._mean([row.ap_by_threshold[near[0]] for row in self.classes])
+        own = thresholds[_position(thresholds, threshold)]
+        return self._mean([row.ap_by_threshold[own] for row in self.classes])
 
     def __getitem__(self, name: str) -> EvaluationResult:
         """The result under the protocol of that name."""
@@ -149,9 +151,7 @@ class EvaluationResult(MAPResult):
 
     def __str__(self) -> str:
         header, rows = self.table()
-        title = (
-            f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {four_decimals(self.map)}"
-        )
+        title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {rounded(self.map)}"
         return "\n\n".join([f"{title}\n{plain_table(header, rows)}", *(str(other) for other in self.others.values())])
 
     def __repr__(self) -> str:
@@ -162,20 +162,13 @@ class EvaluationResult(MAPResult):
         extra = self._extra_columns()
         header = ["class", "objects", "ignored", "detections", "recall", "AP", *extra]
         rows = [
-            [
-                row.name,
-                str(row.objects),
-                str(row.ignored),
-                str(row.detections),
-                four_decimals(row.recall),
-                four_decimals(row.ap),
-            ]
-            + [four_decimals(values[row.label]) for values, _ in extra.values()]
+            [row.name, str(row.objects), str(row.ignored), str(row.detections), rounded(row.recall), rounded(row.ap)]
+            + [rounded(values[row.label]) for values, _ in extra.values()]
             for row in self.classes
         ]
         counted = sum(not math.isnan(row.ap) for row in self.classes)
         total = [str(sum(getattr(row, name) for row in self.classes)) for name in ("objects", "ignored", "detections")]
-        mean = [four_decimals(self.map), *(four_decimals(value) for _, value in extra.values())]
+        mean = [rounded(self.map), *(rounded(value) for _, value in extra.values())]
         return header, [*rows, [f"mean of {counted}", *total, "", *mean]]
 
     def _extra_columns(self) -> dict[str, tuple[list[float], float]]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from stepgrad.names import visible
 
 
-def four_decimals(value: float) -> str:
+def rounded(value: float) -> str:
     """Four decimals, or a dash for nan.
 
-    >>> four_decimals(0.72138), four_decimals(float("nan"))
+    >>> rounded(0.72138), rounded(float("nan"))
     ('0.7214', '-')
     """
     return "-" if math.isnan(value) else f"{value:.4f}"

@@ -108,11 +108,7 @@ class DetectorSwitch(MapLossSwitch):
         return torch.cat([t["labels"] for t in targets]).unique() - self.first_label
 
     def put_into(
-        self,
-        losses: dict[str, Tensor],
-        key: str,
-        targets: Sequence[Target],
-        find_candidates: Callable[[], Candidates],
+        self, losses: dict[str, Tensor], key: str, targets: Sequence[Target], find_candidates: Callable[[], Candidates]
     ) -> dict[str, Tensor]:
         """The loss dict to train with, given the model's own; `key` is its classification loss."""
         if not self.needed:

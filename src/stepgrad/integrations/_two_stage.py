@@ -157,10 +157,7 @@ class BoxHeads(Specialised):
             torch.tensor([len(p) for p in done.proposals], device=logits.device),
         )
         return Candidates(
-            scores[taken],
-            boxes[taken],
-            image[windows, None].expand_as(taken)[taken],
-            classes.expand_as(taken)[taken],
+            scores[taken], boxes[taken], image[windows, None].expand_as(taken)[taken], classes.expand_as(taken)[taken]
         )
 
 

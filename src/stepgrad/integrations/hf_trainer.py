@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepgrad.extras import need
 from stepgrad.integrations._switch import check_switch_at, find_switch
@@ -10,9 +10,6 @@ from stepgrad.integrations._switch import check_switch_at, find_switch
 need("transformers.trainer_callback", purpose="stepgrad.integrations.hf_trainer")
 
 from transformers.trainer_callback import TrainerCallback
-
-if TYPE_CHECKING:
-    from torch import nn
 
 __all__ = ["MAPCallback"]
 
@@ -54,16 +51,12 @@ class MAPCallback(TrainerCallback):
         if self.switch_at is not None:
             find_switch(kwargs["model"]).enabled = state.global_step >= self.switch_at
 
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._note(kwargs["model"])
-
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._note(kwargs["model"])
-
-    def _note(self, model: nn.Module) -> None:
-        metrics = find_switch(model).metrics
+        metrics = find_switch(kwargs["model"]).metrics
         if "map" in metrics:
             self._batch_maps.append(metrics["map"])
+
+    on_substep_end = on_step_end
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         logs = kwargs["logs"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +18,9 @@ __all__ = ["MAPCallback"]
 def _callback_classes() -> tuple[type, ...]:
     """Callback of each Lightning there is: the two packages do not know each other's classes."""
     classes: list[type] = []
-    try:
-        from lightning.pytorch.callbacks import Callback
-
-        classes.append(Callback)
-    except ImportError:
-        pass
-    try:
-        from pytorch_lightning.callbacks import Callback as CallbackOfOldName
-
-        classes.append(CallbackOfOldName)
-    except ImportError:
-        pass
+    for name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
+        with suppress(ImportError):
+            classes.append(import_module(name).Callback)
     if not classes:
         need("lightning.pytorch.callbacks", purpose="stepgrad.integrations.lightning")
         import_module("lightning.pytorch.callbacks")  # there but broken: its own error says how

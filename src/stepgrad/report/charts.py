@@ -145,9 +145,18 @@ def _points(svg: Element, scale: Scale, points: Numbers, kind: str, name: str, b
         x, y = scale.x(step), scale.y(value)
         if step == best:
             element(svg, "circle", class_="ring", cx=x, cy=y, r=7)
-        key = "/run/validation/" + name.replace("~", "~0").replace("/", "~1") + f"/values/{k}"
+        key = "/run/validation/" + escape_key(name) + f"/values/{k}"
         point = element(svg, "circle", class_=kind, r=3.5, data_key=key, data_value=repr(value), cx=x, cy=y)
         element(point, "title", f"step {step}: {name} mAP {value!r}" + (" (best)" if step == best else ""))
+
+
+def escape_key(name: str) -> str:
+    """One step of a JSON Pointer (RFC 6901).
+
+    >>> escape_key("a/b")
+    'a~1b'
+    """
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _phases(svg: Element, scale: Scale, phases: Sequence[Numbers]) -> None:

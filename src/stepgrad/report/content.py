@@ -72,7 +72,7 @@ def gather(
         "title": title,
         "dataset": _dataset(dataset_name, evidence, results[first.name]),
         "protocols": [p.name for p in chosen],
-        "maps": {name: finite(result.map) for name, result in results.items()},
+        "maps": {name: result.map for name, result in results.items()},
         "comparison": _comparison(comparison, [p.name for p in chosen]),
         "run": summary(history, first.name),
         "classes": [_class_row(c, results, cuts[c]) for c in range(evidence.num_classes)],
@@ -94,11 +94,6 @@ def gather(
     )
 
 
-def finite(value: float | None) -> float | None:
-    """The number, or None if it is not finite."""
-    return None if value is None or not math.isfinite(value) else value
-
-
 def plain(value: Any) -> Any:
     """The value as JSON can hold it: names as text, None for NaN."""
     if isinstance(value, Mapping):
@@ -108,7 +103,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (np.integer, np.floating)):
         value = value.item()
     if isinstance(value, float):
-        return finite(value)
+        return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int)) else str(value)
 
 
@@ -130,10 +125,10 @@ def _comparison(rows: Sequence[ComparisonRow], protocols: Sequence[str]) -> list
         {
             "name": row.name,
             "note": row.note,
-            "maps": {name: finite(value) for name, value in row.maps.items()},
-            "gain": finite(row.maps[common] - rows[0].maps[common]) if common and row is not rows[0] else None,
+            "maps": row.maps,
+            "gain": row.maps[common] - rows[0].maps[common] if common and row is not rows[0] else None,
             "steps": row.steps,
-            "seconds": finite(row.seconds),
+            "seconds": row.seconds,
         }
         for row in rows
     ]
@@ -147,10 +142,10 @@ def _class_row(label: int, results: Mapping[str, EvaluationResult], cut: Cut) ->
         "objects": row.objects,
         "ignored": row.ignored,
         "detections": row.detections,
-        "recall": finite(row.recall),
+        "recall": row.recall,
         "f1": cut.f1,
         "threshold": cut.threshold,
-        "ap": {name: finite(result.classes[label].ap) for name, result in results.items()},
+        "ap": {name: result.classes[label].ap for name, result in results.items()},
     }
 
 

@@ -15,7 +15,7 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
-from stepgrad.report.charts import Numbers, curve_panel, loss_charts, map_chart, nonzero_chart, sums_chart
+from stepgrad.report.charts import Numbers, curve_panel, escape_key, loss_charts, map_chart, nonzero_chart, sums_chart
 from stepgrad.report.svg import element, markup, printable
 
 
@@ -58,7 +58,13 @@ def render(numbers: Numbers, pictures: Mapping[str, Sequence[EncodedPicture]]) -
         map_chart=_inline(map_chart(numbers["run"])),
         unlogged=_unlogged(numbers["run"]),
         validated_steps=sorted({step for points in numbers["run"]["validation"].values() for step in points["steps"]}),
-        panels={name: [_inline(svg) for svg in curve_panels(numbers, name)] for name in numbers["protocols"]},
+        panels={
+            name: [
+                _inline(curve_panel(curve, row["name"], "no objects" if row["objects"] == 0 else "none found"))
+                for row, curve in zip(numbers["classes"], numbers["curves"][name]["classes"], strict=True)
+            ]
+            for name in numbers["protocols"]
+        },
         headings=["class", "objects", "detections", "recall", "F1", "threshold"]
         + [f"AP, {name}" for name in numbers["protocols"]],
         config_text=yaml.dump(
@@ -99,14 +105,6 @@ def _standalone(svg: Element) -> Element:
     return svg
 
 
-def curve_panels(numbers: Numbers, protocol: str) -> list[Element]:
-    """A panel per class."""
-    return [
-        curve_panel(curve, row["name"], "no objects" if row["objects"] == 0 else "none found")
-        for row, curve in zip(numbers["classes"], numbers["curves"][protocol]["classes"], strict=True)
-    ]
-
-
 def _headed_charts(run: Numbers) -> list[tuple[str, Element]]:
     losses = zip(run["loss"], loss_charts(run).values(), strict=True)
     headed: list[tuple[str, Element | None]] = [
@@ -138,15 +136,6 @@ def _winners(rows: Sequence[Numbers], compared: Sequence[str]) -> list[str]:
     maps = [(row["maps"].get(compared[0]), row["name"]) for row in rows] if compared else []
     measured = [(value, name) for value, name in maps if value is not None]
     return [name for value, name in measured if value == max(measured)[0]] if len(measured) > 1 else []
-
-
-def escape_key(name: str) -> str:
-    """One step of a JSON Pointer (RFC 6901).
-
-    >>> escape_key("a/b")
-    'a~1b'
-    """
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 def look_up(numbers: Any, key: str) -> Any:

@@ -18,7 +18,6 @@ from stepgrad.metric.protocol import Protocol
 from stepgrad.names import file_name
 from stepgrad.report.content import ComparisonRow, Content, Picture, gather
 from stepgrad.report.draw import draw_verdicts
-from stepgrad.report.examples import Mark
 from stepgrad.report.history import Line
 from stepgrad.report.page import EncodedPicture, plots, render
 
@@ -97,16 +96,13 @@ def _jpeg(
     scale = side / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     boxes = [[value * scale for value in mark.box] for mark in picture.marks]
-    texts = [_text(mark, class_names[mark.label]) for mark in picture.marks]
+    named = [(class_names[mark.label], mark.score) for mark in picture.marks]
+    texts = [f"missed {name}" if score is None else f"{name} {score:.2f}" for name, score in named]
     scaled = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     drawn = draw_verdicts(scaled, boxes, texts, [mark.verdict for mark in picture.marks])
     data = BytesIO()
     drawn.save(data, "JPEG", quality=quality, subsampling=0, optimize=True)
     return data.getvalue(), size
-
-
-def _text(mark: Mark, name: str) -> str:
-    return f"missed {name}" if mark.score is None else f"{name} {mark.score:.2f}"
 
 
 def _alt(picture: Picture, class_names: Sequence[str]) -> str:

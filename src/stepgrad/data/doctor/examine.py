@@ -23,7 +23,7 @@ from stepgrad.data.proposals import Proposals, load_proposals
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.errors import DataError
 
-ImagesDone = Callable[[int, int], None]
+DoneOfTotal = Callable[[int, int], None]
 """Called with the number of images examined and of all."""
 
 
@@ -50,7 +50,7 @@ def examine(
     proposals: str | Path | None = None,
     pixels: bool = True,
     images_outside: bool = False,
-    progress: ImagesDone | None = None,
+    progress: DoneOfTotal | None = None,
 ) -> Diagnosis:
     """Every problem of a dataset and a summary of what it holds; changes nothing.
 
@@ -123,7 +123,7 @@ def _drawn_entries(dataset: DetectionDataset) -> list[ExaminedImage]:
 
 
 def _examine_images(
-    entries: list[ExaminedImage], pixels: bool, report: Report, progress: ImagesDone
+    entries: list[ExaminedImage], pixels: bool, report: Report, progress: DoneOfTotal
 ) -> dict[ImageId, ImageFacts]:
     """Open every picture, several at a time: decoding releases Python's lock."""
     facts: dict[ImageId, ImageFacts] = {}

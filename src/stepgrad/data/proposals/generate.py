@@ -29,7 +29,7 @@ from stepgrad.files import WriteError
 from stepgrad.locks import only_writer
 from stepgrad.names import as_text, file_name, key_of
 
-Tick = Callable[[], None]
+ImageDone = Callable[[], None]
 """Called once for each image that is done."""
 Say = Callable[[str], None]
 """Called with a line for whoever watches."""
@@ -76,7 +76,7 @@ def generate_proposals(
     settings: SearchSettings | None = None,
     workers: int = 1,
     overwrite: bool = False,
-    progress: Tick | None = None,
+    progress: ImageDone | None = None,
     *,
     indices: Sequence[int] | None = None,
     say: Say | None = None,
@@ -122,14 +122,15 @@ def _only_searcher(folder: Path, say: Say | None) -> AbstractContextManager[None
     return only_writer(folder, "wait for it, or pass another folder (--out)", wait=say or (lambda _: None))
 
 
-def _count_found(outcome: Outcome, count: int, tick: Tick) -> None:
+def _count_found(outcome: Outcome, count: int, tick: ImageDone) -> None:
     outcome.found += count
     for _ in range(count):
         tick()
 
 
-def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: Tick) -> None:
-    results = _run_here(job, todo) if workers <= 1 else _run_in_processes(job, todo, min(workers, max(len(todo), 1)))
+def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: ImageDone) -> None:
+    here = (_attempt(job, index) for index in todo)
+    results = here if workers <= 1 else _run_in_processes(job, todo, min(workers, max(len(todo), 1)))
     with closing(results):  # stops the workers, whatever happens here
         for error in results:
             if error is not None:
@@ -150,11 +151,6 @@ def _not_cached(job: Job, indices: Sequence[int]) -> list[int]:
         else:
             todo.append(index)
     return todo
-
-
-def _run_here(job: Job, todo: list[int]) -> Generator[DataError | None, None, None]:
-    for index in todo:
-        yield _attempt(job, index)
 
 
 def _attempt(job: Job, index: int) -> DataError | None:
@@ -233,7 +229,7 @@ def import_proposals(
     dataset: DetectionDataset,
     folder: str | Path,
     overwrite: bool = False,
-    progress: Tick | None = None,
+    progress: ImageDone | None = None,
     *,
     say: Say | None = None,
 ) -> Outcome:

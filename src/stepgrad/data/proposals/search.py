@@ -68,8 +68,7 @@ def tidy_windows(xywh: NDArray[Any], min_side: int) -> NDArray[np.int32]:
 
 def _segmentation() -> Any:
     need(
-        "cv2.ximgproc",
-        purpose="selective search (plain opencv-python lacks the module, and must be uninstalled first)",
+        "cv2.ximgproc", purpose="selective search (plain opencv-python lacks the module, and must be uninstalled first)"
     )
     from cv2.ximgproc import segmentation
 
