@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.evaluation.judge import VERDICTS, ClassJudgement, Counting, judge
+from stepgrad.evaluation.judge import (
+    VERDICT_RULES,
+    VERDICTS,
+    ClassJudgement,
+    Counting,
+    describe_rule,
+    differing,
+    judge,
+    switched,
+)
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
-from stepgrad.evaluation.rules import VERDICT_RULES, describe_rule, differing, switched
 from stepgrad.evaluation.tables import plain_table, rounded
 from stepgrad.metric.protocol import Protocol
 

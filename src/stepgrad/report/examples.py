@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.evaluation.best_f1 import Cut, best_cut
 from stepgrad.evaluation.judge import ClassJudgement
 from stepgrad.evaluation.records import Evidence
+from stepgrad.evaluation.result import Cut, best_cut
 from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.draw import Verdict
