@@ -197,23 +197,17 @@ class InputCheck:
                 f"image {names[image]}: expected boxes as (x1, y1, x2, y2) of {least} width and height "
                 f"but {kind} {index} is {boxes.boxes[wrong][0].tolist()}; {way_out}."
             )
-        _check_areas(boxes, names, kind, self.pixel_offset)
-
-
-def _check_areas(
-    boxes: Detections | GroundTruth, names: Sequence[ImageId], kind: str, pixel_offset: float = 0.0
-) -> None:
-    """Raise if a box is so large that its area, or that of two, is beyond double precision, or an object's is lost in it."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        areas = np.abs(areas_of(boxes.sizes, pixel_offset))
-    held = areas <= LARGEST_AREA if isinstance(boxes, Detections) else (areas > 0.0) & (areas <= LARGEST_AREA)
-    wrong: NDArray[np.bool_] = ~(np.isfinite(boxes.boxes).all(axis=1) & held)
-    if wrong.any():
-        image, index = _locate(wrong, boxes.images)
-        raise InputError(
-            f"image {names[image]}: expected boxes whose areas double precision can hold but {kind} {index} is "
-            f"{boxes.boxes[wrong][0].tolist()}; are these pixels?"
-        )
+        # Neither an area, nor that of two boxes together, may overflow; nor may an object's be lost in rounding.
+        with np.errstate(over="ignore", invalid="ignore"):
+            areas = np.abs(areas_of(boxes.sizes, self.pixel_offset))
+        fits = areas <= LARGEST_AREA if isinstance(boxes, Detections) else (areas > 0.0) & (areas <= LARGEST_AREA)
+        wrong = ~(np.isfinite(boxes.boxes).all(axis=1) & fits)
+        if wrong.any():
+            image, index = _locate(wrong, boxes.images)
+            raise InputError(
+                f"image {names[image]}: expected boxes whose areas double precision can hold but {kind} {index} is "
+                f"{boxes.boxes[wrong][0].tolist()}; are these pixels?"
+            )
 
 
 def _locate(wrong: NDArray[np.bool_], images: NDArray[np.int32]) -> tuple[int, int]:
