@@ -99,19 +99,6 @@ def find_switch(model: nn.Module) -> MapLossSwitch:
     return switches[0]
 
 
-def make_loss(
-    num_classes: int, loss_fn: MAPLoss | DistributedMAPLoss | None, settings: Mapping[str, Any]
-) -> MAPLoss | DistributedMAPLoss:
-    """The loss handed in, if it fits the model, or one with these settings over the batches of all processes."""
-    if loss_fn is None:
-        return DistributedMAPLoss(num_classes, **settings)
-    if loss_fn.num_classes != num_classes:
-        raise ConfigError(
-            f"Expected a loss_fn for the model's {num_classes} classes but got one for {loss_fn.num_classes}."
-        )
-    return loss_fn
-
-
 def loss_settings(
     options: Mapping[str, Any],
     protocol: str | Protocol | None,

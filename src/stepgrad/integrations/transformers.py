@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, suggest
 from stepgrad.extras import need
-from stepgrad.integrations._switch import NAME, MapLossSwitch, check_int64, loss_settings, make_loss
+from stepgrad.integrations._switch import NAME, MapLossSwitch, check_int64, loss_settings
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
@@ -103,7 +103,12 @@ def train_for_map(
             f"Expected a loss_fn with nms_threshold=None, as {type(model).__name__} does without NMS, but got "
             f"{loss_fn.objective.nms_threshold}."
         )
-    loss_fn = make_loss(config.num_labels, loss_fn, {"nms_threshold": None, **settings})
+    if loss_fn is None:
+        loss_fn = DistributedMAPLoss(config.num_labels, **{"nms_threshold": None, **settings})
+    elif loss_fn.num_classes != config.num_labels:
+        raise ConfigError(
+            f"Expected a loss_fn for the model's {config.num_labels} classes but got one for {loss_fn.num_classes}."
+        )
     switch = MapLossSwitch(loss_fn, mode, weight, enabled)
     restore(model)  # where this is not the first time
     loss = LossWithMAP(model, model.loss_function, "_loss_function" in model.__dict__, family, switch)

@@ -1,4 +1,4 @@
-"""The images a detector does best and worst on, and what to draw on them."""
+"""The images a detector does best and worst on, and the detections and missed objects to draw on them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ RULE = (
     "most objects found. Worst: the smallest F, then the most mistakes. Objects the protocol sets aside (difficult "
     "ones, COCO's crowds), and detections of them, neither count nor show."
 )
+NOTHING = -1  # in the place of an object's row
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,6 @@ def _tally(marks: Sequence[Mark]) -> tuple[int, int, int]:
 
 def _f(right: int, wrong: int, missed: int) -> float:
     return 2 * right / (2 * right + wrong + missed)
-
-
-NOTHING = -1
 
 
 def countable(evidence: Evidence, protocol: Protocol) -> NDArray[np.bool_]:
