@@ -96,7 +96,7 @@ def plot(results: dict[str, Any], file: Path) -> None:
     """Mean and spread against batch size, with the dataset's mAP as a line."""
     from matplotlib.figure import Figure
 
-    from stepgrad.evaluation.plots import save
+    from stepgrad.evaluation.plots import save_figure
 
     figure = Figure(figsize=(7.2, 3.0), layout="constrained")
     panels = figure.subplots(1, 2, sharex=True)
@@ -110,7 +110,7 @@ def plot(results: dict[str, Any], file: Path) -> None:
         panel.set(xscale="log", xlabel="images in a batch", ylabel="mAP", title=text, ylim=(0, None))
         panel.spines[["top", "right"]].set_visible(False)
     panels[1].legend(frameon=False, fontsize=8)
-    save(figure, file)
+    save_figure(figure, file)
 
 
 def main() -> None:

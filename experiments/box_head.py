@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import box_iou
 
-from stepgrad.data.base import Target
+from stepgrad.data.base import DatasetTarget
 from stepgrad.data.images import image_to_tensor
 from stepgrad.data.shapes.dataset import ShapesDataset
 from stepgrad.detector import FastRCNN
@@ -64,7 +64,7 @@ class Images:
     windows: Sequence[Tensor]  # (N, 4) each
     features: Sequence[Tensor]  # (N, PROJECTED): for the box head
     hidden: Sequence[Tensor]  # (N, H): what the last layer sees
-    targets: Sequence[Target]
+    targets: Sequence[DatasetTarget]
 
     def __len__(self) -> int:
         return len(self.windows)

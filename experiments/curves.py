@@ -59,7 +59,7 @@ def plot(curves: dict[str, list[Point]], file: Path) -> None:
     """Training and held-out mAP, each against steps and seconds."""
     from matplotlib.figure import Figure
 
-    from stepgrad.evaluation.plots import save
+    from stepgrad.evaluation.plots import save_figure
 
     figure = Figure(figsize=(8.4, 5.6), layout="constrained")
     panels = figure.subplots(2, 2, sharey="row", sharex="col")
@@ -77,7 +77,7 @@ def plot(curves: dict[str, list[Point]], file: Path) -> None:
     for panel in panels.flat:
         panel.spines[["top", "right"]].set_visible(False)
     panels[0][1].legend(frameon=False, fontsize=8)
-    save(figure, file)
+    save_figure(figure, file)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

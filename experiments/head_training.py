@@ -31,7 +31,7 @@ from experiments.window_head import (
     WindowHead,
     image_batches,
 )
-from stepgrad.data.base import Target
+from stepgrad.data.base import DatasetTarget
 from stepgrad.losses.baselines import make_baseline
 from stepgrad.losses.score_memory import RememberingLoss
 
@@ -44,7 +44,7 @@ class StepInput:
 
     features: Tensor  # (N, D)
     boxes: list[Tensor]  # per image
-    targets: list[Target]
+    targets: list[DatasetTarget]
 
     @property
     def counts(self) -> list[int]:

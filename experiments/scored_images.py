@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import stepgrad as sg
-from stepgrad.detector.detections import detect
+from stepgrad.detector.detections import suppress_and_rank
 from stepgrad.evaluation.judge import ClassJudgement, Counting
 from stepgrad.evaluation.judge import judge as judge_evidence
 from stepgrad.evaluation.records import Evidence
@@ -122,7 +122,7 @@ def judge(images: ScoredImages) -> list[ClassRecords]:
     """NMS and matching by VOC's rules, class by class."""
     evaluator = sg.Evaluator(images.num_classes, PROTOCOL)
     for scores, boxes, target in zip(images.scores, images.boxes, images.targets, strict=True):
-        kept, labels, values = detect(scores, boxes, NMS_THRESHOLD, candidates=None)
+        kept, labels, values = suppress_and_rank(scores, boxes, NMS_THRESHOLD, candidates=None)
         evaluator.update([{"boxes": boxes[kept], "labels": labels, "scores": values}], [target])
     evidence = evaluator.evidence()
     return [_records_of(evidence, found) for found in judge_evidence(evidence, Counting.of(PROTOCOL))]

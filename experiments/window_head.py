@@ -16,7 +16,7 @@ from torch.nn.functional import dropout, log_softmax, relu
 
 import stepgrad
 from stepgrad.data import VOC_CLASSES
-from stepgrad.data.base import Target
+from stepgrad.data.base import DatasetTarget
 from stepgrad.detector.sampling import label_windows
 from stepgrad.train.inputs import Data, Example
 
@@ -60,7 +60,7 @@ def part_of(images: Sequence[Example]) -> Part:
     return Part(images, [window_labels(image.windows, image.target) for image in images])
 
 
-def window_labels(windows: Tensor, target: Target) -> Tensor:
+def window_labels(windows: Tensor, target: DatasetTarget) -> Tensor:
     """(N,) the class that each window shows, as the detector assigns it; ignored if the object is difficult."""
     shown = torch.where(target["difficult"], IGNORED, target["labels"])
     return label_windows(windows, target["boxes"], shown, NUM_CLASSES)[1]

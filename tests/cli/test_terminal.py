@@ -11,7 +11,7 @@ import pytest
 from rich.table import Table
 
 from stepgrad.cli import main
-from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import LikelyMistakeWarning
 from tests.data.builders import coco_content, write_coco
 
@@ -26,9 +26,9 @@ def printed(*things: object, **options: object) -> str:
 
 
 def test_names_are_seen_as_they_are() -> None:
-    assert printed(shown(EVIL), soft_wrap=True) == f"{SEEN}\n"
-    table = Table(shown(EVIL))
-    table.add_row(shown(EVIL))
+    assert printed(safe_text(EVIL), soft_wrap=True) == f"{SEEN}\n"
+    table = Table(safe_text(EVIL))
+    table.add_row(safe_text(EVIL))
     assert printed(table).count(SEEN) == 2
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepgrad.data import Problem, VOCDataset
 from stepgrad.data.doctor import Diagnosis
-from stepgrad.data.proposals.cache import Record, record_path, write_record
+from stepgrad.data.proposals.cache import WindowsRecord, record_path, write_record
 from tests.data.builders import write_voc
 
 
@@ -39,5 +39,5 @@ def cache_of(root: Path, tmp_path: Path, counts: dict[str, int]) -> Path:
     for image_id, count in counts.items():
         boxes = np.tile(np.array([[0, 0, 20, 20]]), (count, 1))
         fingerprint = dataset.fingerprint(dataset.index_of(image_id))
-        write_record(record_path(tmp_path / "cache", image_id), Record(boxes, "{}", fingerprint, "V"))
+        write_record(record_path(tmp_path / "cache", image_id), WindowsRecord(boxes, "{}", fingerprint, "V"))
     return tmp_path / "cache"

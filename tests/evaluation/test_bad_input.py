@@ -203,7 +203,7 @@ def test_boxes_beyond_the_areas_of_coco_are_warned_of() -> None:
 @pytest.mark.parametrize(
     ("preds", "targets", "message"),
     [
-        (GOOD_PRED, [GOOD_TARGET], "preds to be a list with one dict an image but got dict"),
+        (GOOD_PRED, [GOOD_TARGET], "preds to be a list with one dict per image but got dict"),
         ([GOOD_PRED], torch.zeros(1), "targets to be a list .* but got Tensor"),
         ([GOOD_PRED, GOOD_PRED], [GOOD_TARGET], "as many preds as targets but got 2 and 1"),
         ([{"boxes": boxes_at(0)}], [GOOD_TARGET], r"predictions to be a dict with 'scores' but got \['boxes'\]"),

@@ -74,7 +74,7 @@ def _coco_doctor(folder: Path) -> None:
 
 def _judge(folder: Path, found: str, data: str, split: str | None) -> None:
     """Read, evaluate under two protocols, and write what was read to both formats."""
-    from stepgrad.cli.judged import read, save
+    from stepgrad.cli.judged import read, save_detections
     from stepgrad.evaluation.judge import Counting
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.metric.protocol import get_protocol
@@ -83,7 +83,7 @@ def _judge(folder: Path, found: str, data: str, split: str | None) -> None:
     for name, continuous in (("voc07", False), ("coco", True)):
         str(evaluate_under(judged.evidence(continuous), Counting.of(get_protocol(name))))
     for place in ("out/written.json", "out/written"):
-        save(str(folder / place), judged.found.boxes(False), judged.dataset)
+        save_detections(str(folder / place), judged.detections.boxes(False), judged.dataset)
 
 
 def _coco_results(folder: Path) -> None:
@@ -155,11 +155,11 @@ def _checkpoints(folder: Path) -> None:
 def _weights(folder: Path) -> None:
     from stepgrad.detector.backbones import build_backbone
     from stepgrad.detector.head import Head
-    from stepgrad.detector.weights import load_weights
+    from stepgrad.detector.weights import fill_weights
 
     backbone, head = build_backbone("tiny"), Head(128, 2, 3, 0.0)
     for name in ("weights.pt", "weights.safetensors"):
-        str(load_weights(backbone, head, folder / name))
+        str(fill_weights(backbone, head, folder / name))
 
 
 def _own_weights(folder: Path) -> None:

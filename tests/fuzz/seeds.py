@@ -115,13 +115,13 @@ def mat_windows() -> Files:
 @cache
 def _cached_windows() -> tuple[tuple[str, bytes], ...]:
     from stepgrad.data.images import file_fingerprint
-    from stepgrad.data.proposals.cache import Record, record_path, write_record
+    from stepgrad.data.proposals.cache import WindowsRecord, record_path, write_record
 
     with tempfile.TemporaryDirectory() as place:
         picture_file = Path(place) / "a.png"
         picture_file.write_bytes(picture())
         windows = np.array([[0, 0, 9, 9], [2, 2, 20, 20]], dtype=np.int32)
-        record = Record(windows, '{"method": "selective search"}', file_fingerprint(picture_file), "VOC train")
+        record = WindowsRecord(windows, '{"method": "selective search"}', file_fingerprint(picture_file), "VOC train")
         for image_id in IDS:
             write_record(record_path(Path(place) / "windows", image_id), record)
         return tuple(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from inspect import Parameter, signature
+from types import ModuleType
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 import stepgrad as sg
+from stepgrad.integrations import torchvision, transformers
 from stepgrad.integrations._switch import NAME, MapLossSwitch, find_switch
 from stepgrad.integrations.torchvision import train_for_map
+from tests.integrations import hf_models
+from tests.integrations.tiny import CLASSES, tiny_model
 
 
 def one_window() -> tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]]]:
@@ -62,3 +69,29 @@ def test_weight_multiplies_the_loss_and_its_gradient() -> None:
         gradients.append(two.grad)
     assert gradients[0].abs().min() > 0
     torch.testing.assert_close(gradients[1], 2.5 * gradients[0])
+
+
+def test_both_train_for_map_take_the_same_arguments_in_the_same_order() -> None:
+    shared = ["model", "mode", "weight", "enabled", "protocol", "loss_fn", "loss_options"]
+    ours, theirs = (signature(module.train_for_map).parameters for module in (torchvision, transformers))
+    assert list(theirs) == shared
+    assert [name for name in ours if name in shared] == shared
+    for name in shared:
+        assert (ours[name].kind, ours[name].default) == (theirs[name].kind, theirs[name].default)
+    assert all(argument.kind is Parameter.KEYWORD_ONLY for argument in list(ours.values())[1:-1])
+
+
+@pytest.mark.parametrize("library", [torchvision, transformers], ids=["torchvision", "transformers"])
+def test_both_train_for_map_treat_the_protocol_alike(library: ModuleType) -> None:
+    def prepared(**options: Any) -> str:
+        model = tiny_model("ssd") if library is torchvision else hf_models.make("detr")
+        return str(library.train_for_map(model, **options).map_loss_switch.loss_fn.objective.protocol.name)
+
+    classes = CLASSES if library is torchvision else hf_models.CLASSES
+    assert prepared() == "voc12"
+    assert prepared(protocol="coco") == "coco"
+    loss_fn = sg.MAPLoss(classes, "coco", nms_threshold=None)
+    assert prepared(loss_fn=loss_fn) == "coco"
+    assert prepared(loss_fn=loss_fn, protocol="coco") == "coco"
+    with pytest.warns(sg.errors.LikelyMistakeWarning, match="'voc07' is not used"):
+        assert prepared(loss_fn=loss_fn, protocol="voc07") == "coco"

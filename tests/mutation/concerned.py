@@ -48,7 +48,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "losses/score_memory.py": ("tests/losses/test_score_memory.py",),
     "losses/baselines/": _BASELINES,
     "evaluation/": _EVALUATOR,
-    "evaluation/best_f1.py": ("tests/evaluation/test_best_f1.py",),
+    "evaluation/result.py": (*_EVALUATOR, "tests/evaluation/test_best_f1.py"),
     "evaluation/records.py": (*_EVALUATOR, "tests/evaluation/test_parity_decimals.py"),
     "evaluation/plots.py": ("tests/evaluation/test_plots.py",),
     "evaluation/coco_numbers.py": (

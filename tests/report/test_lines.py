@@ -17,10 +17,9 @@ from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report.charts import curve_panel, loss_charts, map_chart, nonzero_chart, sums_chart
 from stepgrad.report.content import _curve
-from stepgrad.report.history import current_lines, summary
+from stepgrad.report.history import current_lines, smooth, summary, thin
 from stepgrad.report.page import look_up
 from stepgrad.report.svg import DIGIT, Scale, markup, ticks
-from stepgrad.report.thin import smooth, thin
 from tests.report.runs import log_lines, shapes_evidence
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from stepgrad.data.base import DetectionDataset, Target
+from stepgrad.data.base import DatasetTarget, DetectionDataset
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.records import Evidence
@@ -64,7 +64,7 @@ class Renamed(ShapesDataset):
         self.class_names = tuple(names)
         self.named = ids
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> DatasetTarget:
         target = super().target(index)
         target["image_id"] = self.named[index]
         target["labels"] %= len(self.class_names)

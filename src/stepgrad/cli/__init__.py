@@ -12,7 +12,8 @@ from io import TextIOWrapper
 from stepgrad.errors import ConfigError, MissingDependencyError, StepgradError, suggest
 from stepgrad.extras import need
 
-INTERRUPTED, FAILED = 130, 2
+INTERRUPTED = 130  # what shells give for a command stopped by Ctrl-C
+FAILED = 2
 
 _COMMANDS = {
     "demo": "Train a detector on built-in pictures, from nothing to a report, in minutes.",
@@ -36,19 +37,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MissingDependencyError as error:
         print(f"stepgrad: {error}", file=sys.stderr)
         return FAILED
-    from stepgrad.cli.terminal import Terminal, shown
+    from stepgrad.cli.terminal import Terminal, safe_text
 
     errors = Terminal(stderr=True)
 
     def show_warning(message: Warning | str, *_: object) -> None:
-        errors.print(f"[yellow]warning:[/] {shown(message)}", soft_wrap=True)
+        errors.print(f"[yellow]warning:[/] {safe_text(message)}", soft_wrap=True)
 
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning  # type: ignore[assignment]  # a user has no use for the line of the source
             return _run(list(sys.argv[1:] if arguments is None else arguments))
     except StepgradError as error:
-        errors.print(f"[bold red]stepgrad:[/] {shown(error)}", soft_wrap=True)
+        errors.print(f"[bold red]stepgrad:[/] {safe_text(error)}", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
         errors.print("stepgrad: interrupted.")

@@ -29,17 +29,17 @@ def presets() -> dict[str, str]:
     return {name: texts[name].splitlines()[0].lstrip("# ") for name in sorted(texts)}
 
 
-def read_config(sources: Iterable[str], given: dict[str, Any]) -> TrainConfig:
+def read_config(sources: Iterable[str], options: dict[str, Any]) -> TrainConfig:
     """The defaults, changed by each source in turn (a preset or a file), changed by the options given."""
     parts = [part for source in sources for part in _with_bases(source)]
     content: dict[str, Any] = {}
     for _, part in parts:
         content = _merged(content, part)
     try:
-        return from_dict(_merged(content, nested(given)))
+        return from_dict(_merged(content, nested(options)))
     except ConfigError as error:
         key = str(error).partition(":")[0]
-        guilty = [source for source, part in parts if _has(part, key) and key not in given]
+        guilty = [source for source, part in parts if _has(part, key) and key not in options]
         raise ConfigError(f"{guilty[-1]}: {error}" if guilty else str(error)) from error
 
 
@@ -58,12 +58,12 @@ def _with_bases(source: str, extending: tuple[str, ...] = ()) -> list[tuple[str,
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise ConfigError(f"{source}: extends: expected a preset, a file, or a list of them but got {bases!r}.")
-    found = [part for base in bases for part in _with_bases(_beside(source, base), (*extending, source))]
-    return [*found, (source, content)]
+    inherited = [part for base in bases for part in _with_bases(_beside(source, base), (*extending, source))]
+    return [*inherited, (source, content)]
 
 
 def _beside(source: str, base: str) -> str:
-    """A preset as it is, a file as seen from the file that names it."""
+    """The name of a preset unchanged, of a file relative to the file that names it."""
     return base if base in presets() else str(Path(source).expanduser().parent / base)
 
 
@@ -94,13 +94,13 @@ def _read_file(source: str) -> str:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Section by section; what is above wins."""
+    """Two configs as one, section by section; where both have a key, `above` wins."""
     both = {key for key in below if isinstance(below[key], dict) and isinstance(above.get(key), dict)}
     return {**below, **above, **{key: _merged(below[key], above[key]) for key in both}}
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """Keys with dots as sections.
+    """Sections from keys with dots.
 
     >>> nested({"loss": "map", "map.lr": 0.1, "map.steps": 5})
     {'loss': 'map', 'map': {'lr': 0.1, 'steps': 5}}

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.cli import INTERRUPTED
+from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from stepgrad.report import ComparisonRow
     from stepgrad.train.config import TrainConfig
 
-INTERRUPTED = 130
 CONTROL = {"lr": 3e-4, "drop_every": None, "warmup": 0}
 """The best of several rates for going on with cross-entropy: experiments/results/detector.md."""
 TEST_IMAGES = 200
@@ -51,7 +51,7 @@ def demo(out: str = "runs/demo", steps: int = 600, map_steps: int = 30, images: 
             raise ConfigError(f"Expected --{name} to be at least 1 but got {value}.")
     console = Terminal()
     began = time.monotonic()
-    console.print(f"three runs on the built-in pictures, in {shown(out)}", soft_wrap=True)
+    console.print(f"three runs on the built-in pictures, in {safe_text(out)}", soft_wrap=True)
     from stepgrad.cli.progress import RichProgress  # these take seconds to import
     from stepgrad.train.engine import RunInterrupted
 
@@ -62,10 +62,12 @@ def demo(out: str = "runs/demo", steps: int = 600, map_steps: int = 30, images: 
             rows, evaluator = _measure(runs, progress)
             report = _report(Path(out), runs, configs["nll-then-map"], rows, evaluator)
     except RunInterrupted:
-        console.print(f"stopped and saved; the same command goes on: stepgrad demo --out {shown(out)}", soft_wrap=True)
+        console.print(
+            f"stopped and saved; the same command goes on: stepgrad demo --out {safe_text(out)}", soft_wrap=True
+        )
         return INTERRUPTED
     console.print(_table(rows))
-    console.print(f"{time.monotonic() - began:.0f} s in all. Everything drawn: {shown(report)}", soft_wrap=True)
+    console.print(f"{time.monotonic() - began:.0f} s in all. Everything drawn: {safe_text(report)}", soft_wrap=True)
     return 0
 
 
@@ -96,7 +98,7 @@ def demo_configs(out: Path, steps: int, map_steps: int, images: int, seed: int) 
 
 
 def _run(folder: Path, config: TrainConfig, progress: RichProgress) -> Path:
-    """Train, or go on, or find it done."""
+    """Train a run, resume it if it was stopped, or leave it if it is done."""
     from stepgrad.train.engine import resume, train
     from stepgrad.train.run_folder import RunFolder
 

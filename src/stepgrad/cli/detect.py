@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepgrad.cli.output import Output
 from stepgrad.cli.output import draw as draw_picture
-from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -67,17 +67,19 @@ def detect(
     opened = open_run(Path(run).expanduser(), checkpoint)
     find_windows = Windows.from_source(windows, opened.config.data.max_windows)
     choice = Choice.of(opened, threshold, top)
-    console.print(f"{len(paths)} pictures, run {shown(opened.folder)}, step {opened.step}; {choice}", soft_wrap=True)
+    console.print(
+        f"{len(paths)} pictures, run {safe_text(opened.folder)}, step {opened.step}; {choice}", soft_wrap=True
+    )
     failed = _detect_all(opened, paths, find_windows, choice, output, draw, console)
     for message in failed:
-        console.print(f"[bold red]error[/] {shown(message)}", soft_wrap=True)
+        console.print(f"[bold red]error[/] {safe_text(message)}", soft_wrap=True)
     return 1 if failed else 0
 
 
 def _detect_all(
     run: Run, paths: Sequence[Path], windows: Windows, choice: Choice, output: Output, draw: bool, console: Terminal
 ) -> list[str]:
-    """Picture by picture; what was found is on disk even if the work is cut short."""
+    """Detect in each picture, and write the record even if the work is cut short; returns one line per failure."""
     from stepgrad.cli.progress import RichProgress
     from stepgrad.files import WriteError
 
@@ -97,12 +99,12 @@ def _detect_all(
         if record["images"]:
             output.save_record(record)
     objects = sum(len(entry["detections"]) for entry in record["images"])
-    console.print(f"{objects} objects in {len(record['images'])} pictures: {shown(output.folder)}", soft_wrap=True)
+    console.print(f"{objects} objects in {len(record['images'])} pictures: {safe_text(output.folder)}", soft_wrap=True)
     return failed
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """Why there is nothing of a picture, in a line that begins with its path."""
+    """One line with the path of a picture and the reason why nothing was detected."""
     if isinstance(error, DataError):
         return str(error)
     return f"{path}: nothing could be detected in it ({type(error).__name__}: {error})."
@@ -111,10 +113,10 @@ def _reason(path: Path, error: Exception) -> str:
 def _look_at(path: Path, run: Run, windows: Windows, choice: Choice, output: Output | None) -> dict[str, Any]:
     """The entry of one picture in the record; the drawing goes to the output, if there is one."""
     picture = read_upright(path)
-    found = _detect(run, picture, windows.of(path, picture), choice)
-    drawn = output.save_drawing(path, draw_picture(path, picture, found)) if output else {"drawing": None}
+    detections = _detect(run, picture, windows.of(path, picture), choice)
+    drawn = output.save_drawing(path, draw_picture(path, picture, detections)) if output else {"drawing": None}
     width, height = picture.size
-    return {"image": str(path), "width": width, "height": height, **drawn, "detections": found}
+    return {"image": str(path), "width": width, "height": height, **drawn, "detections": detections}
 
 
 def _detect(run: Run, picture: Image.Image, windows: Tensor, choice: Choice) -> list[dict[str, Any]]:
@@ -123,29 +125,29 @@ def _detect(run: Run, picture: Image.Image, windows: Tensor, choice: Choice) -> 
     from stepgrad.data.images import image_to_tensor
 
     with torch.inference_mode():
-        found = run.model([image_to_tensor(picture)], [windows])[0]
-    rows = zip(found["boxes"].tolist(), found["labels"].tolist(), found["scores"].tolist(), strict=True)
+        tensors = run.model([image_to_tensor(picture)], [windows])[0]
+    rows = zip(*(tensors[key].tolist() for key in ("boxes", "labels", "scores")), strict=True)
     named = [{"box": b, "label": n, "class": run.class_names[n], "score": s} for b, n, s in rows]
     return choice.keep(named)
 
 
-def find_pictures(given: Sequence[str]) -> list[Path]:
+def find_pictures(names: Sequence[str]) -> list[Path]:
     """Files as they are named, folders as the pictures in them, each once."""
-    found: list[Path] = []
-    for name in given:
+    paths: list[Path] = []
+    for name in names:
         path = Path(name).expanduser()
         if path.is_dir():
             inside = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES and entry.is_file())
             if not inside:
                 raise DataError(f"{path}: holds no pictures ({', '.join(sorted(SUFFIXES))}).")
-            found += inside
+            paths += inside
         else:
-            found.append(path)
-    return list(dict.fromkeys(found))
+            paths.append(path)
+    return list(dict.fromkeys(paths))
 
 
 def read_upright(path: Path) -> Image.Image:
-    """The picture the way it is looked at: turned as its EXIF block says."""
+    """The picture turned upright, as its EXIF block says."""
     from PIL import ImageOps
 
     from stepgrad.data.images import read_image
@@ -161,7 +163,7 @@ def read_upright(path: Path) -> Image.Image:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which detections are worth showing."""
+    """The rule for which detections are shown: a score threshold, one per class, or the best few."""
 
     threshold: float | None = None
     by_class: Mapping[str, float] = field(default_factory=dict)
@@ -171,7 +173,7 @@ class Choice:
 
     @classmethod
     def of(cls, run: Run, threshold: float | None, top: int | None) -> Choice:
-        """What was asked for, else what validation found best, else what the kind of score allows."""
+        """The threshold or number asked for, else the best thresholds of validation, else a default for the kind of score."""
         if threshold is not None or top is not None:
             return cls(threshold, top=top)
         if run.thresholds:
@@ -180,9 +182,9 @@ class Choice:
             return cls(0.5)
         return cls(top=TOP, why=" (raw scores have no natural threshold: choose by --threshold or --top)")
 
-    def keep(self, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The chosen ones, by decreasing score."""
-        ranked = sorted(found, key=lambda detection: -detection["score"])
+    def keep(self, detections: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The detections to show, by decreasing score."""
+        ranked = sorted(detections, key=lambda detection: -detection["score"])
         return [detection for detection in ranked if self._reaches(detection)][: self.top]
 
     def _reaches(self, detection: Mapping[str, Any]) -> bool:
@@ -200,7 +202,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Windows:
-    """Where the windows of a picture come from: a search, or what is on disk."""
+    """Gives the windows of a picture: from a search, or from disk."""
 
     stored: Proposals | None
     limit: int | None
@@ -219,9 +221,9 @@ class Windows:
         """(N, 4) windows, at most as many as in training."""
         from stepgrad.train.inputs import choose_windows
 
-        found = search_windows(picture) if self.stored is None else self._look_up(self.stored, path)
+        windows = search_windows(picture) if self.stored is None else self._look_up(self.stored, path)
         best_first = self.stored is not None and self.stored.source.endswith(".mat")
-        return choose_windows(found, self.limit, path.stem, best_first)
+        return choose_windows(windows, self.limit, path.stem, best_first)
 
     def _look_up(self, stored: Proposals, path: Path) -> Tensor:
         for key in (path.stem, path.name, path.stem.lstrip("0")):  # COCO's ids are numbers
@@ -231,7 +233,7 @@ class Windows:
 
 
 def search_windows(picture: Image.Image) -> Tensor:
-    """Selective search, of large pictures in small: it takes a second or two whatever the size."""
+    """Selective search on the picture, shrunk if it is large: a second or two, whatever its size."""
     import torch
 
     from stepgrad.data.proposals.search import selective_search

@@ -1,4 +1,4 @@
-"""`stepgrad doctor`: what is wrong with a dataset, and what it holds."""
+"""`stepgrad doctor`: prints the problems of a dataset and a table of its classes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.data.doctor import ClassSummary, Diagnosis, Summary, examine
-from stepgrad.data.problems import Problem
 from stepgrad.files import write_whole
 
 STYLES = {"error": "bold red", "warning": "yellow"}
@@ -66,7 +65,9 @@ def doctor(
     _print_problems(console, diagnosis, limit)
     _print_verdict(console, diagnosis)
     if report:
-        write_whole(Path(report), _to_json(diagnosis))
+        problems = [asdict(problem) for problem in diagnosis.problems]
+        content = {"summary": asdict(diagnosis.summary), "problems": problems}
+        write_whole(Path(report), json.dumps(content, indent=1).encode())
     return 1 if diagnosis.errors else 0
 
 
@@ -76,18 +77,14 @@ def _print_problems(console: Console, diagnosis: Diagnosis, limit: int) -> None:
     for kind, group in groupby(ordered, key=lambda problem: problem.kind):
         problems = list(group)
         printed = problems if limit <= 0 else problems[:limit]
-        for problem in printed:
-            _print_problem(console, problem)
+        for problem in printed:  # unwrapped: a path broken over two lines cannot be copied
+            style = STYLES[problem.severity]
+            line = f"[{style}]{problem.severity}[/] {safe_text(problem.path)}: {safe_text(problem.what)}"
+            console.print(line, soft_wrap=True)
+            console.print(f"    {safe_text(problem.fix)}", style="dim", soft_wrap=True)
         if len(problems) > len(printed):
             rest = f"... and {len(problems) - len(printed)} more of this kind ({kind}); --limit 0 shows all"
             console.print(rest, style="dim", soft_wrap=True)
-
-
-def _print_problem(console: Console, problem: Problem) -> None:
-    style = STYLES[problem.severity]
-    first = f"[{style}]{problem.severity}[/] {shown(problem.path)}: {shown(problem.what)}"
-    console.print(first, soft_wrap=True)  # a path broken over two lines cannot be copied
-    console.print(f"    {shown(problem.fix)}", style="dim", soft_wrap=True)
 
 
 def _table(summary: Summary) -> Table:
@@ -107,7 +104,7 @@ def _table(summary: Summary) -> Table:
 def _cells(row: ClassSummary) -> list[str]:
     counts = (row.images, row.objects, row.difficult + row.crowd)
     sides = [f"{side:.0f}" for side in row.sides] if row.sides else ["-"] * 3
-    return [shown(row.name), *(str(count) for count in counts), *sides]
+    return [safe_text(row.name), *(str(count) for count in counts), *sides]
 
 
 def _title(summary: Summary) -> str:
@@ -119,7 +116,7 @@ def _title(summary: Summary) -> str:
         parts.append(f"{summary.without_objects} without objects")
     if set(summary.modes) - {"RGB"}:
         parts.append(", ".join(f"{count} {mode}" for mode, count in summary.modes.items()))
-    return shown(", ".join(parts))
+    return safe_text(", ".join(parts))
 
 
 def _print_verdict(console: Console, diagnosis: Diagnosis) -> None:
@@ -129,8 +126,3 @@ def _print_verdict(console: Console, diagnosis: Diagnosis) -> None:
     bad = "training would break or learn from wrong data; mend the errors first"
     style = "bold red" if errors else "bold green"
     console.print(f"{counts}: {bad if errors else good}", style=style, soft_wrap=True)
-
-
-def _to_json(diagnosis: Diagnosis) -> bytes:
-    content = {"summary": asdict(diagnosis.summary), "problems": [asdict(problem) for problem in diagnosis.problems]}
-    return json.dumps(content, indent=1).encode()

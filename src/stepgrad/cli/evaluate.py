@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from stepgrad.cli.terminal import Terminal
 from stepgrad.errors import ConfigError
 from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
-    from stepgrad.cli.judged import Judged
     from stepgrad.data import DetectionDataset
-    from stepgrad.evaluation.coco_numbers import CocoNumbers
-    from stepgrad.evaluation.compare import Comparison
     from stepgrad.evaluation.read_files import FileDetections
     from stepgrad.evaluation.records import Evidence
-    from stepgrad.evaluation.result import EvaluationResult
     from stepgrad.metric.protocol import Protocol
 
 
@@ -76,65 +72,6 @@ def evaluate(
     Returns:
         0.
     """
-    made = _given(
-        detections,
-        run,
-        data,
-        split,
-        class_names,
-        degenerate,
-        empty_boxes,
-        checkpoint,
-        windows,
-        save_detections,
-        images_outside,
-    )
-    console = Terminal(markup=False, soft_wrap=True)
-    protocols = _protocols(protocol or (None if compare else made.protocol), compare, made.dataset)
-    from stepgrad.evaluation.coco_numbers import coco_numbers
-    from stepgrad.evaluation.compare import compare as compare_protocols
-    from stepgrad.evaluation.judge import Counting
-    from stepgrad.evaluation.result import evaluate_under
-
-    evidence = made.evidence(as_they_stand=boxes == "file")
-    outcome = compare_protocols(evidence, protocols) if compare else evaluate_under(evidence, Counting.of(protocols[0]))
-    console.print(str(outcome))
-    numbers = coco_numbers(made.evidence()) if coco else None
-    if numbers is not None:
-        console.print(f"\n{numbers}")
-    for note in _notes(made.dataset, made.found, evidence, protocols, boxes, coco):
-        console.print(f"note: {visible(note)}", style="dim")
-    _write(outcome, numbers, plot, report)
-    return 0
-
-
-def _write(
-    outcome: EvaluationResult | Comparison, numbers: CocoNumbers | None, plot: str | None, report: str | None
-) -> None:
-    from stepgrad.evaluation.compare import Comparison
-    from stepgrad.evaluation.plots import plot_curves
-    from stepgrad.files import write_whole
-
-    if plot:
-        plot_curves(outcome.results[0] if isinstance(outcome, Comparison) else outcome, plot)
-    if report:
-        write_whole(Path(report), _to_json(outcome, numbers))
-
-
-def _given(
-    detections: str | None,
-    run: str | None,
-    data: str | None,
-    split: str | None,
-    class_names: list[str] | None,
-    degenerate: Any,
-    empty_boxes: str,
-    checkpoint: str,
-    windows: str | None,
-    save_detections: str | None,
-    images_outside: bool,
-) -> Judged:
-    """What is to be judged: read from files, or made by a run."""
     from stepgrad.cli.judged import read, run_on
 
     if run is not None:
@@ -142,15 +79,41 @@ def _given(
             raise ConfigError("Expected --detections (what to judge) or --run (what makes detections), not both.")
         if class_names is not None:
             raise ConfigError("class_names: a run has its own; leave the option out.")
-        return run_on(run, data, split, checkpoint, windows, save_detections, images_outside)
-    only_run = {"windows": windows, "save_detections": save_detections}
-    for name, value in only_run.items():
-        if value is not None:
-            raise ConfigError(f"{name}: goes with --run.")
-    if detections is None or data is None:
-        raise ConfigError("Expected --run, or both --detections (what to judge) and --data (what there was to find).")
-    with Terminal(stderr=True).status("reading annotations and detections"):
-        return read(detections, data, split, class_names, degenerate, empty_boxes)
+        made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside)
+    else:
+        for name, value in {"windows": windows, "save_detections": save_detections}.items():
+            if value is not None:
+                raise ConfigError(f"{name}: goes with --run.")
+        if detections is None or data is None:
+            raise ConfigError(
+                "Expected --run, or both --detections (what to judge) and --data (what there was to find)."
+            )
+        with Terminal(stderr=True).status("reading annotations and detections"):
+            made = read(detections, data, split, class_names, degenerate, empty_boxes)
+    console = Terminal(markup=False, soft_wrap=True)
+    protocols = _protocols(protocol or (None if compare else made.protocol), compare, made.dataset)
+    from stepgrad.evaluation.coco_numbers import coco_numbers
+    from stepgrad.evaluation.compare import Comparison
+    from stepgrad.evaluation.compare import compare as compare_protocols
+    from stepgrad.evaluation.judge import Counting
+    from stepgrad.evaluation.plots import plot_curves
+    from stepgrad.evaluation.result import evaluate_under
+    from stepgrad.files import write_whole
+
+    evidence = made.evidence(as_they_stand=boxes == "file")
+    outcome = compare_protocols(evidence, protocols) if compare else evaluate_under(evidence, Counting.of(protocols[0]))
+    console.print(str(outcome))
+    numbers = coco_numbers(made.evidence()) if coco else None
+    if numbers is not None:
+        console.print(f"\n{numbers}")
+    for note in _notes(made.dataset, made.detections, evidence, protocols, boxes, coco):
+        console.print(f"note: {visible(note)}", style="dim")
+    if plot:
+        plot_curves(outcome.results[0] if isinstance(outcome, Comparison) else outcome, plot)
+    if report:
+        content = outcome.to_dict() | ({} if numbers is None else {"coco": numbers.to_dict()})
+        write_whole(Path(report), (json.dumps(content, indent=1) + "\n").encode())
+    return 0
 
 
 def _protocols(protocol: str | None, compare: list[str] | None, dataset: DetectionDataset) -> list[Protocol]:
@@ -175,18 +138,18 @@ def _default_protocol(dataset: DetectionDataset) -> str:
 
 def _notes(
     dataset: DetectionDataset,
-    found: FileDetections,
+    detections: FileDetections,
     evidence: Evidence,
     protocols: list[Protocol],
     boxes: str,
     coco: bool,
 ) -> list[str]:
-    """What a reader of the numbers should know."""
+    """Notes on how the numbers were counted, for whoever reads them."""
     from stepgrad.evaluation.from_files import natural_offset
 
     notes = []
-    if found.missing:
-        notes.append(f"no file for {', '.join(found.missing)}: counted as without detections")
+    if detections.missing:
+        notes.append(f"no file for {', '.join(detections.missing)}: counted as without detections")
     other = [p.name for p in protocols if p.pixel_offset != natural_offset(dataset)]
     if other and boxes == "file":
         inclusive = natural_offset(dataset) == 1.0
@@ -199,10 +162,3 @@ def _notes(
     if coco and evidence.objects.difficult.any():
         notes.append("the twelve numbers count difficult objects like any other: COCO does not know them")
     return notes
-
-
-def _to_json(outcome: EvaluationResult | Comparison, numbers: CocoNumbers | None) -> bytes:
-    content = outcome.to_dict()
-    if numbers is not None:
-        content["coco"] = numbers.to_dict()
-    return (json.dumps(content, indent=1) + "\n").encode()

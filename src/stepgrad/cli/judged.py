@@ -1,4 +1,4 @@
-"""What `stepgrad evaluate` judges: detections of a file, or those that a run makes."""
+"""The detections that `stepgrad evaluate` judges: those of a file, or those that a run makes."""
 
 from __future__ import annotations
 
@@ -28,27 +28,28 @@ class Judged:
     """Detections and the data they were made on."""
 
     dataset: DetectionDataset
-    found: FileDetections
+    detections: FileDetections
     protocol: str | None = None
     """The protocol of the run that made them."""
 
     def evidence(self, as_they_stand: bool = False) -> Evidence:
         """Detections and objects; protocols count the numbers as they stand, or each in its own pixel convention."""
-        return evidence_from(self.dataset, self.found, as_they_stand)
+        return evidence_from(self.dataset, self.detections, as_they_stand)
 
 
 def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionDataset:
     """The same dataset, cut to the images that were looked at: objects of others are not missed."""
     if count == len(dataset):
         return dataset
-    seen, part = copy(dataset), slice(first, first + count)
-    seen.ids = dataset.ids[part]
-    vars(seen).pop("_positions", None)  # of the whole dataset
-    if isinstance(seen, COCODataset):
-        seen.images = seen.images[part]
-    if isinstance(seen, VOCDataset):
-        seen.annotations = seen.annotations[part]
-    return seen
+    cut = copy(dataset)
+    part = slice(first, first + count)
+    cut.ids = dataset.ids[part]
+    vars(cut).pop("positions", None)  # of the whole dataset
+    if isinstance(cut, COCODataset):
+        cut.images = cut.images[part]
+    if isinstance(cut, VOCDataset):
+        cut.annotations = cut.annotations[part]
+    return cut
 
 
 def read(
@@ -87,11 +88,11 @@ def run_on(
         _check_classes(run, images.dataset)
         progress.say(f"run {run.folder}, step {run.step}: {len(images)} images of {images.dataset.name}")
         evaluator = validate(run.model, images, [run.config.protocol], progress, what="detecting")
-    found = evaluator.evidence().detections
+    detections = evaluator.evidence().detections
     dataset = only_images(images.dataset, images.first, len(images))
     if save_to is not None:
-        save(save_to, found, dataset)
-    return Judged(dataset, FileDetections(found, inclusive=False), run.config.protocol)
+        save_detections(save_to, detections, dataset)
+    return Judged(dataset, FileDetections(detections, inclusive=False), run.config.protocol)
 
 
 def _open(
@@ -114,16 +115,16 @@ def _check_classes(run: Any, dataset: DetectionDataset) -> None:
         )
 
 
-def save(path: str, found: Detections, dataset: DetectionDataset) -> None:
+def save_detections(path: str, detections: Detections, dataset: DetectionDataset) -> None:
     """COCO's results where the name ends in .json, else a folder of VOC's text files."""
     ids: list[ImageId] = list(dataset.ids)
     preds = [
         {
-            "boxes": torch.from_numpy(found.boxes[rows]),
-            "scores": torch.from_numpy(found.scores[rows]),
-            "labels": torch.from_numpy(found.labels[rows]),
+            "boxes": torch.from_numpy(detections.boxes[rows]),
+            "scores": torch.from_numpy(detections.scores[rows]),
+            "labels": torch.from_numpy(detections.labels[rows]),
         }
-        for rows in (found.images == i for i in range(len(ids)))
+        for rows in (detections.images == i for i in range(len(ids)))
     ]
     place = Path(path).expanduser()
     if place.suffix.lower() == ".json":

@@ -28,7 +28,7 @@ _YES_NO = ("true", "false", "yes", "no")
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that can be asked for."""
+    """One option of a command: its name, type, default and help."""
 
     name: str
     hint: Any
@@ -92,7 +92,7 @@ def call(function: Callable[..., int], arguments: Sequence[str], command: str) -
     """Run a function with what the command line says; `--help` prints its options instead."""
     options = options_of(function)
     if wants_help(arguments):
-        places = [name_of(option) for option in options if option.default is REQUIRED]
+        places = [usage_of(option) for option in options if option.default is REQUIRED]
         text, _, _ = inspect.getdoc(function).partition("\n\nArgs:")  # type: ignore[union-attr]  # every command has one
         print(help_page(" ".join([command, *places, "[--OPTION VALUE ...]"]), text, {"options": map(row_of, options)}))
         return 0
@@ -104,23 +104,23 @@ def wants_help(arguments: Sequence[str]) -> bool:
 
 
 def parse(options: Sequence[Option], arguments: Sequence[str], command: str) -> dict[str, Any]:
-    """What was asked for, by name and typed; options that were left out are left out here."""
-    given, rest = _sorted(arguments, {option.name: option for option in options if option.default is not REQUIRED})
+    """The typed values of the options that the arguments name; options that were left out are left out here."""
+    words_of, rest = _sorted(arguments, {option.name: option for option in options if option.default is not REQUIRED})
     for option in options:
         if option.default is REQUIRED:  # a place, filled in order by words that belong to no option
             if not rest:
                 wanted = f"{option.name.upper()} ({option.help.rstrip('.')})"
                 raise ConfigError(f"{command}: expected {wanted}. See `stepgrad {command} --help`.")
             count = len(rest) if option.is_list else 1
-            given[option.name], rest = rest[:count], rest[count:]
+            words_of[option.name], rest = rest[:count], rest[count:]
     if rest:
         raise ConfigError(f"{rest[0]}: belongs to no option. See `stepgrad {command} --help`.")
-    return {option.name: _value(option, given[option.name]) for option in options if option.name in given}
+    return {option.name: _value(option, words_of[option.name]) for option in options if option.name in words_of}
 
 
 def _sorted(arguments: Sequence[str], known: Mapping[str, Option]) -> tuple[dict[str, list[str]], list[str]]:
     """The words of each option, of which the last one counts unless it is a list; and the words that belong to none."""
-    given: dict[str, list[str]] = {}
+    words_of: dict[str, list[str]] = {}
     rest, words = [], list(arguments)
     while words:
         word = words.pop(0)
@@ -132,8 +132,8 @@ def _sorted(arguments: Sequence[str], known: Mapping[str, Option]) -> tuple[dict
         if name not in known:
             raise ConfigError(f"{name}: no such option.{suggest_option(name, list(known))}")
         taken = [value] if equals else _take(known[name], words)
-        given[name] = [*given.get(name, []), *taken] if known[name].is_list else taken
-    return given, rest
+        words_of[name] = [*words_of.get(name, []), *taken] if known[name].is_list else taken
+    return words_of, rest
 
 
 def _is_option(word: str) -> bool:
@@ -204,11 +204,11 @@ def row_of(option: Option) -> tuple[str, str]:
     """An option in a help page: its name with what stands for its value, its meaning with its default."""
     default = option.default
     if default in (REQUIRED, None, False, ()):
-        return name_of(option), option.help
-    return name_of(option), f"{option.help} [{shown(default)}]"
+        return usage_of(option), option.help
+    return usage_of(option), f"{option.help} [{as_yaml(default)}]"
 
 
-def name_of(option: Option) -> str:
+def usage_of(option: Option) -> str:
     value = option.name.rpartition(".")[2].upper() + (" ..." if option.is_list else "")
     if option.default is REQUIRED:
         return value
@@ -217,10 +217,10 @@ def name_of(option: Option) -> str:
     return f"--{option.name} {'|'.join(option.choices) or value}".rstrip()
 
 
-def shown(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     """A value as yaml has it.
 
-    >>> shown(None), shown(True), shown(0.5)
+    >>> as_yaml(None), as_yaml(True), as_yaml(0.5)
     ('null', 'true', '0.5')
     """
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

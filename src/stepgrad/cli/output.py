@@ -70,9 +70,9 @@ class Output:
         return not os.path.lexists(path) or self._is_ours(path)
 
     def _is_ours(self, path: Path) -> bool:
-        """Whether it is a drawing of ours that nobody has touched."""
-        said = self._ours.get(path.name)
-        return said is not None and path.is_file() and not path.is_symlink() and _digest(path.read_bytes()) == said
+        """Whether `stepgrad detect` wrote this drawing and nobody has changed it since."""
+        digest = self._ours.get(path.name)
+        return digest is not None and path.is_file() and not path.is_symlink() and _digest(path.read_bytes()) == digest
 
     def save_record(self, record: Mapping[str, Any]) -> None:
         from stepgrad.files import write_whole
@@ -94,13 +94,13 @@ def is_photo(source: Path) -> bool:
     return source.suffix.lower() in (".jpg", ".jpeg")
 
 
-def draw(source: Path, picture: Image.Image, found: Sequence[Mapping[str, Any]]) -> bytes:
+def draw(source: Path, picture: Image.Image, detections: Sequence[Mapping[str, Any]]) -> bytes:
     """The picture with its detections, as a file."""
     from stepgrad.report.draw import colour_of, draw_detections
 
-    texts = [f"{detection['class']} {detection['score']:.2f}" for detection in found]
-    colours = [colour_of(detection["label"]) for detection in found]
-    drawn = draw_detections(picture, [detection["box"] for detection in found], texts, colours)
+    texts = [f"{detection['class']} {detection['score']:.2f}" for detection in detections]
+    colours = [colour_of(detection["label"]) for detection in detections]
+    drawn = draw_detections(picture, [detection["box"] for detection in detections], texts, colours)
     content = io.BytesIO()
     drawn.save(content, "JPEG" if is_photo(source) else "PNG", **({"quality": 92} if is_photo(source) else {}))
     return content.getvalue()

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
 from rich.text import Text
 
-from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.cli.terminal import Terminal, safe_text
 
 PAUSE = 10.0
 """Least seconds between plain lines of training steps."""
@@ -24,7 +24,7 @@ STAGE_PAUSE = 30.0
 
 
 class _Bars(Progress):
-    """Bars with a line of news below."""
+    """Bars with the numbers of the last step below."""
 
     news = ""
 
@@ -35,7 +35,7 @@ class _Bars(Progress):
 
 
 class RichProgress:
-    """Shows the news of a run; `with RichProgress() as progress: train(config, out, progress=progress)`."""
+    """Shows the progress of a run; `with RichProgress() as progress: train(config, out, progress=progress)`."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Terminal()
@@ -67,7 +67,9 @@ class RichProgress:
 
     def start(self, total: int, at: int) -> None:
         """Training begins, or goes on, at step `at`."""
-        self._total, self._first, self._validated = total, at, []
+        self._total = total
+        self._first = at
+        self._validated = []
         self._began = self._printed = time.monotonic()
         if self._task is not None:  # of a run before this one
             self._bars.remove_task(self._task)
@@ -96,7 +98,7 @@ class RichProgress:
         self._print(text + (", the best so far" if best and len(self._validated) > 1 else ""))
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         self._print(text)
 
     @contextmanager
@@ -118,14 +120,16 @@ class RichProgress:
             self._bars.remove_task(task)
 
     def _print(self, text: str) -> None:
-        self.console.print(shown(text), soft_wrap=True)
+        self.console.print(safe_text(text), soft_wrap=True)
 
 
 class _PlainStage:
     """Now and then a line that tells how far a stage is, where there is no terminal for a bar."""
 
     def __init__(self, what: str, total: int | None, say: Callable[[str], None]) -> None:
-        self.what, self.total, self.say = what, total, say
+        self.what = what
+        self.total = total
+        self.say = say
         self.done = 0
         self.began = self.printed = time.monotonic()
 
@@ -166,7 +170,8 @@ def _percent(value: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """
+    """Hours, minutes and seconds.
+
     >>> clock(346.2)
     '0:05:46'
     """

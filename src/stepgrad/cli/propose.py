@@ -8,8 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from stepgrad.cli import INTERRUPTED
 from stepgrad.cli.progress import RichProgress
-from stepgrad.cli.terminal import Terminal, shown
+from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.data import (
     CachedProposals,
     DetectionDataset,
@@ -23,9 +24,6 @@ from stepgrad.data import (
 )
 from stepgrad.data.proposals.generate import Outcome, default_folder, missing_windows
 from stepgrad.data.proposals.search import Mode
-
-INTERRUPTED = 130
-"""What shells give for a command stopped by Ctrl-C."""
 
 
 def propose(
@@ -63,7 +61,7 @@ def propose(
     console = Terminal()
     dataset = load_dataset(data, split, images=images, images_outside=images_outside)
     folder = Path(out) if out else default_folder(dataset, Path(source).stem if source else mode)
-    console.print(f"{len(dataset)} images of {shown(dataset.name)}, windows in {shown(folder)}", soft_wrap=True)
+    console.print(f"{len(dataset)} images of {safe_text(dataset.name)}, windows in {safe_text(folder)}", soft_wrap=True)
     try:
         with RichProgress(Terminal(stderr=True)) as progress:
             if source is not None:
@@ -109,13 +107,13 @@ def _search(
 
 def _print_interrupted(console: Console, folder: Path, total: int) -> None:
     done = len(list(folder.glob("[!.]*.npz")))
-    text = f"stopped; {shown(folder)} has {done} of {total} images: run the same command again to go on"
+    text = f"stopped; {safe_text(folder)} has {done} of {total} images: run the same command again to go on"
     console.print(f"[yellow]{text}[/]", soft_wrap=True)
 
 
 def _print_outcome(console: Console, outcome: Outcome) -> None:
     for message in outcome.failed:
-        console.print(f"[bold red]error[/] {shown(message)}", soft_wrap=True)
+        console.print(f"[bold red]error[/] {safe_text(message)}", soft_wrap=True)
     console.print(f"{outcome.made} made, {outcome.found} there already, {len(outcome.failed)} failed")
     if outcome.failed:
         console.print("[bold red]some images have no windows; mend them and run the same command again[/]")
@@ -130,7 +128,7 @@ def _table(measured: Recall) -> Table:
     for threshold in measured.thresholds:
         table.add_column(f"recall at IoU {threshold:g}", justify="right")
     for label, name in enumerate(measured.class_names):
-        table.add_row(shown(name), *_shares(int(measured.objects[label]), measured.covered[:, label].tolist()))
+        table.add_row(safe_text(name), *_shares(int(measured.objects[label]), measured.covered[:, label].tolist()))
     table.add_section()
     total = _shares(int(measured.objects.sum()), measured.covered.sum(axis=1).tolist())
     table.add_row("all", *total, style="bold")

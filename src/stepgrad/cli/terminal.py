@@ -1,4 +1,4 @@
-"""What the commands print with: no name that came from data commands the terminal or is taken for markup."""
+"""The console of the commands: control characters and markup in names from data are shown, not obeyed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.segment import Segment
 from stepgrad.names import visible
 
 
-def shown(value: object) -> str:
+def safe_text(value: object) -> str:
     r"""A name, a path or a message inside text with markup: brackets mean nothing, control characters are seen.
 
-    >>> print(shown("[red]dog\x1b[31m\n"))
+    >>> print(safe_text("[red]dog\x1b[31m\n"))
     \[red]dog\x1b[31m\n
     """
     return escape(visible(value))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from stepgrad.cli import INTERRUPTED
 from stepgrad.cli.configs import config_options, config_text, presets, read_config
-from stepgrad.cli.options import Option, help_page, parse, row_of, shown, wants_help
-from stepgrad.cli.terminal import Terminal
-from stepgrad.cli.terminal import shown as printable
+from stepgrad.cli.options import Option, as_yaml, help_page, parse, row_of, wants_help
+from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
 from stepgrad.names import as_text, file_name
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from stepgrad.train.config import TrainConfig
     from stepgrad.train.engine import RunResult
 
-INTERRUPTED = 130
 
 OWN_OPTIONS = [
     Option(
@@ -69,11 +68,11 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def _keys(values: dict[str, Any]) -> dict[str, Any]:
-    own = {option.name for option in OWN_OPTIONS}
+    of_command = {option.name for option in OWN_OPTIONS}
     short = {
         f"map.{name.replace('batch_', '')}": values[name] for name in ("batch_images", "chunk_images") if name in values
     }
-    return {**short, **{name: value for name, value in values.items() if name not in own}}
+    return {**short, **{name: value for name, value in values.items() if name not in of_command}}
 
 
 def _folder(out: str | None, sources: Sequence[str], config: TrainConfig) -> Path:
@@ -101,11 +100,11 @@ def _resume(values: dict[str, Any]) -> int:
 
 
 def _watch(work: Any, opening: str) -> int:
-    """Do the work with a bar, and say what came of it."""
+    """Train with a progress bar, then print the result."""
     began = time.monotonic()
     first = os.environ.get("LOCAL_RANK", "0") == "0"
     console = Terminal(quiet=not first)  # of several processes, one speaks
-    console.print(printable(opening), soft_wrap=True)
+    console.print(safe_text(opening), soft_wrap=True)
     from stepgrad.cli.progress import RichProgress  # these take seconds to import
     from stepgrad.train import engine
 
@@ -113,7 +112,7 @@ def _watch(work: Any, opening: str) -> int:
         with RichProgress(console) as progress:
             result = work(engine, progress)
     except engine.RunInterrupted as stop:
-        console.print(printable(stop), style="yellow", soft_wrap=True)
+        console.print(safe_text(stop), style="yellow", soft_wrap=True)
         return INTERRUPTED
     _print_result(console, result, time.monotonic() - began)
     return 0
@@ -125,9 +124,9 @@ def _print_result(console: Console, result: RunResult, seconds: float) -> None:
         console.print(f"[bold green]mAP {maps}[/] at step {result.best_step}, the best of {result.step} steps")
     console.print(f"time      {describe_times(seconds, result.seconds)}", soft_wrap=True)
     if result.report is not None:
-        console.print(f"report    {printable(result.report)}", soft_wrap=True)
-    console.print(f"evaluate  stepgrad evaluate --run {printable(result.folder)}", soft_wrap=True)
-    console.print(f"detect    stepgrad detect --run {printable(result.folder)} photo.jpg", soft_wrap=True)
+        console.print(f"report    {safe_text(result.report)}", soft_wrap=True)
+    console.print(f"evaluate  stepgrad evaluate --run {safe_text(result.folder)}", soft_wrap=True)
+    console.print(f"detect    stepgrad detect --run {safe_text(result.folder)} photo.jpg", soft_wrap=True)
 
 
 def describe_times(whole: float, parts: Mapping[str, float]) -> str:
@@ -184,7 +183,7 @@ def _phases(options: Sequence[Option]) -> list[tuple[str, str]]:
     for option in options:
         if _section(option) == "nll":
             twin = option.name.replace("nll.", "map.")
-            differ = f"nll {shown(option.default)}, map {shown(of_map[twin])}"
-            defaults = shown(option.default) if option.default == of_map[twin] else differ
+            differ = f"nll {as_yaml(option.default)}, map {as_yaml(of_map[twin])}"
+            defaults = as_yaml(option.default) if option.default == of_map[twin] else differ
             rows.append((f"--{option.name}, --{twin}", f"{option.help} [{defaults}]"))
     return rows

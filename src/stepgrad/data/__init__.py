@@ -1,10 +1,10 @@
-"""Images, objects and windows: VOC and COCO files, the built-in `shapes`, proposals, and the doctor of them all."""
+"""Images, objects and windows: VOC and COCO files, the built-in `shapes`, proposals, and the checks of `stepgrad doctor`."""
 
 from stepgrad.extras import need
 
 need("PIL", purpose="stepgrad.data")
 
-from stepgrad.data.base import DetectionDataset, ImageId, Target, make_target
+from stepgrad.data.base import DatasetTarget, DetectionDataset, ImageId, make_target
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.load import load_dataset
 from stepgrad.data.problems import Problem
@@ -30,6 +30,7 @@ __all__ = [
     "VOC_CLASSES",
     "COCODataset",
     "CachedProposals",
+    "DatasetTarget",
     "DetectionDataset",
     "ImageId",
     "PackedProposals",
@@ -38,7 +39,6 @@ __all__ = [
     "Recall",
     "SearchSettings",
     "ShapesDataset",
-    "Target",
     "VOCDataset",
     "continuous_from_devkit",
     "devkit_from_continuous",

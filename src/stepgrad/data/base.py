@@ -1,9 +1,11 @@
-"""What every dataset of stepgrad gives: images and torchvision-style targets."""
+"""The base class of every dataset of stepgrad: images, and targets in the style of torchvision."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
@@ -12,14 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from torch import Tensor
 
-from stepgrad.data.images import image_to_tensor
+from stepgrad.data.images import file_fingerprint, image_to_tensor, read_image
 from stepgrad.errors import DataError, InputError, suggest
 
 ImageId = str | int
 
 
-class Target(TypedDict):
-    """The objects of one image; G of them, none is ordinary."""
+class DatasetTarget(TypedDict):
+    """The G objects of one image; G may be 0."""
 
     boxes: Tensor
     """(G, 4) float32, x1 y1 x2 y2, continuous: the left edge of the image is 0, the right edge its width."""
@@ -35,7 +37,7 @@ class Target(TypedDict):
     """The id the dataset itself uses: VOC a string, COCO the integer of the file."""
 
 
-Transforms = Callable[[Tensor, Target], tuple[Any, Any]]
+Transforms = Callable[[Tensor, DatasetTarget], tuple[Any, Any]]
 
 
 def make_target(
@@ -45,7 +47,7 @@ def make_target(
     difficult: ArrayLike | None = None,
     iscrowd: ArrayLike | None = None,
     area: ArrayLike | None = None,
-) -> Target:
+) -> DatasetTarget:
     """A target of the right types from plain lists.
 
     >>> make_target([[0, 0, 4, 2]], [1], "a")["area"]
@@ -55,7 +57,7 @@ def make_target(
     G = len(xyxy)
     if area is None:
         area = (xyxy[:, 2] - xyxy[:, 0]) * (xyxy[:, 3] - xyxy[:, 1])
-    return Target(
+    return DatasetTarget(
         boxes=torch.from_numpy(xyxy.astype(np.float32)),
         labels=_column(labels, G, np.int64),
         difficult=_column(difficult, G, np.bool_),
@@ -83,7 +85,7 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
     """Called with (image, target) where given; returns the pair that `dataset[i]` gives."""
 
     @abstractmethod
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> DatasetTarget:
         """The objects of one image."""
 
     @abstractmethod
@@ -92,7 +94,7 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
 
     @abstractmethod
     def fingerprint(self, index: int) -> str:
-        """Changes whenever the picture does; proposal caches are checked against it."""
+        """A hash of the picture, which proposal caches are checked against."""
 
     def source(self, index: int) -> str:
         """Where the picture comes from, for messages."""
@@ -111,8 +113,8 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
         pair = (image_to_tensor(image), target)
         return self.transforms(*pair) if self.transforms else pair
 
-    def _check_inside(self, target: Target, size: tuple[int, int], index: int) -> None:
-        """An object wholly beyond the image's edges belongs to another image, or to this one at another size."""
+    def _check_inside(self, target: DatasetTarget, size: tuple[int, int], index: int) -> None:
+        """Raise DataError if an object lies wholly outside: it belongs to another image, or to another size of this one."""
         outside = lies_outside(target["boxes"].numpy(), size)
         if outside.any():
             box = target["boxes"][int(outside.argmax())].tolist()
@@ -121,21 +123,41 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
                 "see whether image and annotation belong together with `stepgrad doctor`"
             )
 
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """The position of each image by its id as text."""
+        return {str(image_id): i for i, image_id in enumerate(self.ids)}
+
     def index_of(self, image_id: ImageId) -> int:
         """The position of an image id.
 
         Ids compare as text, so that detections read from a text file find COCO's integer ids.
         """
-        if not hasattr(self, "_positions"):
-            self._positions = {str(known): i for i, known in enumerate(self.ids)}
         try:
-            return self._positions[str(image_id)]
+            return self.positions[str(image_id)]
         except KeyError:
-            hint = suggest(str(image_id), list(self._positions))
+            hint = suggest(str(image_id), list(self.positions))
             raise DataError(f"{self.name} has no image {image_id!r} among its {len(self)} images.{hint}") from None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {len(self)} images, {len(self.class_names)} classes)"
+
+
+class FileDataset(DetectionDataset):
+    """A dataset whose images are files."""
+
+    @abstractmethod
+    def image_path(self, index: int) -> Path:
+        """The file of one image; DataError if the dataset was loaded without images."""
+
+    def image(self, index: int) -> Image.Image:
+        return read_image(self.image_path(index))
+
+    def fingerprint(self, index: int) -> str:
+        return file_fingerprint(self.image_path(index))
+
+    def no_images(self) -> DataError:
+        return DataError(f"{self.name} was loaded with need_images=False; load it with the images to read them")
 
 
 def lies_outside(boxes: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bool_]:

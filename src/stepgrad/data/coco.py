@@ -7,18 +7,16 @@ from os.path import isfile  # False for names too long for the disk, where pathl
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from stepgrad.data.base import DetectionDataset, ImageId, Target, Transforms, make_target
+from stepgrad.data.base import DatasetTarget, FileDataset, ImageId, Transforms, make_target
 from stepgrad.data.coco_json import CocoImage, read_coco
-from stepgrad.data.images import file_fingerprint, read_image
 from stepgrad.data.problems import Problem, raise_errors, raise_errors_except
 from stepgrad.data.voc import Degenerate
 from stepgrad.errors import DataError, one_of
 from stepgrad.names import is_below, leads_on, on_disk
 
 
-class COCODataset(DetectionDataset):
+class COCODataset(FileDataset):
     """Images and objects of a COCO json file.
 
     Labels count the categories in the order of the file: `category_ids[label]` is the file's own number. Images are
@@ -44,7 +42,9 @@ class COCODataset(DetectionDataset):
         images_outside: bool = False,
     ) -> None:
         one_of("degenerate", degenerate, ["error", "drop"])
-        self.path, self.name, self.transforms = Path(path), Path(path).stem, transforms
+        self.path = Path(path)
+        self.name = self.path.stem
+        self.transforms = transforms
         file = read_coco(self.path, raise_errors if degenerate == "error" else raise_errors_except("box-degenerate"))
         assert file is not None, "loading raises where the doctor goes on"
         if not file.images:
@@ -56,7 +56,7 @@ class COCODataset(DetectionDataset):
         self._label = {category: label for label, category in enumerate(file.categories)}
         self.folder = find_image_folder(self.path, self.images, images, images_outside) if need_images else None
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> DatasetTarget:
         image = self.images[index]
         xywh = np.array([annotation.xywh for annotation in image.annotations], dtype=np.float64).reshape(-1, 4)
         return make_target(
@@ -68,23 +68,16 @@ class COCODataset(DetectionDataset):
         )
 
     def image_path(self, index: int) -> Path:
-        """The file of one image."""
         if self.folder is None:
-            raise DataError(f"{self.name} was loaded with need_images=False; load it with the images to read them")
+            raise self.no_images()
         return image_file(self.folder, self.images[index])
-
-    def image(self, index: int) -> Image.Image:
-        return read_image(self.image_path(index))
-
-    def fingerprint(self, index: int) -> str:
-        return file_fingerprint(self.image_path(index))
 
     def source(self, index: int) -> str:
         return f"{self.path}, image {self.ids[index]}"
 
 
 def xyxy_from_xywh(boxes: np.ndarray) -> np.ndarray:
-    """Corners from corner and size.
+    """(x1, y1, x2, y2) from (x, y, width, height).
 
     >>> xyxy_from_xywh(np.array([[10.0, 20.0, 5.0, 6.0]]))
     array([[10., 20., 15., 26.]])
@@ -93,7 +86,7 @@ def xyxy_from_xywh(boxes: np.ndarray) -> np.ndarray:
 
 
 def image_file(folder: Path, image: CocoImage) -> Path:
-    """The file of an image whose name is as seen from a folder."""
+    """The file of an image whose name is relative to a folder."""
     return folder / on_disk(image.file_name)
 
 
@@ -109,14 +102,14 @@ def outside(path: Path, image: CocoImage, places: Sequence[Path], images: str | 
     folders = [data_folder(path), *([Path(images)] if images else [])]
     if any(is_below(image_file(place, image), folder) for place in places for folder in folders):
         return None
-    what = f"image {image.id}: file_name {image.file_name!r} leads out of {' and '.join(map(str, folders))}"
+    defect = f"image {image.id}: file_name {image.file_name!r} leads out of {' and '.join(map(str, folders))}"
     fix = (
         "correct it, or allow such names: images_outside=True, --images_outside, in a config data.images_outside: true"
     )
-    return Problem(str(path), what, fix, "error", "image-outside")
+    return Problem(str(path), defect, fix, "error", "image-outside")
 
 
-def candidate_folders(path: Path) -> list[Path]:
+def usual_folders(path: Path) -> list[Path]:
     """Where the images of `path` may be: annotations/instances_val2017.json has them in val2017, images/val2017, ..."""
     stem = path.stem.removeprefix("instances_")
     roots = list(dict.fromkeys([data_folder(path), path.parent]))
@@ -128,22 +121,22 @@ def find_image_folder(
     path: Path, images: list[CocoImage], folder: str | Path | None = None, images_outside: bool = False
 ) -> Path:
     """The first folder that holds the first image; then all of them must be there, and inside unless allowed."""
-    tried = [Path(folder)] if folder else candidate_folders(path)
+    tried = [Path(folder)] if folder else usual_folders(path)
     first = next((image for image in images if not leads_on(image.file_name)), images[0])  # absolute ones tell nothing
-    here = next((place for place in tried if isfile(image_file(place, first))), None)
+    holding = next((place for place in tried if isfile(image_file(place, first))), None)
     for image in images if not images_outside else ():
-        problem = outside(path, image, [here] if here else tried, folder)
+        problem = outside(path, image, [holding] if holding else tried, folder)
         if problem:
             raise_errors(problem)
-    if here is None:
+    if holding is None:
         raise DataError(
             f"{path}: image {first.file_name!r} is in none of {', '.join(str(place) for place in tried)}; "
             "name the folder (images=...), or pass need_images=False if only the objects are needed"
         )
-    missing = [image.file_name for image in images if not isfile(image_file(here, image))]
+    missing = [image.file_name for image in images if not isfile(image_file(holding, image))]
     if missing:
         raise DataError(
-            f"{here}: {len(missing)} of {len(images)} images are missing, first {missing[0]!r}; restore them, "
+            f"{holding}: {len(missing)} of {len(images)} images are missing, first {missing[0]!r}; restore them, "
             "or pass need_images=False if only the objects are needed"
         )
-    return here
+    return holding

@@ -11,12 +11,12 @@ from stepgrad.data.base import ImageId
 from stepgrad.data.problems import Complaints, Report, brief, raise_errors
 
 LARGEST = 1e15  # pixels; beyond it, and for NaN, something is wrong
-Entry = dict[str, Any]  # what json gives: any value may be of any type
+JsonObject = dict[str, Any]  # as json gives it: any value may be of any type
 
 
 @dataclass(frozen=True)
 class CocoAnnotation:
-    """One object."""
+    """One object of a COCO file."""
 
     id: ImageId | None
     category: int
@@ -37,7 +37,7 @@ class CocoImage:
 
 @dataclass(frozen=True)
 class CocoFile:
-    """A whole file."""
+    """The images and categories of a COCO file."""
 
     images: list[CocoImage]
     categories: dict[int, str]
@@ -59,7 +59,7 @@ def read_coco(path: Path, report: Report = raise_errors) -> CocoFile | None:
     return CocoFile(ordered, categories)
 
 
-def _read_json(path: Path, complain: Complaints) -> Entry | None:
+def _read_json(path: Path, complain: Complaints) -> JsonObject | None:
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -72,7 +72,12 @@ def _read_json(path: Path, complain: Complaints) -> Entry | None:
         fix = "pass the annotation file (detections go to `stepgrad evaluate --detections`)"
         return complain("is a list, as files of detections are", fix, "json-not-coco")
     keys = ("images", "categories", "annotations")
-    bad = [key for key in keys if not isinstance(content, dict) or not _list_of_entries(content.get(key))]
+    lists = content if isinstance(content, dict) else {}
+    bad = [
+        key
+        for key in keys
+        if not isinstance(lists.get(key), list) or not all(isinstance(entry, dict) for entry in lists[key])
+    ]
     if bad:
         return complain(
             f"expected lists {', '.join(keys)} but {', '.join(bad)} is not one",
@@ -80,14 +85,6 @@ def _read_json(path: Path, complain: Complaints) -> Entry | None:
             "json-not-coco",
         )
     return content
-
-
-def _list_of_entries(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-
-
-def _get(entry: Entry, key: str) -> Any:
-    return entry.get(key)
 
 
 def _is_number(value: object) -> bool:
@@ -98,10 +95,11 @@ def _is_id(value: object) -> bool:
     return isinstance(value, (int, str)) and not isinstance(value, bool)
 
 
-def _read_categories(entries: list[Entry], complain: Complaints) -> dict[int, str]:
+def _read_categories(entries: list[JsonObject], complain: Complaints) -> dict[int, str]:
     categories: dict[int, str] = {}
     for number, entry in enumerate(entries):
-        category, name = _get(entry, "id"), _get(entry, "name")
+        category: Any = entry.get("id")
+        name = entry.get("name")
         if not _is_id(category) or not isinstance(name, str):
             complain(f"category {number} lacks an id or a name", "write both", "category")
         elif category in categories or name in categories.values():
@@ -113,11 +111,11 @@ def _read_categories(entries: list[Entry], complain: Complaints) -> dict[int, st
     return categories
 
 
-def _read_images(entries: list[Entry], complain: Complaints) -> dict[ImageId, CocoImage]:
+def _read_images(entries: list[JsonObject], complain: Complaints) -> dict[ImageId, CocoImage]:
     images: dict[ImageId, CocoImage] = {}
     seen: set[str] = set()
     for number, entry in enumerate(entries):
-        image_id = _get(entry, "id")
+        image_id: Any = entry.get("id")
         if not _is_id(image_id):
             complain(f"image {number} has no id", "number the images", "image-id")
         elif str(image_id) in seen:  # detections of a text file could not tell 7 from "7"
@@ -131,7 +129,7 @@ def _read_images(entries: list[Entry], complain: Complaints) -> dict[ImageId, Co
     return images
 
 
-def _read_size(entry: Entry) -> tuple[int, int] | None:
+def _read_size(entry: JsonObject) -> tuple[int, int] | None:
     width, height = entry.get("width"), entry.get("height")
     if not (isinstance(width, int) and isinstance(height, int)):
         return None
@@ -139,54 +137,58 @@ def _read_size(entry: Entry) -> tuple[int, int] | None:
 
 
 def _read_annotations(
-    entries: list[Entry], images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
+    entries: list[JsonObject], images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
 ) -> None:
     """Put each annotation into the list of its image."""
     seen: set[ImageId] = set()
     for number, entry in enumerate(entries):
-        own_id = _get(entry, "id")
-        where = f"annotation {own_id if _is_id(own_id) else f'number {number}'}"
-        if isinstance(own_id, (list, dict)):
-            what = f"{where}: expected a number or text as id but got {brief(own_id)}"
-            complain(what, "number the annotations anew", "annotation-id")
+        annotation_id: Any = entry.get("id")
+        where = f"annotation {annotation_id if _is_id(annotation_id) else f'number {number}'}"
+        if isinstance(annotation_id, (list, dict)):
+            defect = f"{where}: expected a number or text as id but got {brief(annotation_id)}"
+            complain(defect, "number the annotations anew", "annotation-id")
             continue
-        if _is_id(own_id) and own_id in seen:
-            complain(f"annotation id {own_id} occurs more than once", "number the annotations anew", "duplicate-id")
-        if own_id == 0:
+        if _is_id(annotation_id) and annotation_id in seen:
+            complain(
+                f"annotation id {annotation_id} occurs more than once", "number the annotations anew", "duplicate-id"
+            )
+        if annotation_id == 0:
             fix = "our numbers are right, but pycocotools counts it as missed: number from 1"
             complain("annotation id 0", fix, "id-zero", "warning")
         if entry.get("ignore") and not entry.get("iscrowd"):
             fix = "pycocotools overwrites it and so counts the object; so do we"
             complain(f"{where} sets `ignore`", fix, "ignore-field", "warning")
-        seen.add(own_id)
+        seen.add(annotation_id)
         annotation = _read_annotation(entry, where, images, categories, complain)
         if annotation is not None:
             images[entry["image_id"]].annotations.append(annotation)
 
 
 def _read_annotation(
-    entry: Entry, where: str, images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
+    entry: JsonObject, where: str, images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
 ) -> CocoAnnotation | None:
-    image_id, category, box = entry.get("image_id"), entry.get("category_id"), entry.get("bbox")
+    image_id = entry.get("image_id")
+    category = entry.get("category_id")
+    box = entry.get("bbox")
     if not _is_id(image_id) or image_id not in images:
         return complain(
             f"{where} is of unknown image {brief(image_id)}", "list that image or delete it", "unknown-image"
         )
     where = f"{where} (image {image_id})"
     if not _is_id(category) or category not in categories:
-        known = ", ".join(f"{i} {name}" for i, name in categories.items())
-        what = f"{where} has unknown category {brief(category)}"
-        return complain(what, f"expected one of {known}", "unknown-class")
+        listed = ", ".join(f"{i} {name}" for i, name in categories.items())
+        defect = f"{where} has unknown category {brief(category)}"
+        return complain(defect, f"expected one of {listed}", "unknown-class")
     if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
-        what = f"{where}: expected bbox [x, y, width, height] but got {brief(box)}"
-        return complain(what, "write its box", "box-numbers")
+        defect = f"{where}: expected bbox [x, y, width, height] but got {brief(box)}"
+        return complain(defect, "write its box", "box-numbers")
     if box[2] <= 0 or box[3] <= 0:
         fix = 'delete the annotation, or load the file with degenerate="drop"'
         return complain(f"{where}: width {box[2]:g}, height {box[3]:g}", fix, "box-degenerate")
-    area = _get(entry, "area")
+    area = entry.get("area")
     if area is not None and not (_is_number(area) and area >= 0):
-        what = f"{where}: expected an area of at least 0 but got {brief(area)}"
-        return complain(what, "write its area, or leave it out to have that of the box", "area")
+        defect = f"{where}: expected an area of at least 0 but got {brief(area)}"
+        return complain(defect, "write its area, or leave it out to have that of the box", "area")
     x, y, width, height = (float(value) for value in box)
     return CocoAnnotation(
         id=entry.get("id"),

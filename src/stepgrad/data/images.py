@@ -1,4 +1,4 @@
-"""Reading pictures: always RGB, pixels as stored, and a named file in every complaint."""
+"""Reading pictures: always RGB, pixels as stored; every error names the file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from stepgrad.errors import DataError
 
 EXIF_ORIENTATION = 0x0112
 READABLE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
-"""Pillow modes of 8 bits a channel, which have one obvious conversion to RGB."""
+"""Pillow modes of 8 bits per channel, which have one obvious conversion to RGB."""
 
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What the header of an image file says."""
+    """Size, format, mode and orientation from the header of an image file."""
 
     size: tuple[int, int]
     """Width and height of the stored pixels."""
@@ -50,14 +50,14 @@ def decode(path: Path) -> Image.Image | Problem:
             if image.mode in READABLE_MODES:
                 see_through = image.mode == "P" and "transparency" in image.info
                 return (image.convert("RGBA") if see_through else image).convert("RGB")
-            what, fix = f"expected 8 bits a channel but got mode {image.mode}", "convert it to 8-bit RGB"
+            defect, fix = f"expected 8 bits per channel but got mode {image.mode}", "convert it to 8-bit RGB"
     except FileNotFoundError:
-        what, fix = "no such image", "restore it or take it off the image list"
+        defect, fix = "no such image", "restore it or take it off the image list"
     except UnidentifiedImageError:
-        what, fix = f"is not an image ({_first_bytes(path)})", "download or export it again"
+        defect, fix = f"is not an image ({_first_bytes(path)})", "download or export it again"
     except Exception as error:  # decoders raise whatever they stumble over
-        what, fix = f"cannot be decoded ({error})", "download or export it again"
-    return Problem(str(path), what, fix, "error", "image-unreadable")
+        defect, fix = f"cannot be decoded ({error})", "download or export it again"
+    return Problem(str(path), defect, fix, "error", "image-unreadable")
 
 
 def _first_bytes(path: Path) -> str:

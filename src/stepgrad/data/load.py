@@ -1,4 +1,4 @@
-"""One door to every dataset: a VOC folder, a COCO file, or the word `shapes`."""
+"""`load_dataset` for a VOC folder, a COCO file, or the word `shapes`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = Literal["voc", "coco", "shapes"]
 
 @dataclass(frozen=True)
 class Located:
-    """What a path turned out to be."""
+    """The kind of dataset that a path holds, and where."""
 
     kind: Kind
     path: Path
@@ -36,7 +36,7 @@ def load_dataset(
     degenerate: Degenerate = "error",
     images_outside: bool = False,
 ) -> DetectionDataset:
-    """The dataset at `data`, recognised by what is there.
+    """The dataset at `data`; its format is recognised by the files there.
 
     Args:
         data: a VOC folder (or the VOCdevkit above it), a COCO json file, a folder with `annotations/*.json`, or
@@ -65,7 +65,7 @@ def load_dataset(
 
 
 def locate(data: str | Path, split: str | None = None) -> Located:
-    """Find out what `data` is, or say what was looked for."""
+    """Find the format and the place of `data`; the DataError says which files were looked for."""
     if str(data) == "shapes" or str(data).startswith("shapes:"):
         return Located("shapes", Path(str(data)), split)
     path = Path(on_disk(str(data))).expanduser()
@@ -100,9 +100,9 @@ def _locate_file(path: Path, split: str | None) -> Located:
 
 def _voc_roots(path: Path) -> list[Path]:
     for pattern in ("Annotations", "VOC*/Annotations", "VOCdevkit/VOC*/Annotations"):
-        found = sorted(folder.parent for folder in path.glob(pattern) if folder.is_dir())
-        if found:
-            return found
+        roots = sorted(folder.parent for folder in path.glob(pattern) if folder.is_dir())
+        if roots:
+            return roots
     return []
 
 
@@ -126,10 +126,10 @@ def _choose_root(path: Path, roots: list[Path], split: str | None) -> tuple[Path
     return roots[0], split
 
 
-def _only(path: Path, found: list[Path], what: str) -> Path:
-    if len(found) > 1:
-        raise DataError(f"{path}: holds several {what}; pass one of {', '.join(str(entry) for entry in found)}")
-    return found[0]
+def _only(path: Path, files: list[Path], kind: str) -> Path:
+    if len(files) > 1:
+        raise DataError(f"{path}: holds several {kind}; pass one of {', '.join(map(str, files))}")
+    return files[0]
 
 
 def _choose_json(path: Path, files: list[Path], split: str | None) -> Path:

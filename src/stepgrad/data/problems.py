@@ -58,9 +58,9 @@ class Complaints:
     def __init__(self, path: str | Path, report: Report) -> None:
         self.path, self.report = str(path), report
 
-    def __call__(self, what: str, fix: str, kind: str, severity: Severity = "error") -> Any:
+    def __call__(self, defect: str, fix: str, kind: str, severity: Severity = "error") -> Any:
         """Hand a problem on. Gives None, for readers to return in place of what they could not read."""
-        self.report(Problem(self.path, what, fix, severity, kind))
+        self.report(Problem(self.path, defect, fix, severity, kind))
 
 
 def brief(value: object) -> str:

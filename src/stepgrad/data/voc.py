@@ -10,10 +10,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from stepgrad.data.base import DetectionDataset, Target, Transforms, make_target
-from stepgrad.data.images import file_fingerprint, read_image
+from stepgrad.data.base import DatasetTarget, FileDataset, Transforms, make_target
 from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
 from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
 from stepgrad.errors import ConfigError, DataError, one_of, suggest
@@ -32,7 +30,7 @@ CLASS_FILE = "classes.txt"
 Degenerate = Literal["error", "drop"]
 
 
-class VOCDataset(DetectionDataset):
+class VOCDataset(FileDataset):
     """Images and objects of a VOC devkit folder.
 
     Args:
@@ -55,7 +53,9 @@ class VOCDataset(DetectionDataset):
         transforms: Transforms | None = None,
     ) -> None:
         one_of("degenerate", degenerate, ["error", "drop"])
-        self.root, self.split, self.transforms = Path(root), split, transforms
+        self.root = Path(root)
+        self.split = split
+        self.transforms = transforms
         self.name = f"{self.root.resolve().name}{f' {split}' if split else ''}"
         report = raise_errors if degenerate == "error" else raise_errors_except("box-degenerate")
         self.ids: list[str] = image_ids(self.root, split, report)
@@ -69,16 +69,16 @@ class VOCDataset(DetectionDataset):
             check_names(annotation, self.class_names, report)
 
     def _find_images(self) -> dict[str, str]:
-        found = index_images(self.root)
-        missing = [image_id for image_id in self.ids if image_id not in found]
+        file_names = index_images(self.root)
+        missing = [image_id for image_id in self.ids if image_id not in file_names]
         if missing:
             raise DataError(
                 f"{self.root / 'JPEGImages'}: {len(missing)} of {len(self.ids)} images are missing, first "
                 f"{missing[0]!r}; restore them, or pass need_images=False if only the objects are needed"
             )
-        return found
+        return file_names
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> DatasetTarget:
         annotation = self.annotations[index]
         labels = [self._label[name] for name in annotation.names]
         return make_target(annotation.boxes, labels, self.ids[index], difficult=annotation.difficult)
@@ -88,16 +88,9 @@ class VOCDataset(DetectionDataset):
         return self.annotations[index].devkit_boxes
 
     def image_path(self, index: int) -> Path:
-        """The file of one image."""
         if self.ids[index] not in self._images:
-            raise DataError(f"{self.name} was loaded with need_images=False; load it with the images to read them")
+            raise self.no_images()
         return self.root / "JPEGImages" / self._images[self.ids[index]]
-
-    def image(self, index: int) -> Image.Image:
-        return read_image(self.image_path(index))
-
-    def fingerprint(self, index: int) -> str:
-        return file_fingerprint(self.image_path(index))
 
     def source(self, index: int) -> str:
         return str(self.annotations[index].path)
@@ -115,7 +108,7 @@ def annotation_file(root: Path, image_id: str) -> Path:
 
 
 def folder_name(root: Path) -> str:
-    """What a folder is called where it lies, even if it is a link or was given as `.`.
+    """The name of a folder where it lies, even if it is a link or was given as `.`.
 
     >>> folder_name(Path("VOCdevkit/VOC2012/../VOC2007"))
     'VOC2007'
@@ -144,8 +137,8 @@ def image_ids(root: Path, split: str | None, report: Report = raise_errors) -> l
     seen: set[str] = set()
     for image_id in ids:
         if image_id in seen:
-            what = f"lists image {image_id!r} more than once"
-            report(Problem(str(source), what, "delete the repeated line", "error", "duplicate-id"))
+            defect = f"lists image {image_id!r} more than once"
+            report(Problem(str(source), defect, "delete the repeated line", "error", "duplicate-id"))
         seen.add(image_id)
     return [image_id for image_id in dict.fromkeys(ids) if _stays_inside(image_id, root, source, report)]
 
@@ -154,9 +147,9 @@ def _stays_inside(image_id: str, root: Path, source: Path, report: Report) -> bo
     """Whether the annotation of an image is in the folder of annotations, where the lists of others may not lead out."""
     if not leads_on(image_id) or is_below(annotation_file(root, image_id), root / "Annotations"):
         return True
-    what = f"lists image {image_id!r}, which leads out of {root / 'Annotations'}"
+    defect = f"lists image {image_id!r}, which leads out of {root / 'Annotations'}"
     fix = "correct the line, or copy image and annotation into the folder"
-    report(Problem(str(source), what, fix, "error", "id-outside"))
+    report(Problem(str(source), defect, fix, "error", "id-outside"))
     return False
 
 
@@ -169,7 +162,7 @@ def read_image_set(path: Path, root: Path, split: str) -> list[str]:
         have = f"it has {', '.join(splits)}.{suggest(split, splits)}" if splits else "it has none."
         raise DataError(f"{path}: no such image set; {have}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected one image id a line") from error
+        raise DataError(f"{path}: cannot be read ({error}); expected one image id per line") from error
     lines = [line.strip() for line in text.splitlines()]
     return [re.sub(r"\s+(-1|0|1)$", "", line) for line in lines if line]
 
@@ -192,8 +185,10 @@ def infer_classes(root: Path, annotations: Iterable[VOCAnnotation]) -> tuple[str
         return listed
     loaded = {annotation.path: annotation for annotation in annotations}
     paths = (root / "Annotations").glob("*.xml")
-    everything = (loaded.get(path) or read_annotation(path, _ignore) for path in paths)
-    names = names_in(annotation for annotation in everything if annotation)
+    everything = [
+        loaded.get(path) or read_annotation(path, lambda problem: None) for path in paths
+    ]  # of other splits too
+    names = {name for annotation in everything if annotation for name in annotation.names}
     return VOC_CLASSES if names <= set(VOC_CLASSES) else tuple(sorted(names))
 
 
@@ -205,26 +200,17 @@ def read_class_file(root: Path) -> tuple[str, ...] | None:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected one class name a line") from error
+        raise DataError(f"{path}: cannot be read ({error}); expected one class name per line") from error
     names = tuple(line.strip() for line in lines if line.strip())
     if len(set(names)) != len(names) or not names:
-        raise DataError(f"{path}: expected one class name a line, each once; it is empty or repeats one")
+        raise DataError(f"{path}: expected one class name per line, each once; it is empty or repeats one")
     return names
-
-
-def names_in(annotations: Iterable[VOCAnnotation]) -> set[str]:
-    """The class names that occur."""
-    return {name for annotation in annotations for name in annotation.names}
-
-
-def _ignore(problem: Problem) -> None:
-    """Another split's problems do not concern this one."""
 
 
 def check_names(annotation: VOCAnnotation, class_names: Sequence[str], report: Report) -> None:
     """Report the objects whose class is not among `class_names`."""
     for number, name in enumerate(annotation.names):
         if name not in class_names:
-            what = f"object {number}: unknown class {name!r}.{suggest(name, list(class_names))}"
+            defect = f"object {number}: unknown class {name!r}.{suggest(name, list(class_names))}"
             fix = f"expected one of {', '.join(class_names)}: rename it, or list all classes in {CLASS_FILE}"
-            report(Problem(str(annotation.path), what, fix, "error", "unknown-class"))
+            report(Problem(str(annotation.path), defect, fix, "error", "unknown-class"))

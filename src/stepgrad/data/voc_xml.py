@@ -20,7 +20,7 @@ CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 @dataclass(frozen=True)
 class VOCAnnotation:
-    """What one XML file says, G objects."""
+    """The content of one XML file; G objects."""
 
     path: Path
     size: tuple[int, int] | None
@@ -75,7 +75,7 @@ def read_annotation(path: Path, report: Report = raise_errors) -> VOCAnnotation 
         fix = "check that this is a VOC annotation"
         return complain(f"expected <annotation> at the top but got <{root.tag}>", fix, "xml-damaged")
     objects = [_read_object(element, i, path, report) for i, element in enumerate(root.findall("object"))]
-    good = [found for found in objects if found is not None]
+    good = [read for read in objects if read is not None]
     if not objects:
         complain("holds no objects", "fine for a background image; otherwise annotate it", "no-objects", "warning")
     return VOCAnnotation(
@@ -129,6 +129,6 @@ def _read_box(element: Element, where: str, path: Path, report: Report) -> list[
         got = f"xmax {xmax:g} < xmin {xmin:g}" if xmax < xmin else f"ymax {ymax:g} < ymin {ymin:g}"
         return complain(f"{where}: {got}", "swap the corners or delete the object", "box-degenerate")
     if xmax == xmin or ymax == ymin:
-        what = f"{where}: the box is one pixel {'wide' if xmax == xmin else 'high'}"
-        complain(what, "kept as one pixel; delete the object if that was a slip", "box-one-pixel", "warning")
+        defect = f"{where}: the box is one pixel {'wide' if xmax == xmin else 'high'}"
+        complain(defect, "kept as one pixel; delete the object if that was a slip", "box-one-pixel", "warning")
     return box

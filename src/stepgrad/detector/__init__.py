@@ -5,7 +5,7 @@ from stepgrad.extras import need
 need("torchvision", "safetensors", purpose="stepgrad.detector")
 
 from stepgrad.detector.fast_rcnn import FastRCNN
-from stepgrad.detector.features import Features
+from stepgrad.detector.resize import Features
 from stepgrad.detector.sampling import Sampling
 from stepgrad.detector.weights import WeightsReport
 

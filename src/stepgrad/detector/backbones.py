@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,7 @@ _NORMS = nn.modules.batchnorm._BatchNorm
 
 @dataclass(frozen=True)
 class Backbone:
-    """A trunk and what the detector must know of it."""
+    """A trunk, and the facts about it that the detector needs."""
 
     name: str
     trunk: nn.Module
@@ -45,24 +44,19 @@ def build_backbone(name: str) -> Backbone:
     """
     if name == "tiny":
         return _finish(name, tiny_trunk(), pool=5, frozen_stride=0)
-    known = _classifiers()
-    if name not in known:
+    from torchvision import models
+
+    classifiers = models.list_models(module=models)
+    if name not in classifiers:
         raise ConfigError(
             f"backbone: expected `tiny` or a torchvision classifier but got {name!r}."
-            f"{suggest(str(name), ['tiny', *known])}"
+            f"{suggest(str(name), ['tiny', *classifiers])}"
         )
     if name == "alexnet":
         return _finish(name, _features(name), 6, 4, "features.", ("classifier.1", "classifier.4"))
     if name.startswith("vgg"):
         return _finish(name, _features(name), 7, 2, "features.", ("classifier.0", "classifier.3"))
     return _finish(name, _traced_trunk(name), pool=7, frozen_stride=4)
-
-
-@functools.cache
-def _classifiers() -> list[str]:
-    from torchvision import models
-
-    return list(models.list_models(module=models))
 
 
 def tiny_trunk() -> nn.Sequential:
@@ -102,7 +96,7 @@ def _traced_trunk(name: str) -> fx.GraphModule:
     options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}  # theirs takes half a minute
     network = get_model(name, weights=None, **options).eval()
     try:
-        maps = [found.node for found in walk_layers(network) if found.geometry and found.node.op != "output"]
+        maps = [layer.node for layer in walk_layers(network) if layer.geometry and layer.node.op != "output"]
         graph = maps[-1].graph
     except Exception as error:  # tracing raises whatever the network's code stumbles over
         raise _no_map(name) from error
@@ -165,21 +159,21 @@ def freeze_layers(backbone: Backbone, freeze: str) -> None:
 
 def _early_parameters(trunk: nn.Module, last_stride: int) -> list[nn.Parameter]:
     """Parameters in use before the map gets coarser than `last_stride`."""
-    found: list[nn.Parameter] = []
+    parameters: list[nn.Parameter] = []
     for layer in walk_layers(trunk):
         if layer.geometry is not None and layer.geometry.stride > last_stride:
             break
         if layer.node.op == "call_module":
-            found += trunk.get_submodule(str(layer.node.target)).parameters()
+            parameters += trunk.get_submodule(str(layer.node.target)).parameters()
         elif layer.node.op == "get_attr":
             owner, _, name = str(layer.node.target).rpartition(".")
             attribute = getattr(trunk.get_submodule(owner), name)
-            found += [attribute] if isinstance(attribute, nn.Parameter) else []
-    return found
+            parameters += [attribute] if isinstance(attribute, nn.Parameter) else []
+    return parameters
 
 
 def hold_frozen_layers(trunk: nn.Module) -> None:
-    """Put what does not train into evaluation mode."""
+    """Put the layers that do not train into evaluation mode."""
     if not any(p.requires_grad for p in trunk.parameters()):
         trunk.eval()
     for module in trunk.modules():

@@ -13,7 +13,7 @@ from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.arrange import Layout, layout_of
 
 
-def detect(
+def suppress_and_rank(
     scores: Tensor, windows: Tensor, nms_threshold: float | None, candidates: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Indices of windows, labels and scores of what is left after NMS, by decreasing score.
@@ -30,18 +30,14 @@ def detect(
         return torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), scores.reshape(-1)[:0]
     columns = np.ascontiguousarray(scores.numpy().T)  # (K, N)
     with explain_wait():
-        layout = _layout(windows, nms_threshold)
+        boxes = np.ascontiguousarray(windows.double().numpy())
+        layout = layout_of(boxes, np.array([0, len(boxes)], dtype=np.int64), nms_threshold, 1)
         kept = [_kept(column, layout, candidates) for column in columns]
     labels = np.repeat(np.arange(len(kept)), [len(k) for k in kept])
     index = np.concatenate(kept)
-    found = columns[labels, index]
-    order = descending_order(found)
-    return torch.from_numpy(index[order]), torch.from_numpy(labels[order]), torch.from_numpy(found[order])
-
-
-def _layout(windows: Tensor, nms_threshold: float | None) -> Layout:
-    boxes = np.ascontiguousarray(windows.double().numpy())
-    return layout_of(boxes, np.array([0, len(boxes)], dtype=np.int64), nms_threshold, 1)
+    kept_scores = columns[labels, index]
+    order = descending_order(kept_scores)
+    return torch.from_numpy(index[order]), torch.from_numpy(labels[order]), torch.from_numpy(kept_scores[order])
 
 
 def _kept(scores: NDArray[np.floating], layout: Layout, candidates: int | None) -> NDArray[np.int64]:

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepgrad.detector.backbones import FREEZE, build_backbone, freeze_layers, hold_frozen_layers
-from stepgrad.detector.detections import detect
-from stepgrad.detector.features import Features
+from stepgrad.detector.detections import suppress_and_rank
 from stepgrad.detector.head import Head
 from stepgrad.detector.inputs import check_finite, check_images, check_lists, objects_on_cpu, windows_on_cpu
 from stepgrad.detector.pooling import pool_windows
-from stepgrad.detector.resize import axis_scales, scaled_size, trunk_input
+from stepgrad.detector.resize import Features, axis_scales, scaled_size, trunk_input
 from stepgrad.detector.sampling import Sample, Sampling, sample_windows
-from stepgrad.detector.weights import load_weights
+from stepgrad.detector.weights import fill_weights
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.losses.objective import BatchLoss
@@ -101,27 +100,28 @@ class FastRCNN(nn.Module):
         for name, number in (("num_classes", num_classes), ("hidden", hidden), ("candidates", candidates)):
             if number is not None and number < 1:
                 raise ConfigError(f"Expected {name} to be at least 1 but got {number!r}.")
-        self.num_classes, self.score = num_classes, score
-        self.shortest_side, self.longest_side = shortest_side, longest_side
-        self.nms_threshold, self.candidates = check_nms_threshold(nms_threshold), candidates
+        self.num_classes = num_classes
+        self.score = score
+        self.shortest_side = shortest_side
+        self.longest_side = longest_side
+        self.nms_threshold = check_nms_threshold(nms_threshold)
+        self.candidates = candidates
         built = build_backbone(backbone)
-        self.backbone, self.channels, self.geometry, self.pool = backbone, built.channels, built.geometry, built.pool
+        self.backbone = backbone
+        self.channels = built.channels
+        self.geometry = built.geometry
+        self.pool = built.pool
         self.trunk = built.trunk
         outputs = num_classes + (score == "logprob")
         self.head = Head(built.channels * built.pool**2, hidden, outputs, dropout)
         freeze_layers(built, freeze)
-        self.weights_report = load_weights(built, self.head, weights)
+        self.weights_report = fill_weights(built, self.head, weights)
         self.metrics: dict[str, Any] = {}
         self.train_for(loss, map_loss=map_loss, nll_weight=nll_weight, sampling=sampling)
         self.train()
 
     def train_for(
-        self,
-        loss: str,
-        *,
-        map_loss: BatchLoss | None = None,
-        nll_weight: float = 0.0,
-        sampling: Sampling | None = None,
+        self, loss: str, *, map_loss: BatchLoss | None = None, nll_weight: float = 0.0, sampling: Sampling | None = None
     ) -> None:
         """Change the objective; the weights stay."""
         one_of("loss", loss, LOSSES)
@@ -169,13 +169,13 @@ class FastRCNN(nn.Module):
     def draw(
         self, proposals: Sequence[Tensor], targets: Sequence[Target], generator: Generators = None
     ) -> list[Sample]:
-        """The windows of a training step, and what they show."""
+        """Draw the windows of a training step, and label them."""
         check_lists(proposals=proposals, targets=targets)
-        given = list(generator) if isinstance(generator, Sequence) else [generator] * len(proposals)
+        generators = list(generator) if isinstance(generator, Sequence) else [generator] * len(proposals)
         objects = objects_on_cpu(targets, self.num_classes)
         return [
             sample_windows(w, boxes, labels, self.num_classes, self.sampling, g)
-            for w, (boxes, labels), g in zip(windows_on_cpu(proposals), objects, given, strict=True)
+            for w, (boxes, labels), g in zip(windows_on_cpu(proposals), objects, generators, strict=True)
         ]
 
     def activate(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
@@ -187,11 +187,20 @@ class FastRCNN(nn.Module):
         self, activations: Sequence[Tensor], samples: Sequence[Sample], targets: Sequence[Target]
     ) -> dict[str, Tensor]:
         """The losses of a training step, which depend on the weights through the activations alone; sets `metrics`."""
-        self.metrics = {
-            "windows": sum(len(s.windows) for s in samples),
-            "positives": sum(s.positives for s in samples),
-        }
-        return self._losses(activations, samples, targets)
+        self.metrics = {"windows": sum(len(s.windows) for s in samples), "positives": sum(s.positives for s in samples)}
+        losses: dict[str, Tensor] = {}
+        if self.loss == "map" and activations and activations[0].is_cuda:
+            torch.cuda.synchronize(activations[0].device)  # the clock shall see the loss alone, which would wait anyway
+        began = time.perf_counter()
+        if self.loss == "map":
+            scores = [self._ranking(a) for a in activations]
+            losses["loss_map"] = self.map_loss(scores, [s.windows for s in samples], targets).float()
+            self.metrics.update(self.map_loss.metrics)
+        if self.loss == "nll" or self.nll_weight > 0.0:
+            weight = 1.0 if self.loss == "nll" else self.nll_weight
+            losses["loss_nll"] = weight * _cross_entropy(activations, samples)
+        self.metrics["loss_seconds"] = time.perf_counter() - began
+        return losses
 
     def extract(self, images: Sequence[Image]) -> list[Features]:
         """The trunk's output for each image; on a GPU, images of the same size after scaling go through it together."""
@@ -206,14 +215,14 @@ class FastRCNN(nn.Module):
         return [self._ranking(a) for a in self._activations(images, windows_on_cpu(windows))]
 
     def _features(self, images: Sequence[Image]) -> list[Features]:
-        found = {i: image for i, image in enumerate(images) if isinstance(image, Features)}
-        if found and self.training and not self.trunk_is_frozen:
+        features = {i: image for i, image in enumerate(images) if isinstance(image, Features)}
+        if features and self.training and not self.trunk_is_frozen:
             raise InputError("Expected images, not features, because the trunk trains; freeze it with freeze='trunk'.")
         for size, members in self._grouped(images).items():
             scales = [axis_scales(images[i], size) for i in members]  # type: ignore[arg-type]
             maps = self._run_trunk([images[i] for i in members], size)  # type: ignore[misc]
-            found.update({i: Features(m, scale) for i, m, scale in zip(members, maps, scales, strict=True)})
-        return [found[i] for i in range(len(images))]
+            features.update({i: Features(m, scale) for i, m, scale in zip(members, maps, scales, strict=True)})
+        return [features[i] for i in range(len(images))]
 
     def _grouped(self, images: Sequence[Image]) -> dict[tuple[int, int], list[int]]:
         """The images that are not features yet, by size after scaling."""
@@ -246,11 +255,11 @@ class FastRCNN(nn.Module):
             pooled = pool_windows(features, windows, self.geometry, self.pool)
             joined = torch.cat(pooled) if pooled else self.head.fc6.weight.new_zeros(0, self.head.fc6.in_features)
             return list(self.head(joined).split([len(w) for w in windows]))
-        found = []
+        activations = []
         for f, w in zip(features, windows, strict=True):  # image by image: less memory, and nobody else's rounding
             (pooled_windows,) = pool_windows([f], [w], self.geometry, self.pool)
-            found.append(self.head(pooled_windows))
-        return found
+            activations.append(self.head(pooled_windows))
+        return activations
 
     def _ranking(self, activations: Tensor) -> Tensor:
         """(N, K) scores; log-probabilities in float64 (where there is any), for float32 makes ties near 0."""
@@ -258,24 +267,6 @@ class FastRCNN(nn.Module):
             return activations
         wide = activations if activations.device.type == "mps" else activations.double()
         return F.log_softmax(wide, dim=1)[:, : self.num_classes]
-
-    def _losses(
-        self, activations: Sequence[Tensor], samples: Sequence[Sample], targets: Sequence[Target]
-    ) -> dict[str, Tensor]:
-        losses: dict[str, Tensor] = {}
-        if self.loss == "map":
-            _wait_for(activations)
-        began = time.perf_counter()
-        if self.loss == "map":
-            scores = [self._ranking(a) for a in activations]
-            losses["loss_map"] = self.map_loss(scores, [s.windows for s in samples], targets).float()
-            measured = dict(self.map_loss.metrics)
-            self.metrics.update(**measured)
-        if self.loss == "nll" or self.nll_weight > 0.0:
-            weight = 1.0 if self.loss == "nll" else self.nll_weight
-            losses["loss_nll"] = weight * _cross_entropy(activations, samples)
-        self.metrics["loss_seconds"] = time.perf_counter() - began
-        return losses
 
     @torch.no_grad()
     def _detections(self, images: Sequence[Image], proposals: Sequence[Tensor]) -> list[dict[str, Tensor]]:
@@ -287,9 +278,9 @@ class FastRCNN(nn.Module):
 
     def _detected(self, image: int, scores: Tensor, windows: Tensor, device: torch.device) -> dict[str, Tensor]:
         check_finite(scores, image)
-        index, labels, found = detect(scores, windows, self.nms_threshold, self.candidates)
-        values = found.double().exp() if self.score == "logprob" else found
-        return {"boxes": windows[index].to(device), "labels": labels.to(device), "scores": values.to(device)}
+        index, labels, ranking = suppress_and_rank(scores, windows, self.nms_threshold, self.candidates)
+        scores = ranking.double().exp() if self.score == "logprob" else ranking
+        return {"boxes": windows[index].to(device), "labels": labels.to(device), "scores": scores.to(device)}
 
     def extra_repr(self) -> str:
         return f"{self.num_classes}, backbone={self.backbone!r}, score={self.score!r}, loss={self.loss!r}"
@@ -301,9 +292,3 @@ def _cross_entropy(activations: Sequence[Tensor], samples: Sequence[Sample]) -> 
     labels = torch.cat([torch.zeros(0, dtype=torch.long), *(s.labels for s in samples)])
     total = F.cross_entropy(joined, labels.to(joined.device, non_blocking=True), reduction="sum")
     return total / max(len(labels), 1)
-
-
-def _wait_for(activations: Sequence[Tensor]) -> None:
-    """Let the device finish, so that the clock sees the loss alone; the loss would wait for its scores anyway."""
-    if activations and activations[0].device.type == "cuda":
-        torch.cuda.synchronize(activations[0].device)

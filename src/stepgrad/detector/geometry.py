@@ -50,7 +50,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class LayerGeometry:
-    """What a traced network does at one node; geometry None: the output is no map of the picture."""
+    """The geometry of the output of one node of a traced network; None: the output is no map of the picture."""
 
     node: fx.Node
     geometry: Geometry | None
@@ -58,7 +58,7 @@ class LayerGeometry:
 
 def geometry_of(trunk: nn.Module) -> Geometry:
     """The geometry of a trunk's output."""
-    geometries = [found.geometry for found in walk_layers(trunk) if found.node.op != "output"]
+    geometries = [layer.geometry for layer in walk_layers(trunk) if layer.node.op != "output"]
     if not geometries or geometries[-1] is None:
         raise ConfigError(f"Expected a trunk whose output is a map of the picture but got {type(trunk).__name__}.")
     return geometries[-1]
@@ -67,16 +67,16 @@ def geometry_of(trunk: nn.Module) -> Geometry:
 def walk_layers(network: nn.Module) -> Iterator[LayerGeometry]:
     """The nodes of a network in order of execution."""
     graph = network.graph if isinstance(network, fx.GraphModule) else fx.Tracer().trace(network)
-    known: dict[fx.Node, Geometry | None] = {}
+    geometries: dict[fx.Node, Geometry | None] = {}
     for node in graph.nodes:
-        known[node] = _geometry(node, network, known)
-        yield LayerGeometry(node, known[node])
+        geometries[node] = _geometry(node, network, geometries)
+        yield LayerGeometry(node, geometries[node])
 
 
-def _geometry(node: fx.Node, network: nn.Module, known: dict[fx.Node, Geometry | None]) -> Geometry | None:
+def _geometry(node: fx.Node, network: nn.Module, earlier: dict[fx.Node, Geometry | None]) -> Geometry | None:
     if node.op == "placeholder":
         return Geometry()
-    before = next((known[n] for n in node.all_input_nodes if known[n] is not None), None)
+    before = next((earlier[n] for n in node.all_input_nodes if earlier[n] is not None), None)
     if before is None:
         return None
     if node.op == "call_module":
@@ -98,9 +98,10 @@ def _after_function(before: Geometry, node: fx.Node) -> Geometry:
     names = ["input", "kernel_size", "stride", "padding", "dilation"]
     if node.target is F.avg_pool2d:  # its fifth argument is another
         names.pop()
-    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    kernel = given["kernel_size"]
-    return _after(before, kernel, given.get("stride") or kernel, given.get("padding", 0), given.get("dilation", 1))
+    arguments: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    kernel = arguments["kernel_size"]
+    stride = arguments.get("stride") or kernel
+    return _after(before, kernel, stride, arguments.get("padding", 0), arguments.get("dilation", 1))
 
 
 def _after(before: Geometry, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Geometry:

@@ -1,4 +1,4 @@
-"""Everything the detector is given, checked at the door: each complaint names the image."""
+"""Checks of the images, proposals and targets that the detector is called with; each error names the image."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepgrad.detector.features import Features
+from stepgrad.detector.resize import Features
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.metric.batch import Target, make_batch, moved_together
 
 
 def check_lists(**lists: Sequence[Any]) -> None:
     """Raise InputError unless all are lists of the same length."""
-    for name, given in lists.items():
-        if isinstance(given, (Tensor, Mapping, Features)) or not isinstance(given, Sequence):
-            raise InputError(f"Expected {name} to be a list with one entry per image but got {type(given).__name__}.")
-    if len({len(given) for given in lists.values()}) > 1:
-        lengths = ", ".join(f"{len(given)} {name}" for name, given in lists.items())
+    for name, entries in lists.items():
+        if isinstance(entries, (Tensor, Mapping, Features)) or not isinstance(entries, Sequence):
+            raise InputError(f"Expected {name} to be a list with one entry per image but got {type(entries).__name__}.")
+    if len({len(entries) for entries in lists.values()}) > 1:
+        lengths = ", ".join(f"{len(entries)} {name}" for name, entries in lists.items())
         raise InputError(f"Expected one entry per image in each list but got {lengths}.")
 
 
@@ -61,13 +61,13 @@ def windows_on_cpu(proposals: Sequence[Tensor]) -> list[Tensor]:
             raise InputError(f"image {i}: expected proposals of shape (N, 4) but got {_describe(windows)}.")
         if windows.dtype == torch.bool or windows.is_complex():
             raise InputError(f"image {i}: expected proposals of a real dtype but got {windows.dtype}.")
-    found = [w.detach().reshape(-1, 4).float() for w in proposals]
-    away = [i for i, w in enumerate(found) if not w.is_cpu]
-    for i, windows in zip(away, moved_together([found[i] for i in away]), strict=True):
-        found[i] = windows
-    for i, windows in enumerate(found):
+    on_cpu = [w.detach().reshape(-1, 4).float() for w in proposals]
+    elsewhere = [i for i, w in enumerate(on_cpu) if not w.is_cpu]
+    for i, windows in zip(elsewhere, moved_together([on_cpu[i] for i in elsewhere]), strict=True):
+        on_cpu[i] = windows
+    for i, windows in enumerate(on_cpu):
         _check_windows(windows, i)
-    return found
+    return on_cpu
 
 
 def _check_windows(windows: Tensor, i: int) -> None:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torchvision.ops import roi_pool
 
-from stepgrad.detector.features import Features
 from stepgrad.detector.geometry import Geometry
-from stepgrad.detector.resize import scale_windows
+from stepgrad.detector.resize import Features, scale_windows
 from stepgrad.parallel import run_threads
 
 _LEAST_PIECE = 16  # windows that are worth a thread

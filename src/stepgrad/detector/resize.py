@@ -1,6 +1,8 @@
-"""Images as the trunk wants them: scaled as in Fast R-CNN, normalised as ImageNet weights expect."""
+"""Images as the trunk takes them, scaled as in Fast R-CNN and normalised for ImageNet weights; and what it makes of them."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,6 +11,15 @@ from torch.nn import functional as F
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LEAST_SIDE = 80
 """Smaller inputs are padded to this: every torchvision trunk makes at least one cell of it."""
+
+
+class Features(NamedTuple):
+    """A trunk's output for one image; takes the place of the image wherever the trunk does not train."""
+
+    map: Tensor
+    """(C, h, w)"""
+    scale: tuple[float, float]
+    """From image pixels to the trunk's input pixels, along x and y."""
 
 
 def scaled_size(height: int, width: int, shortest_side: int | None, longest_side: int | None) -> tuple[int, int]:

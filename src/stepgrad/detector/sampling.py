@@ -1,4 +1,4 @@
-"""Which windows of an image a training step looks at, and what they show (Fast R-CNN, Sec. 2.3)."""
+"""Draws the windows of an image for a training step, and labels them (Fast R-CNN, Sec. 2.3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOREGROUND_OVERLAP = 0.5
 
 @dataclass(frozen=True)
 class Sampling:
-    """How windows are drawn from each image; the defaults are the original's."""
+    """The rule by which windows are drawn from each image; the defaults are the original's."""
 
     windows: int | None = 64
     """So many of each image, or as many as there are; None: all of them, whatever the other options say."""
@@ -72,7 +72,7 @@ def sample_windows(
 def label_windows(
     windows: Tensor, object_boxes: Tensor, object_labels: Tensor, num_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """(N,) largest IoU with an object, in float64, and the class shown."""
+    """(N,) largest IoU with an object, in float64, and the label: the object's class, or background."""
     if len(object_boxes) == 0:
         return torch.zeros(len(windows), dtype=torch.float64), torch.full((len(windows),), num_classes)
     overlap, which = box_iou(windows.double(), object_boxes.double()).max(dim=1)

@@ -15,14 +15,14 @@ from stepgrad.detector.head import Head
 from stepgrad.errors import ConfigError, DataError, suggest
 from stepgrad.names import on_disk
 
-State = Mapping[str, Tensor]
+StateDict = Mapping[str, Tensor]
 _WAY_OUT = "give a local .safetensors or .pt file, or weights: null for random ones"
 _SUFFIXES = (".safetensors", ".pt", ".pth")
 
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """Which layers were loaded from where, and which stay random."""
+    """The layers that were loaded, their source, and the layers that stay random."""
 
     source: str | None
     loaded: tuple[str, ...]
@@ -46,8 +46,8 @@ def _listed(layers: tuple[str, ...]) -> str:
     return ", ".join([*count, *(name.removeprefix("head.") for name in layers if name not in trunk)])
 
 
-def load_weights(backbone: Backbone, head: Head, source: str | Path | None) -> WeightsReport:
-    """Fill the trunk, and of the head what fits; with None everything stays as it was drawn."""
+def fill_weights(backbone: Backbone, head: Head, source: str | Path | None) -> WeightsReport:
+    """Load the trunk, and the layers of the head that fit; with None all weights stay random."""
     loaded: list[str] = []
     if source is not None:
         state = read_state(backbone.name, source)
@@ -69,15 +69,16 @@ def _layers(module: nn.Module, prefix: str) -> list[str]:
 
 def _frozen(trunk: nn.Module) -> list[str]:
     norms = nn.modules.batchnorm._BatchNorm  # at rest they pass everything on, random or not
+    layers = {name: layer for name, layer in trunk.named_modules() if not isinstance(layer, norms)}
+    own = {name: list(layer.parameters(recurse=False)) for name, layer in layers.items()}
     return [
         f"trunk.{name}"
-        for name, layer in trunk.named_modules()
-        for own in [list(layer.parameters(recurse=False))]
-        if own and not isinstance(layer, norms) and not any(p.requires_grad for p in own)
+        for name, parameters in own.items()
+        if parameters and not any(p.requires_grad for p in parameters)
     ]
 
 
-def read_state(backbone: str, source: str | Path) -> State:
+def read_state(backbone: str, source: str | Path) -> StateDict:
     """The tensors of a file, or of torchvision's weights by name ("imagenet" or such as "IMAGENET1K_V1")."""
     path = Path(on_disk(str(source))).expanduser()
     if path.is_file():
@@ -87,7 +88,7 @@ def read_state(backbone: str, source: str | Path) -> State:
     return _download(backbone, str(source))
 
 
-def _read_file(path: Path) -> State:
+def _read_file(path: Path) -> StateDict:
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -106,7 +107,7 @@ def _read_file(path: Path) -> State:
     return {str(name).removeprefix("module."): tensor for name, tensor in content.items()}
 
 
-def _download(backbone: str, name: str) -> State:
+def _download(backbone: str, name: str) -> StateDict:
     if backbone == "tiny":
         raise ConfigError(f"weights: `tiny` has none called {name!r}, it trains from nothing; {_WAY_OUT}.")
     from torchvision.models import get_model_weights
@@ -116,52 +117,43 @@ def _download(backbone: str, name: str) -> State:
     default: Any = get_model_weights(backbone).DEFAULT
     chosen: Any = default if short in ("imagenet", "DEFAULT") else offered.get(short)
     if chosen is None:
-        known = ["imagenet", *offered]
+        names = ["imagenet", *offered]
         raise ConfigError(
-            f"weights: expected a file or one of {known} for {backbone} but got {name!r}.{suggest(name, known)}"
+            f"weights: expected a file or one of {names} for {backbone} but got {name!r}.{suggest(name, names)}"
         )
     try:
         # an earlier download is not checked again, so it must not be able to hold code either
-        state: State = chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
+        state: StateDict = chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except Exception as error:  # no network, a proxy, a full disk, a damaged download
         raise DataError(f"{chosen.url}: cannot be downloaded ({error}); fetch it elsewhere, then {_WAY_OUT}") from error
     return state
 
 
-def _fill_trunk(backbone: Backbone, state: State, source: str) -> list[str]:
+def _fill_trunk(backbone: Backbone, state: StateDict, source: str) -> list[str]:
     """Load all of the trunk, from a whole network's names, a detector's, or the trunk's own."""
     wanted = {k: v for k, v in backbone.trunk.state_dict().items() if not k.endswith("num_batches_tracked")}
-    prefix = next(
-        (p for p in dict.fromkeys(("trunk.", backbone.prefix, "features.", "")) if _has_any(state, wanted, p)), None
-    )
+    prefixes = dict.fromkeys(("trunk.", backbone.prefix, "features.", ""))
+    prefix = next((p for p in prefixes if any(p + name in state for name in wanted)), None)
     if prefix is None:
         raise DataError(
             f"{source}: expected weights of {backbone.name}, with names such as "
-            f"{backbone.prefix + next(iter(wanted))!r}, but got {_some(state)}."
+            f"{backbone.prefix + next(iter(wanted))!r}, but got {len(state)} tensors, first "
+            f"{list(state)[:3]}."
         )
-    given = {name: state[prefix + name] for name in wanted if prefix + name in state}
+    tensors = {name: state[prefix + name] for name in wanted if prefix + name in state}
     for name, expected in wanted.items():
-        if name not in given:
+        if name not in tensors:
             raise DataError(f"{source}: has no {prefix + name!r}, {tuple(expected.shape)}; {backbone.name} needs it.")
-        if given[name].shape != expected.shape:
+        if tensors[name].shape != expected.shape:
             raise DataError(
                 f"{source}: expected {prefix + name!r} of {backbone.name} to have shape {tuple(expected.shape)} but got "
-                f"{tuple(given[name].shape)}; is it another network's?"
+                f"{tuple(tensors[name].shape)}; is it another network's?"
             )
-    backbone.trunk.load_state_dict(given, strict=False)
+    backbone.trunk.load_state_dict(tensors, strict=False)
     return _layers(backbone.trunk, "trunk.")
 
 
-def _has_any(state: State, wanted: State, prefix: str) -> bool:
-    return any(prefix + name in state for name in wanted)
-
-
-def _some(state: State) -> str:
-    names = list(state)
-    return f"{len(names)} tensors, first {names[:3]}"
-
-
-def _fill_head(backbone: Backbone, head: Head, state: State) -> list[str]:
+def _fill_head(backbone: Backbone, head: Head, state: StateDict) -> list[str]:
     """Load fc6 and fc7 of a classifier, or all layers of a detector's head, where the shapes fit."""
     sources = {f"head.{name}": f"head.{name}" for name in ("fc6", "fc7", "scores")}
     if backbone.fully_connected is not None and "head.fc6.weight" not in state:
@@ -169,8 +161,8 @@ def _fill_head(backbone: Backbone, head: Head, state: State) -> list[str]:
     loaded = []
     for layer, origin in sources.items():
         module = head.get_submodule(layer.removeprefix("head."))
-        given = {name: state.get(f"{origin}.{name}") for name in ("weight", "bias")}
-        if all(v is not None and v.shape == module.get_parameter(name).shape for name, v in given.items()):
-            module.load_state_dict(given)
+        tensors = {name: state.get(f"{origin}.{name}") for name in ("weight", "bias")}
+        if all(v is not None and v.shape == module.get_parameter(name).shape for name, v in tensors.items()):
+            module.load_state_dict(tensors)
             loaded.append(layer)
     return loaded

@@ -1,9 +1,9 @@
-"""Evaluation that agrees with everyone, and says why when it does not."""
+"""AP of detections under the protocols of VOC and COCO, and the reasons why these differ."""
 
 from stepgrad.evaluation.coco_numbers import CocoNumbers
 from stepgrad.evaluation.compare import Comparison, FirstDifference, Pair, Step, compare
 from stepgrad.evaluation.evaluator import Evaluator
-from stepgrad.evaluation.records import Detections, Evidence, Objects
+from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.result import ClassResult, EvaluationResult, PRCurve
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "Evaluator",
     "Evidence",
     "FirstDifference",
-    "Objects",
+    "GroundTruth",
     "PRCurve",
     "Pair",
     "Step",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,17 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.errors import ConfigError, one_of
-from stepgrad.evaluation.giants import LARGEST_OF_COCO, warn_of_giants
+from stepgrad.errors import ConfigError, LikelyMistakeWarning, one_of
 from stepgrad.evaluation.judge import ranked_by_class
-from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.tables import plain_table, shown
+from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
+from stepgrad.evaluation.tables import plain_table, rounded
 from stepgrad.extras import need
-from stepgrad.metric.boxes import areas_of, overlap_table
+from stepgrad.metric.boxes import areas_of
 
+LARGEST_OF_COCO = 1e5**2
+"""Square pixels: the upper bound of pycocotools' "all" areas, which leaves larger boxes out without a word."""
 AREAS = {
-    **{"all": (0.0, LARGEST_OF_COCO), "small": (0.0, 32.0**2)},
-    **{"medium": (32.0**2, 96.0**2), "large": (96.0**2, LARGEST_OF_COCO)},
+    "all": (0.0, LARGEST_OF_COCO),
+    "small": (0.0, 32.0**2),
+    "medium": (32.0**2, 96.0**2),
+    "large": (96.0**2, LARGEST_OF_COCO),
 }
 """COCO's sizes, in square pixels; both bounds belong to the range."""
 
@@ -53,7 +57,7 @@ class CocoNumbers:
         return {name: None if math.isnan(v) else v for name, v in zip(self.names, self.values, strict=True)}
 
     def __str__(self) -> str:
-        return plain_table(self.names, [[shown(value) for value in self.values]])
+        return plain_table(self.names, [[rounded(value) for value in self.values]])
 
 
 def coco_numbers(
@@ -91,7 +95,7 @@ def coco_numbers(
 
 @dataclass(frozen=True)
 class CocoCounts:
-    """What the twelve numbers are means of; -1 where there is nothing to find."""
+    """The precisions and recalls whose means are the twelve numbers; -1 where there is nothing to find."""
 
     precision: NDArray[np.float64]  # (T, R, K, A, M): threshold, recall level, class, area, most detections
     recall: NDArray[np.float64]  # (T, K, A, M)
@@ -120,24 +124,21 @@ class _Overlaps:
     """(detections, objects) IoU of an image and class: detections by decreasing score, objects in their order."""
 
     def __init__(self, evidence: Evidence, most: int) -> None:
-        self.detections, self.objects, self.most = evidence.detections, evidence.objects, most
-        self.found: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self.evidence = evidence
+        self.most = most
+        self.detections: dict[tuple[int, int], NDArray[np.int64]] = {}
         for label, rows in enumerate(ranked_by_class(evidence, "image")):
-            self.found.update(_by_image(self.detections.images, rows, label))
-        self.there: dict[tuple[int, int], NDArray[np.int64]] = {}
-        for label in np.unique(self.objects.labels).tolist():
-            rows = np.flatnonzero(self.objects.labels == label)
-            self.there.update(_by_image(self.objects.images, rows, label))
+            self.detections.update(_by_image(evidence.detections.images, rows, label))
+        self.objects: dict[tuple[int, int], NDArray[np.int64]] = {}
+        for label in np.unique(evidence.objects.labels).tolist():
+            rows = np.flatnonzero(evidence.objects.labels == label)
+            self.objects.update(_by_image(evidence.objects.images, rows, label))
 
     def __call__(self, image: int, label: int) -> NDArray[np.float64] | list[float]:
         key = int(image), int(label)
-        if key not in self.found or key not in self.there:
+        if key not in self.detections or key not in self.objects:
             return []
-        d, g = self.found[key][: self.most], self.there[key]
-        areas, object_areas = areas_of(self.detections.sizes[d], 0.0), areas_of(self.objects.sizes[g], 0.0)
-        return overlap_table(
-            self.detections.boxes[d], areas, self.objects.boxes[g], object_areas, self.objects.crowd[g]
-        )
+        return self.evidence.overlaps(self.detections[key][: self.most], self.objects[key])
 
 
 def _by_image(
@@ -145,54 +146,55 @@ def _by_image(
 ) -> dict[tuple[int, int], NDArray[np.int64]]:
     """The rows of each image, in their order."""
     rows = rows[np.argsort(images[rows], kind="stable")]
-    there, first = np.unique(images[rows], return_index=True)
-    return {(image, label): part for image, part in zip(there.tolist(), np.split(rows, first[1:]), strict=False)}
+    numbers, first = np.unique(images[rows], return_index=True)
+    return {(image, label): part for image, part in zip(numbers.tolist(), np.split(rows, first[1:]), strict=False)}
 
 
 def _mean(values: Any) -> float:
-    """Mean of what is there; -1 marks classes without objects."""
-    there = np.asarray(values)[np.asarray(values) > -1]
-    return float(there.mean()) if there.size else math.nan
+    """The mean, without the -1 that marks classes without objects."""
+    counted = np.asarray(values)[np.asarray(values) > -1]
+    return float(counted.mean()) if counted.size else math.nan
 
 
 def _evaluation(evidence: Evidence) -> Any:
     need("faster_coco_eval", purpose="COCO's twelve numbers")
     from faster_coco_eval import COCO, COCOeval_faster
 
-    truth, found = COCO(_ground_truth(evidence)), COCO()
-    found.dataset = {**truth.dataset, "annotations": _detections(evidence)}
-    found.createIndex()
-    return COCOeval_faster(truth, found, "bbox")
+    truth = COCO(_ground_truth(evidence))
+    results = COCO()
+    results.dataset = {**truth.dataset, "annotations": _detections(evidence)}
+    results.createIndex()
+    return COCOeval_faster(truth, results, "bbox")
 
 
 def _ground_truth(evidence: Evidence) -> dict[str, Any]:
     """Images are numbered in their order and annotations from 1: id 0 means "no match" to the counting code."""
     objects = evidence.objects
-    rows = zip(
-        *(objects.images.tolist(), objects.labels.tolist(), _xywh(objects.boxes, objects.sizes)),
-        *(objects.area.tolist(), objects.crowd.tolist()),
-        strict=True,
-    )
+    boxes = _xywh(objects.boxes, objects.sizes)
+    columns = objects.images.tolist(), objects.labels.tolist(), boxes, objects.area.tolist(), objects.crowd.tolist()
     return {
         "images": [{"id": i} for i in range(evidence.num_images)],
         "categories": [{"id": c, "name": name} for c, name in enumerate(evidence.class_names)],
         "annotations": [
             {"id": i, "image_id": image, "category_id": label, "bbox": box, "area": area, "iscrowd": int(crowd)}
-            for i, (image, label, box, area, crowd) in enumerate(rows, 1)
+            for i, (image, label, box, area, crowd) in enumerate(zip(*columns, strict=True), 1)
         ],
     }
 
 
 def _detections(evidence: Evidence) -> list[dict[str, Any]]:
-    found = evidence.detections
-    rows = zip(
-        *(found.images.tolist(), found.labels.tolist(), _xywh(found.boxes, found.sizes), found.scores.tolist()),
-        strict=True,
-    )
+    detections = evidence.detections
+    boxes = _xywh(detections.boxes, detections.sizes)
+    rows = zip(detections.images.tolist(), detections.labels.tolist(), boxes, detections.scores.tolist(), strict=True)
     return [
         {
-            **{"id": i, "image_id": image, "category_id": label, "bbox": box, "score": score},
-            **{"area": box[2] * box[3], "iscrowd": 0},
+            "id": i,
+            "image_id": image,
+            "category_id": label,
+            "bbox": box,
+            "score": score,
+            "area": box[2] * box[3],
+            "iscrowd": 0,
         }
         for i, (image, label, box, score) in enumerate(rows, 1)
     ]
@@ -201,3 +203,22 @@ def _detections(evidence: Evidence) -> list[dict[str, Any]]:
 def _xywh(boxes: NDArray[np.float64], sizes: NDArray[np.float64]) -> list[list[float]]:
     rows: list[list[float]] = np.concatenate([boxes[:, :2], sizes], axis=1).tolist()
     return rows
+
+
+def warn_of_giants(evidence: Evidence, largest: float = LARGEST_OF_COCO) -> None:
+    """Warn once of objects and detections beyond the areas pycocotools looks at, which our own counting includes."""
+    large_detections = areas_of(evidence.detections.sizes, 0.0) > largest
+    large_objects = evidence.objects.area > largest
+    if not (large_detections.any() or large_objects.any()):
+        return
+    boxes: Detections | GroundTruth = evidence.objects if large_objects.any() else evidence.detections
+    first = int(np.argmax(large_objects if large_objects.any() else large_detections))
+    warnings.warn(
+        f"{np.count_nonzero(large_objects)} objects and {np.count_nonzero(large_detections)} detections have areas beyond "
+        f"{largest:g} square pixels, first {boxes.boxes[first].tolist()} of image "
+        f"{evidence.image_ids[boxes.images[first]]}. pycocotools leaves such boxes out, and so do the twelve numbers; mAP "
+        "counts them. To compare the two, scale the boxes down, or "
+        'widen the areas of the twelve numbers: areas={"all": (0, ...), "large": (9216, ...)}.',
+        LikelyMistakeWarning,
+        stacklevel=3,
+    )

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.evaluation.judge import VERDICTS, ClassJudgement, Counting, judge
+from stepgrad.evaluation.judge import (
+    VERDICT_RULES,
+    VERDICTS,
+    ClassJudgement,
+    Counting,
+    describe_rule,
+    differing,
+    judge,
+    switched,
+)
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
-from stepgrad.evaluation.rules import VERDICT_RULES, describe, differing, switched
-from stepgrad.evaluation.tables import plain_table, shown
-from stepgrad.metric.boxes import areas_of, overlap_table
+from stepgrad.evaluation.tables import plain_table, rounded
 from stepgrad.metric.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -53,34 +60,32 @@ class FirstDifference:
     def because(self) -> str:
         return (" and " if self.together else " or ").join(self.rules)
 
-    def said(self) -> list[str]:
-        """Overlap and verdict of one protocol, then of the other, as words."""
-        (first, second), (one, other) = self.overlaps, self.verdicts
-        return [_overlap(first, self.threshold), one, _overlap(second, self.threshold), other]
+    def cells(self) -> list[str]:
+        """Box, threshold, then overlap and verdict of each protocol, as words."""
+        box = " ".join(f"{value:.6g}" for value in self.box)
+        overlaps = [_overlap(value, self.threshold) for value in self.overlaps]
+        return [box, f"{self.threshold:g}", overlaps[0], self.verdicts[0], overlaps[1], self.verdicts[1]]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two protocols."""
+    """Two protocols on the same detections: their mAP, and the rules and detections they differ in."""
 
     names: tuple[str, str]
     maps: tuple[float, float]
     steps: tuple[Step, ...]
     first: tuple[FirstDifference, ...]
-    """At most one a class, by decreasing score."""
+    """At most one per class, by decreasing score."""
 
     def tables(self) -> tuple[tuple[list[str], list[list[str]]], tuple[list[str], list[list[str]]]]:
         """Rules with their effect, and first differences: headings and rows of both."""
         a, b = self.names
         maps = [self.maps[0], *(step.map for step in self.steps)]
         steps = [
-            [step.rule, step.before, step.after, shown(now), f"{now - was:+.4f}"]
+            [step.rule, step.before, step.after, rounded(now), f"{now - was:+.4f}"]
             for step, was, now in zip(self.steps, maps, maps[1:], strict=False)
         ]
-        first = [
-            [d.class_name, str(d.image_id), f"{d.score:.6g}", _box(d.box), f"{d.threshold:g}", *d.said(), d.because]
-            for d in self.first
-        ]
+        first = [[d.class_name, str(d.image_id), f"{d.score:.6g}", *d.cells(), d.because] for d in self.first]
         return (["rule", a, b, "mAP", "change"], steps), (
             ["class", "image", "score", "box", "threshold", "IoU", a, "IoU", b, "rule"],
             first,
@@ -88,11 +93,11 @@ class Pair:
 
     def __str__(self) -> str:
         (rules, steps), (heads, first) = self.tables()
-        title = f"{self.names[0]} {shown(self.maps[0])}, {self.names[1]} {shown(self.maps[1])}"
+        title = f"{self.names[0]} {rounded(self.maps[0])}, {self.names[1]} {rounded(self.maps[1])}"
         if not steps:
             return f"{title}: the same rules"
-        seen = plain_table(heads, first) if first else "no detection is judged differently"
-        return f"{title}\n{plain_table(rules, steps)}\n{seen}"
+        differences = plain_table(heads, first) if first else "no detection is judged differently"
+        return f"{title}\n{plain_table(rules, steps)}\n{differences}"
 
 
 @dataclass(frozen=True)
@@ -105,12 +110,12 @@ class Comparison:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """AP of each class under each protocol, and the means."""
         rows = [
-            [name.name, *(shown(result.classes[c].ap) for result in self.results)]
+            [name.name, *(rounded(result.classes[c].ap) for result in self.results)]
             for c, name in enumerate(self.results[0].classes)
         ]
         return (
             ["AP", *(result.protocol.name for result in self.results)],
-            [*rows, ["mean", *(shown(result.map) for result in self.results)]],
+            [*rows, ["mean", *(rounded(result.map) for result in self.results)]],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,7 +149,7 @@ def _pair(evidence: Evidence, a: Counting, b: Counting, maps: dict[str, float]) 
     steps, now = [], a
     for rule in differing(a, b):
         now = switched(now, b, [rule])
-        steps.append(Step(rule, describe(a, rule), describe(b, rule), evaluate_under(evidence, now).map))
+        steps.append(Step(rule, describe_rule(a, rule), describe_rule(b, rule), evaluate_under(evidence, now).map))
     first = _Differences(evidence, a, b).by_class()
     return Pair(names, (maps[names[0]], maps[names[1]]), tuple(steps), tuple(first))
 
@@ -159,8 +164,8 @@ class _Differences:
         self._judged: dict[Counting, list[ClassJudgement]] = {}
 
     def by_class(self) -> list[FirstDifference]:
-        found = [self._of_class(c) for c in range(self.evidence.num_classes)]
-        return sorted((difference for difference in found if difference), key=lambda d: -d.score)
+        differences = [self._of_class(c) for c in range(self.evidence.num_classes)]
+        return sorted((difference for difference in differences if difference), key=lambda d: -d.score)
 
     def judged(self, counting: Counting, c: int) -> ClassJudgement:
         if counting not in self._judged:
@@ -182,8 +187,8 @@ class _Differences:
         before, after = _verdict(a, row, t), _verdict(b, row, t)
         if before == after:  # the detection keeps its verdict but not its place
             at = int(np.flatnonzero(b.detections == row)[0])
-            said = (f"{VERDICTS[before]}, place {place + 1}", f"{VERDICTS[after]}, place {at + 1}")
-            return self._difference(c, row, t, said, ("ties",), False)
+            verdicts = (f"{VERDICTS[before]}, place {place + 1}", f"{VERDICTS[after]}, place {at + 1}")
+            return self._difference(c, row, t, verdicts, ("ties",), False)
         rules, together = self._responsible(c, row, t, before, after)
         return self._difference(c, row, t, (VERDICTS[before], VERDICTS[after]), rules, together)
 
@@ -199,12 +204,12 @@ class _Differences:
     def _difference(
         self, c: int, row: int, t: int, verdicts: tuple[str, str], rules: tuple[str, ...], together: bool
     ) -> FirstDifference:
-        found = self.evidence.detections
-        x1, y1, x2, y2 = found.boxes[row].tolist()
+        detections = self.evidence.detections
+        x1, y1, x2, y2 = detections.boxes[row].tolist()
         return FirstDifference(
             class_name=self.evidence.class_names[c],
-            image_id=self.evidence.image_ids[found.images[row]],
-            score=float(found.scores[row]),
+            image_id=self.evidence.image_ids[detections.images[row]],
+            score=float(detections.scores[row]),
             box=(x1, y1, x2, y2),
             threshold=self.a.protocol.match_thresholds[t],
             overlaps=(self._best_overlap(self.a, row), self._best_overlap(self.b, row)),
@@ -217,17 +222,10 @@ class _Differences:
         """The largest overlap of a detection with an object of its class and image, as the protocol counts it."""
         protocol = counting.protocol
         seen = self.evidence.seen_with(protocol.pixel_offset)
-        found, objects = seen.detections, seen.objects
-        near = np.flatnonzero((objects.images == found.images[row]) & (objects.labels == found.labels[row]))
-        overlaps = overlap_table(
-            found.boxes[row : row + 1],
-            areas_of(found.sizes[row : row + 1], protocol.pixel_offset),
-            objects.boxes[near],
-            areas_of(objects.sizes[near], protocol.pixel_offset),
-            objects.crowd[near] & (protocol.duplicates == "best_free"),
-            protocol.pixel_offset,
-        )
-        return float(overlaps.max(initial=0.0))
+        image, label = seen.detections.images[row], seen.detections.labels[row]
+        near = np.flatnonzero((seen.objects.images == image) & (seen.objects.labels == label))
+        coco = protocol.duplicates == "best_free"
+        return float(seen.overlaps(np.array([row]), near, protocol.pixel_offset, crowds=coco).max(initial=0.0))
 
 
 def _verdict(judged: ClassJudgement, row: int, t: int) -> int:
@@ -256,7 +254,3 @@ def _overlap(value: float, threshold: float) -> str:
         if value == threshold or float(text) != threshold:
             return text
     return repr(value)
-
-
-def _box(box: tuple[float, float, float, float]) -> str:
-    return " ".join(f"{value:.6g}" for value in box)

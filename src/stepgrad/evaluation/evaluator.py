@@ -14,14 +14,22 @@ from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, one_o
 from stepgrad.evaluation.coco_numbers import CocoNumbers, coco_numbers
 from stepgrad.evaluation.compare import Comparison, compare
 from stepgrad.evaluation.judge import Counting
-from stepgrad.evaluation.records import Detections, Door, Entry, Evidence, Objects, detections_of, objects_of
+from stepgrad.evaluation.records import (
+    Detections,
+    Evidence,
+    GroundTruth,
+    ImageDict,
+    InputCheck,
+    detections_of,
+    objects_of,
+)
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.protocol import Protocol, get_protocol
 
 if TYPE_CHECKING:
     from stepgrad.data.base import ImageId
 
-Rows = TypeVar("Rows", Detections, Objects)
+Flat = TypeVar("Flat", Detections, GroundTruth)
 
 
 class Evaluator:
@@ -75,19 +83,19 @@ class Evaluator:
         self.class_names = _class_names(class_names, num_classes)
         self.boxes = boxes
         offset = max(p.pixel_offset for p in self.protocols) if boxes == "given" else 0.0
-        self._door = Door(num_classes, offset, empty_boxes)
+        self._checks = InputCheck(num_classes, offset, empty_boxes)
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything seen."""
+        """Forget all images."""
         self._detections: list[Detections] = []
-        self._objects: list[Objects] = []
+        self._objects: list[GroundTruth] = []
         self._image_ids: list[ImageId] = []
-        self._given_ids: set[ImageId] = set()
+        self._seen_ids: set[ImageId] = set()
         self._warned = False
 
-    def update(self, preds: Sequence[Entry], targets: Sequence[Entry]) -> None:
-        """Take in some images.
+    def update(self, preds: Sequence[ImageDict], targets: Sequence[ImageDict]) -> None:
+        """Add the detections and objects of some images.
 
         Args:
             preds: per image a dict of boxes (M, 4), scores (M,) and labels (M,): the final detections.
@@ -97,15 +105,15 @@ class Evaluator:
         _check_lists(preds, targets)
         first = len(self._image_ids)
         ids = [_image_id(target, first + i) for i, target in enumerate(targets)]
-        found, objects = detections_of(preds, first, ids), objects_of(targets, first, ids)
+        detections, objects = detections_of(preds, first, ids), objects_of(targets, first, ids)
         self._image_ids.extend(ids)
         try:
-            self._door.check_detections(found, self._image_ids)
-            self._door.check_objects(objects, self._image_ids)
+            self._checks.check_detections(detections, self._image_ids)
+            self._checks.check_objects(objects, self._image_ids)
         except InputError:
             del self._image_ids[first:]  # as if nothing had been handed in
             raise
-        self._detections.append(found)
+        self._detections.append(detections)
         self._objects.append(objects)
         self._warn_of_repeats([image_id for image_id, target in zip(ids, targets, strict=True) if "image_id" in target])
 
@@ -128,7 +136,7 @@ class Evaluator:
         return coco_numbers(self.evidence(), max_detections, areas)
 
     def evidence(self) -> Evidence:
-        """Everything seen so far, as flat arrays."""
+        """The detections and objects of all images so far, as flat arrays."""
         return Evidence(
             _join(self._detections, detections_of([], 0, [])),
             _join(self._objects, objects_of([], 0, [])),
@@ -137,17 +145,17 @@ class Evaluator:
             pixel_offset=0.0 if self.boxes == "continuous" else None,
         )
 
-    def _warn_of_repeats(self, given: list[ImageId]) -> None:
+    def _warn_of_repeats(self, image_ids: list[ImageId]) -> None:
         """A warning, not an error: whether ids are unique is up to the caller, and a padded batch should not end a run."""
-        again = None
-        for image_id in given:
-            if again is None and image_id in self._given_ids:
-                again = image_id
-            self._given_ids.add(image_id)
-        if again is not None and not self._warned:
+        repeated = None
+        for image_id in image_ids:
+            if repeated is None and image_id in self._seen_ids:
+                repeated = image_id
+            self._seen_ids.add(image_id)
+        if repeated is not None and not self._warned:
             self._warned = True
             warnings.warn(
-                f"image {again} has been handed in before, and now counts twice; call reset() before each pass over "
+                f"image {repeated} has been handed in before, and now counts twice; call reset() before each pass over "
                 "the data, and leave out images that a distributed sampler repeats to fill its last batch.",
                 LikelyMistakeWarning,
                 stacklevel=3,
@@ -160,40 +168,40 @@ class Evaluator:
         )
 
 
-def _protocols(given: str | Protocol | Sequence[str | Protocol]) -> list[Protocol]:
-    many = [given] if isinstance(given, (str, Protocol)) else list(given)
-    protocols = [get_protocol(p) for p in many]
+def _protocols(protocol: str | Protocol | Sequence[str | Protocol]) -> list[Protocol]:
+    one_or_more = [protocol] if isinstance(protocol, (str, Protocol)) else protocol
+    protocols = [get_protocol(p) for p in one_or_more]
     names = [p.name for p in protocols]
     if not names or len(set(names)) != len(names):
         raise ConfigError(f"Expected one or more protocols of different names but got {names}.")
     return protocols
 
 
-def _class_names(given: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
-    if given is None:
+def _class_names(names: Sequence[str] | None, num_classes: int) -> tuple[str, ...]:
+    if names is None:
         return tuple(str(c) for c in range(num_classes))
-    if isinstance(given, str) or len(given) != num_classes:
-        raise ConfigError(f"Expected {num_classes} class names, one a class, but got {given!r}.")
-    return tuple(str(name) for name in given)
+    if isinstance(names, str) or len(names) != num_classes:
+        raise ConfigError(f"Expected {num_classes} class names, one per class, but got {names!r}.")
+    return tuple(str(name) for name in names)
 
 
 def _check_lists(preds: Any, targets: Any) -> None:
-    for name, given in (("preds", preds), ("targets", targets)):
-        if isinstance(given, (Tensor, Mapping, str)) or not isinstance(given, Sequence):
-            raise InputError(f"Expected {name} to be a list with one dict an image but got {type(given).__name__}.")
+    for name, images in (("preds", preds), ("targets", targets)):
+        if isinstance(images, (Tensor, Mapping, str)) or not isinstance(images, Sequence):
+            raise InputError(f"Expected {name} to be a list with one dict per image but got {type(images).__name__}.")
     if len(preds) != len(targets):
         raise InputError(f"Expected as many preds as targets but got {len(preds)} and {len(targets)}.")
 
 
 def _image_id(target: Any, position: int) -> ImageId:
     """The id a target brings, else the number of the image in the order of updates."""
-    given = target.get("image_id", position) if isinstance(target, Mapping) else position
-    if isinstance(given, Tensor) and given.numel() == 1:
-        return int(given)
-    return given if isinstance(given, (str, int)) else str(given)
+    image_id = target.get("image_id", position) if isinstance(target, Mapping) else position
+    if isinstance(image_id, Tensor) and image_id.numel() == 1:
+        return int(image_id)
+    return image_id if isinstance(image_id, (str, int)) else str(image_id)
 
 
-def _join(parts: list[Rows], empty: Rows) -> Rows:
+def _join(parts: list[Flat], empty: Flat) -> Flat:
     if len(parts) == 1:
         return parts[0]
     joined = [np.concatenate([getattr(part, f.name) for part in [empty, *parts]]) for f in fields(empty)]

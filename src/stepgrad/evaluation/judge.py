@@ -1,9 +1,9 @@
-"""What a protocol says about every detection of a class, and the AP that follows."""
+"""The verdict of a protocol on every detection of a class, the AP that follows, and the rules protocols may differ in."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -23,18 +23,33 @@ from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.protocol import Protocol
 from stepgrad.parallel import run_threads
 
-Ties = Literal["file", "image"]
+TieOrder = Literal["file", "image"]
 """How equal scores rank: in the order given ("file": the VOC devkit), or image after image ("image": pycocotools)."""
 
 VERDICTS = {TRUE_POSITIVE: "true positive", FALSE_POSITIVE: "false positive", IGNORED: "ignored"}
+RULES: dict[str, tuple[str, ...]] = {
+    "pixel offset": ("pixel_offset",),
+    "equality": ("equality",),
+    "duplicate rule": ("duplicates",),
+    "difficult": ("difficult",),
+    "max detections": ("max_detections",),
+    "ties": (),  # not a field of the protocol: the order in which equal scores are taken
+    "match thresholds": ("match_thresholds",),
+    "recall levels": ("recall_levels", "recall_grid"),
+    "absent classes": ("absent_classes",),
+}
+"""Name of each rule, and the fields of `Protocol` it lives in."""
+
+VERDICT_RULES = ("pixel offset", "equality", "duplicate rule", "difficult", "max detections", "match thresholds")
+"""Those that can change what is said about a detection. Ties change its place; the others only the sum."""
 
 
 @dataclass(frozen=True)
 class Counting:
-    """A protocol, and the one convention that lies in the order of the data instead of in a field."""
+    """A protocol, and the order in which it takes equal scores, which is no field of `Protocol`."""
 
     protocol: Protocol
-    ties: Ties
+    ties: TieOrder
 
     @classmethod
     def of(cls, protocol: Protocol) -> Counting:
@@ -44,7 +59,7 @@ class Counting:
 
 @dataclass(frozen=True)
 class ClassJudgement:
-    """One class under one protocol."""
+    """Verdicts and AP of one class under one protocol."""
 
     label: int
     detections: NDArray[np.int64]  # (M,) rows of `Detections` by decreasing score
@@ -60,12 +75,12 @@ class ClassJudgement:
         return math.fsum(self.ap.tolist()) / len(self.ap)
 
 
-def ranked_by_class(evidence: Evidence, ties: Ties) -> list[NDArray[np.int64]]:
+def ranked_by_class(evidence: Evidence, ties: TieOrder) -> list[NDArray[np.int64]]:
     """For each class its detections by decreasing score."""
-    found = evidence.detections
-    sequence = np.arange(len(found)) if ties == "file" else np.argsort(found.images, kind="stable")
-    ranked = sequence[descending_order(found.scores[sequence])]
-    labels = found.labels[ranked]
+    detections = evidence.detections
+    sequence = np.arange(len(detections)) if ties == "file" else np.argsort(detections.images, kind="stable")
+    ranked = sequence[descending_order(detections.scores[sequence])]
+    labels = detections.labels[ranked]
     by_class = ranked[np.argsort(labels.astype(np.min_scalar_type(evidence.num_classes)), kind="stable")]
     return np.split(by_class, np.cumsum(np.bincount(labels, minlength=evidence.num_classes))[:-1])
 
@@ -109,22 +124,22 @@ def _class_view(
 
     Windows must lie image by image. Their scores serve only to order them, so each gets minus its rank.
     """
-    found, objects = evidence.detections, evidence.objects
-    images = found.images[ranked]
+    detections, objects = evidence.detections, evidence.objects
+    images = detections.images[ranked]
     rank = np.argsort(images, kind="stable")  # of each window
     counts = np.bincount(images, minlength=evidence.num_images)
     chosen = np.flatnonzero(objects.labels == label)
     batch = Batch(
         offsets=np.concatenate([[0], np.cumsum(counts)]),
         scores=-rank[:, None].astype(np.float64),
-        boxes=found.boxes[ranked[rank]],
+        boxes=detections.boxes[ranked[rank]],
         object_boxes=objects.boxes[chosen],
         object_labels=np.zeros(len(chosen), dtype=np.int64),
         object_images=objects.images[chosen],
         difficult=objects.difficult[chosen],
         crowd=objects.crowd[chosen],
     )
-    sizes = found.sizes[ranked[rank]], objects.sizes[chosen]
+    sizes = detections.sizes[ranked[rank]], objects.sizes[chosen]
     areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
     arrangement = Arrangement(batch, protocol, None, 1, layout_of(batch.boxes, batch.offsets, None, 1), areas)
     return arrangement, arrangement.view(0)
@@ -136,6 +151,59 @@ def _with_area(view: ClassView, protocol: Protocol) -> ClassView:
 
 
 def _verdicts(ranked: Ranked) -> NDArray[np.int8]:
-    """The role of each detection, from the counts above it."""
+    """The verdict on each detection, from the counts of true and counted detections above it."""
     true, counted = np.diff(ranked.tp_above), np.diff(ranked.counted_above)
     return np.where(true > 0, TRUE_POSITIVE, np.where(counted > 0, FALSE_POSITIVE, IGNORED)).astype(np.int8)
+
+
+def differing(a: Counting, b: Counting) -> list[str]:
+    """The rules in which two protocols differ.
+
+    >>> from stepgrad.metric.protocol import VOC07_DEVKIT, VOC07_PYTHON
+    >>> differing(Counting.of(VOC07_DEVKIT), Counting.of(VOC07_PYTHON))
+    ['equality', 'recall levels']
+    """
+    return [rule for rule in RULES if setting(a, rule) != setting(b, rule)]
+
+
+def setting(counting: Counting, rule: str) -> object:
+    """The setting of one rule in a protocol."""
+    if rule == "ties":
+        return counting.ties
+    return tuple(getattr(counting.protocol, name) for name in RULES[rule])
+
+
+def switched(a: Counting, b: Counting, rules: Iterable[str]) -> Counting:
+    """`a`, but with `b`'s settings of these rules."""
+    rules = list(rules)
+    names = [name for rule in rules for name in RULES[rule]]
+    protocol = replace(a.protocol, **{name: getattr(b.protocol, name) for name in names})
+    return Counting(protocol, b.ties if "ties" in rules else a.ties)
+
+
+def describe_rule(counting: Counting, rule: str) -> str:
+    """One rule in words.
+
+    >>> from stepgrad.metric.protocol import COCO
+    >>> describe_rule(Counting.of(COCO), "duplicate rule")
+    'takes the best object still free'
+    """
+    p = counting.protocol
+    words = {
+        "pixel offset": f"adds {p.pixel_offset:g} to widths and heights",
+        "equality": "IoU >= threshold" if p.equality else "IoU > threshold",
+        "duplicate rule": "takes the best object" if p.duplicates == "best" else "takes the best object still free",
+        "difficult": "difficult objects ignored" if p.difficult == "ignore" else "difficult objects count",
+        "max detections": "every detection" if p.max_detections is None else f"at most {p.max_detections} per image",
+        "ties": "equal scores in the order given" if counting.ties == "file" else "equal scores image by image",
+        "match thresholds": _thresholds(p.match_thresholds),
+        "recall levels": "area" if p.recall_levels is None else f"{p.recall_levels} levels ({p.recall_grid})",
+        "absent classes": "count as 0" if p.absent_classes == "zero" else "left out",
+    }
+    return words[rule]
+
+
+def _thresholds(values: tuple[float, ...]) -> str:
+    if len(values) < 4:
+        return ", ".join(f"{t:g}" for t in values)
+    return f"{values[0]:g} to {values[-1]:g}, {len(values)} of them"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.tables import shown
+from stepgrad.evaluation.tables import rounded
 from stepgrad.extras import need
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def plot_curves(
     threshold: float | None = None,
     classes: Sequence[str | int] | None = None,
 ) -> Figure:
-    """A small panel a class: the curve, and the interpolated curve whose mean is AP."""
+    """A small panel per class: the curve, and the interpolated curve whose mean is AP."""
     need("matplotlib.figure", purpose="plots")
     from matplotlib.figure import Figure
 
@@ -46,17 +46,17 @@ def plot_curves(
         panel.set_axis_off()
     figure.supxlabel("recall")
     figure.supylabel("precision")
-    title = f"{result.protocol.name}: mAP {shown(result.map)}, curves at IoU {threshold:g}"
+    title = f"{result.protocol.name}: mAP {rounded(result.map)}, curves at IoU {threshold:g}"
     figure.suptitle(title)
     if path is not None:
-        save(figure, Path(path))
+        save_figure(figure, Path(path))
     return figure
 
 
 def _draw(panel: Any, row: ClassResult, threshold: float) -> None:
     curve = row.curve(threshold)
-    ap = next(v for t, v in row.ap_by_threshold.items() if math.isclose(t, threshold, abs_tol=1e-9))
-    panel.set_title(f"{row.name}  {shown(math.nan if math.isnan(row.ap) else ap)}", fontsize=9)
+    ap = math.nan if math.isnan(row.ap) else row.ap_by_threshold[curve.threshold]
+    panel.set_title(f"{row.name}  {rounded(ap)}", fontsize=9)
     panel.set(xlim=(0, 1), ylim=(0, 1.04), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     panel.tick_params(labelsize=8)
     panel.grid(alpha=0.25, linewidth=0.6)
@@ -73,7 +73,7 @@ def _draw(panel: Any, row: ClassResult, threshold: float) -> None:
     panel.step(reached, best, where="pre", color=ENVELOPE, linewidth=1.3)
 
 
-def save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write the picture, whole or not at all; the suffix chooses the format."""
     from stepgrad.files import write_whole
 

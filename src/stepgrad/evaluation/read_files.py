@@ -58,30 +58,26 @@ def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: st
 
 @dataclass(frozen=True)
 class _Reader:
-    """Turns what a file says into rows, or raises with the place."""
+    """Checks the image, the score and the box of each detection in a file; errors name the place in the file."""
 
     dataset: DetectionDataset
     empty_boxes: str
-    positions: dict[str, int]
-
-    @classmethod
-    def of(cls, dataset: DetectionDataset, empty_boxes: str) -> _Reader:
-        return cls(dataset, empty_boxes, {str(image_id): i for i, image_id in enumerate(dataset.ids)})
 
     def image(self, image_id: object, where: str) -> int:
-        """Ids compare as text: a text file cannot tell 7 from "7"."""
-        position = self.positions.get(str(image_id)) if isinstance(image_id, (str, int, float)) else None
+        """The position of an image. Ids compare as text: a text file cannot tell 7 from "7"."""
+        positions = self.dataset.positions
+        position = positions.get(str(image_id)) if isinstance(image_id, (str, int, float)) else None
         if position is None:
-            near = isinstance(image_id, (str, int)) and len(self.positions) < 10_000
-            close = suggest(str(image_id), list(self.positions)) if near else ""
+            near = isinstance(image_id, (str, int)) and len(positions) < 10_000
+            close = suggest(str(image_id), list(positions)) if near else ""
             raise DataError(
-                f"{where}: image {brief(image_id)} is not among the {len(self.positions)} images of {self.dataset.name}; "
+                f"{where}: image {brief(image_id)} is not among the {len(positions)} images of {self.dataset.name}; "
                 f"check that detections and data are of the same split.{close}"
             )
         return position
 
     def numbers(self, score: float, box: Sequence[float], where: str) -> None:
-        """Refuse what no protocol can judge; `box` is given by width and height in its last two places."""
+        """Raise DataError for a score or box that no protocol can judge; `box` is x, y, width, height."""
         if not math.isfinite(score):
             raise DataError(f"{where}: expected a finite score but got {score}; remove the line or mend the detector")
         if not all(math.isfinite(value) for value in box):
@@ -103,23 +99,26 @@ class _Reader:
 def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
     """Read a list of {image_id, category_id, bbox [x, y, width, height], score}, or the same under "annotations"."""
     entries = _json_entries(path)
-    labels = _labels_by_category(dataset)
-    reader = _Reader.of(dataset, empty_boxes)
-    images, found, scores, boxes = [], [], [], []
+    labels: dict[Any, int] = {category: label for label, category in enumerate(category_ids(dataset))}
+    reader = _Reader(dataset, empty_boxes)
+    images: list[int] = []
+    found_labels: list[int] = []
+    scores: list[float] = []
+    boxes: list[list[float]] = []
     for number, entry in enumerate(entries):
         where = f"{path}: detection {number}"
         box, score, category = _coco_fields(entry, where)
         if isinstance(category, (list, dict)) or category not in labels:
-            known = ", ".join(f"{key} {dataset.class_names[label]}" for key, label in labels.items())
-            raise DataError(f"{where}: unknown category_id {brief(category)}; {dataset.name} has {known}")
+            listed = ", ".join(f"{key} {dataset.class_names[label]}" for key, label in labels.items())
+            raise DataError(f"{where}: unknown category_id {brief(category)}; {dataset.name} has {listed}")
         images.append(reader.image(entry["image_id"], where))
         reader.numbers(score, box, f"{where}: image {entry['image_id']}")
-        found.append(labels[category])
+        found_labels.append(labels[category])
         scores.append(score)
         boxes.append(box)
     xywh = np.array(boxes, dtype=np.float64).reshape(-1, 4)
     warn_of_corners(path, xywh, np.array(images, dtype=np.int64), dataset)
-    return replace(_arrays(images, found, scores, xyxy_from_xywh(xywh)), sizes=xywh[:, 2:])
+    return replace(_arrays(images, found_labels, scores, xyxy_from_xywh(xywh)), sizes=xywh[:, 2:])
 
 
 def _json_entries(path: Path) -> list[Any]:
@@ -166,13 +165,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _labels_by_category(dataset: DetectionDataset) -> dict[Any, int]:
-    """COCO files bring their own category ids; other datasets number their classes from 1."""
-    return {category: label for label, category in enumerate(category_ids(dataset))}
-
-
 def category_ids(dataset: DetectionDataset) -> tuple[int, ...]:
-    """The category id of each label."""
+    """The category id of each label: COCO files bring their own, other datasets number their classes from 1."""
     if isinstance(dataset, COCODataset):
         return dataset.category_ids
     return tuple(range(1, len(dataset.class_names) + 1))
@@ -230,8 +224,8 @@ def _ends_in(stem: str, name: str) -> bool:
 
 
 def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
-    """Read the lines `image score xmin ymin xmax ymax` of one file a class; the numbers stay as they are."""
-    reader = _Reader.of(dataset, empty_boxes)
+    """Read the lines `image score xmin ymin xmax ymax` of one file per class; the numbers stay as they are."""
+    reader = _Reader(dataset, empty_boxes)
     images: list[int] = []
     labels: list[int] = []
     numbers: list[list[float]] = []
@@ -263,7 +257,7 @@ def _voc_lines(path: Path, reader: _Reader) -> Iterator[tuple[int, list[float]]]
         score, x1, y1, x2, y2 = values
         reader.numbers(score, (x1, y1, x2 - x1 + 1.0, y2 - y1 + 1.0), where)
         image_id = name_of(parts[0])  # our own files quote ids with white space; others quote nothing
-        yield reader.image(image_id if image_id in reader.positions else parts[0], where), values
+        yield reader.image(image_id if image_id in reader.dataset.positions else parts[0], where), values
 
 
 def _arrays(images: list[int], labels: list[int], scores: Any, boxes: NDArray[np.float64]) -> Detections:

@@ -1,4 +1,4 @@
-"""What an evaluation looks at: detections and objects as flat arrays, and the tensors they come from, checked."""
+"""Detections and objects of all images as flat arrays, and the checked tensors that they come from."""
 
 from __future__ import annotations
 
@@ -12,22 +12,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.metric.boxes import areas_of
+from stepgrad.metric.boxes import areas_of, overlap_table
 from stepgrad.plain_tensors import tensor_of
 
 if TYPE_CHECKING:
     from stepgrad.data.base import ImageId
 
-Entry = Mapping[str, Any]
-"""One image: tensors by name."""
-
-
+ImageDict = Mapping[str, Any]
+"""The detections or the objects of one image: tensors by name, as torchmetrics has them."""
 LARGEST_AREA = float(np.finfo(np.float64).max) / 4
 """A union is less than the sum of two areas; larger ones would overflow, and every overlap be 0."""
 
 
+def _sizes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(over="ignore", invalid="ignore"):  # nobody has looked at the numbers yet
+        sizes: NDArray[np.float64] = boxes[:, 2:] - boxes[:, :2]
+    return sizes
+
+
+class _FlatBoxes:
+    """The boxes of many images in one array."""
+
+    boxes: NDArray[np.float64]
+    sizes: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if self.sizes is None:
+            object.__setattr__(self, "sizes", _sizes(self.boxes))
+
+    def with_boxes(self, boxes: NDArray[np.float64]) -> Any:
+        """The same with other corners, from which the sizes follow."""
+        return replace(self, boxes=boxes, sizes=None)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class Detections:
+class Detections(_FlatBoxes):
     """M detections of all images and classes. Equal scores rank by their order here."""
 
     images: NDArray[np.int32]
@@ -41,20 +60,12 @@ class Detections:
     written, and pycocotools takes areas from the latter: enough to push an overlap over a threshold.
     """
 
-    def __post_init__(self) -> None:
-        if self.sizes is None:
-            object.__setattr__(self, "sizes", _sizes(self.boxes))
-
     def __len__(self) -> int:
         return len(self.scores)
 
-    def with_boxes(self, boxes: NDArray[np.float64]) -> Detections:
-        """The same with other corners, from which the sizes follow."""
-        return replace(self, boxes=boxes, sizes=None)  # type: ignore[arg-type]
-
 
 @dataclass(frozen=True)
-class Objects:
+class GroundTruth(_FlatBoxes):
     """G objects of all images and classes."""
 
     images: NDArray[np.int32]
@@ -66,30 +77,16 @@ class Objects:
     sizes: NDArray[np.float64] = None  # type: ignore[assignment]
     """(G, 2) as for `Detections`."""
 
-    def __post_init__(self) -> None:
-        if self.sizes is None:
-            object.__setattr__(self, "sizes", _sizes(self.boxes))
-
     def __len__(self) -> int:
         return len(self.labels)
-
-    def with_boxes(self, boxes: NDArray[np.float64]) -> Objects:
-        """The same with other corners, from which the sizes follow."""
-        return replace(self, boxes=boxes, sizes=None)  # type: ignore[arg-type]
-
-
-def _sizes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    with np.errstate(over="ignore", invalid="ignore"):  # nobody has looked at the numbers yet
-        sizes: NDArray[np.float64] = boxes[:, 2:] - boxes[:, :2]
-    return sizes
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything a protocol judges by."""
+    """Detections and objects of the same images: everything a protocol judges by."""
 
     detections: Detections
-    objects: Objects
+    objects: GroundTruth
     image_ids: Sequence[ImageId]
     class_names: tuple[str, ...]
     pixel_offset: float | None = None
@@ -104,6 +101,23 @@ class Evidence:
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    def overlaps(
+        self, detections: NDArray[np.int64], objects: NDArray[np.int64], pixel_offset: float = 0.0, crowds: bool = True
+    ) -> NDArray[np.float64]:
+        """(M, G) IoU of some rows of the detections with some of the objects, as every verdict is based on it.
+
+        Where `crowds` says so, that with a crowd is the share of the detection it covers, as in COCO.
+        """
+        found, truth = self.detections, self.objects
+        return overlap_table(
+            found.boxes[detections],
+            areas_of(found.sizes[detections], pixel_offset),
+            truth.boxes[objects],
+            areas_of(truth.sizes[objects], pixel_offset),
+            truth.crowd[objects] & crowds,
+            pixel_offset,
+        )
+
     def seen_with(self, pixel_offset: float) -> Evidence:
         """The boxes as a protocol that adds `pixel_offset` wants them; those that are so already stay to the last bit.
 
@@ -112,7 +126,7 @@ class Evidence:
         return self if self.pixel_offset is None else self.shrunk(pixel_offset - self.pixel_offset)
 
     def shrunk(self, pixels: float) -> Evidence:
-        """The same with right and lower edges moved in: what turns continuous boxes into inclusive ones."""
+        """The same with right and lower edges moved in, which turns continuous boxes into inclusive ones."""
         if pixels == 0.0:
             return self
         corner = np.array([0.0, 0.0, pixels, pixels])
@@ -125,8 +139,8 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Door:
-    """What is let in."""
+class InputCheck:
+    """Refuses detections and objects that no protocol can judge, with the image and the reason."""
 
     num_classes: int
     pixel_offset: float = 0.0
@@ -134,70 +148,66 @@ class Door:
     empty_boxes: str = "count"
     """"count": a detection without area overlaps nothing, so it is a false positive; "error" refuses it."""
 
-    def check_detections(self, found: Detections, names: Sequence[ImageId]) -> None:
+    def check_detections(self, detections: Detections, names: Sequence[ImageId]) -> None:
         """Raise if a detection cannot be judged; `names` are the ids of the images."""
-        _check_finite(found.scores, found.images, names, "scores", "NaN scores come from a diverged model")
-        _check_finite(found.boxes, found.images, names, "boxes", "look at the model that made them")
-        self._check_labels(found.labels, found.images, names, "detection")
+        _check_finite(detections.scores, detections.images, names, "scores", "NaN scores come from a diverged model")
+        _check_finite(detections.boxes, detections.images, names, "boxes", "look at the model that made them")
+        self._check_labels(detections.labels, detections.images, names, "detection")
         if self.empty_boxes == "error":
             way_out = 'drop it, or count such detections as false positives with empty_boxes="count"'
-            self._check_boxes(found, names, "detection", "positive", way_out)
+            self._check_boxes(detections, names, "detection", "positive", way_out)
         else:
             way_out = "swap its corners or drop it (were sizes given in the place of corners?)"
-            self._check_boxes(found, names, "detection", "no negative", way_out)
+            self._check_boxes(detections, names, "detection", "no negative", way_out)
 
-    def check_objects(self, found: Objects, names: Sequence[ImageId]) -> None:
+    def check_objects(self, objects: GroundTruth, names: Sequence[ImageId]) -> None:
         """Raise if an object cannot be found by any detection."""
-        _check_finite(found.boxes, found.images, names, "target boxes", "mend the annotation")
-        self._check_labels(found.labels, found.images, names, "object")
-        self._check_boxes(found, names, "object", "positive", "mend or drop the annotation")
-        wrong = ~(np.isfinite(found.area) & (found.area >= 0.0))
+        _check_finite(objects.boxes, objects.images, names, "target boxes", "mend the annotation")
+        self._check_labels(objects.labels, objects.images, names, "object")
+        self._check_boxes(objects, names, "object", "positive", "mend or drop the annotation")
+        wrong = ~(np.isfinite(objects.area) & (objects.area >= 0.0))
         if wrong.any():
-            image, index = _locate(wrong, found.images)
+            image, index = _locate(wrong, objects.images)
             raise InputError(
                 f"image {names[image]}: expected areas of at least 0 but the area of object {index} is "
-                f"{found.area[wrong][0]}; mend the annotation, or leave its area out to have that of the box."
+                f"{objects.area[wrong][0]}; mend the annotation, or leave its area out to have that of the box."
             )
 
     def _check_labels(
-        self, labels: NDArray[np.int64], images: NDArray[np.int32], names: Sequence[ImageId], what: str
+        self, labels: NDArray[np.int64], images: NDArray[np.int32], names: Sequence[ImageId], kind: str
     ) -> None:
         outside = (labels < 0) | (labels >= self.num_classes)
         if outside.any():
             image, index = _locate(outside, images)
             raise InputError(
-                f"image {names[image]}: expected labels in [0, {self.num_classes}) but {what} {index} has label "
+                f"image {names[image]}: expected labels in [0, {self.num_classes}) but {kind} {index} has label "
                 f"{labels[outside][0]}; labels that count background as 0 need 1 subtracted."
             )
 
     def _check_boxes(
-        self, found: Detections | Objects, names: Sequence[ImageId], what: str, least: str, way_out: str
+        self, boxes: Detections | GroundTruth, names: Sequence[ImageId], kind: str, least: str, way_out: str
     ) -> None:
         """`least` is what sizes must be: "positive" or "no negative"."""
-        sizes = found.sizes + self.pixel_offset
+        sizes = boxes.sizes + self.pixel_offset
         smallest = np.minimum(sizes[:, 0], sizes[:, 1])
         wrong: NDArray[np.bool_] = smallest <= 0.0 if least == "positive" else smallest < 0.0
         if wrong.any():
-            image, index = _locate(wrong, found.images)
+            image, index = _locate(wrong, boxes.images)
             raise InputError(
                 f"image {names[image]}: expected boxes as (x1, y1, x2, y2) of {least} width and height "
-                f"but {what} {index} is {found.boxes[wrong][0].tolist()}; {way_out}."
+                f"but {kind} {index} is {boxes.boxes[wrong][0].tolist()}; {way_out}."
             )
-        _check_areas(found, names, what, self.pixel_offset)
-
-
-def _check_areas(found: Detections | Objects, names: Sequence[ImageId], what: str, pixel_offset: float = 0.0) -> None:
-    """Raise if a box is so large that its area, or that of two, is beyond double precision, or an object's is lost in it."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        areas = np.abs(areas_of(found.sizes, pixel_offset))
-    held = areas <= LARGEST_AREA if isinstance(found, Detections) else (areas > 0.0) & (areas <= LARGEST_AREA)
-    wrong: NDArray[np.bool_] = ~(np.isfinite(found.boxes).all(axis=1) & held)
-    if wrong.any():
-        image, index = _locate(wrong, found.images)
-        raise InputError(
-            f"image {names[image]}: expected boxes whose areas double precision can hold but {what} {index} is "
-            f"{found.boxes[wrong][0].tolist()}; are these pixels?"
-        )
+        # Neither an area, nor that of two boxes together, may overflow; nor may an object's be lost in rounding.
+        with np.errstate(over="ignore", invalid="ignore"):
+            areas = np.abs(areas_of(boxes.sizes, self.pixel_offset))
+        fits = areas <= LARGEST_AREA if isinstance(boxes, Detections) else (areas > 0.0) & (areas <= LARGEST_AREA)
+        wrong = ~(np.isfinite(boxes.boxes).all(axis=1) & fits)
+        if wrong.any():
+            image, index = _locate(wrong, boxes.images)
+            raise InputError(
+                f"image {names[image]}: expected boxes whose areas double precision can hold but {kind} {index} is "
+                f"{boxes.boxes[wrong][0].tolist()}; are these pixels?"
+            )
 
 
 def _locate(wrong: NDArray[np.bool_], images: NDArray[np.int32]) -> tuple[int, int]:
@@ -207,17 +217,17 @@ def _locate(wrong: NDArray[np.bool_], images: NDArray[np.int32]) -> tuple[int, i
 
 
 def _check_finite(
-    values: NDArray[np.float64], images: NDArray[np.int32], names: Sequence[ImageId], what: str, way_out: str
+    values: NDArray[np.float64], images: NDArray[np.int32], names: Sequence[ImageId], kind: str, way_out: str
 ) -> None:
     if not np.isfinite(values).all():
         wrong: NDArray[np.bool_] = ~np.isfinite(values.reshape(len(values), -1).sum(axis=1))
         image, index = _locate(wrong, images)
         got = values[wrong][0].tolist()
-        raise NonFiniteError(f"image {names[image]}: expected finite {what} but {what}[{index}] is {got}; {way_out}.")
+        raise NonFiniteError(f"image {names[image]}: expected finite {kind} but {kind}[{index}] is {got}; {way_out}.")
 
 
-def detections_of(preds: Sequence[Entry], first: int, names: Sequence[ImageId]) -> Detections:
-    """Flatten torchmetrics' predictions: one dict of boxes, scores and labels an image."""
+def detections_of(preds: Sequence[ImageDict], first: int, names: Sequence[ImageId]) -> Detections:
+    """Flatten torchmetrics' predictions: one dict of boxes, scores and labels per image."""
     boxes, counts = _rows(preds, "boxes", (4,), names, "predictions")
     scores, scored = _rows(preds, "scores", (), names, "predictions")
     labels, labelled = _rows(preds, "labels", (), names, "predictions")
@@ -226,37 +236,37 @@ def detections_of(preds: Sequence[Entry], first: int, names: Sequence[ImageId]) 
     return Detections(images, _integers(labels, preds, names), _doubles(scores), _doubles(boxes))
 
 
-def objects_of(targets: Sequence[Entry], first: int, names: Sequence[ImageId]) -> Objects:
-    """Flatten the targets: one dict of boxes and labels an image; difficult, iscrowd and area may be missing."""
+def objects_of(targets: Sequence[ImageDict], first: int, names: Sequence[ImageId]) -> GroundTruth:
+    """Flatten the targets: one dict of boxes and labels per image; difficult, iscrowd and area may be missing."""
     boxes, counts = _rows(targets, "boxes", (4,), names, "targets")
     labels, labelled = _rows(targets, "labels", (), names, "targets")
     _check_counts(names, {"boxes": counts, "labels": labelled})
     images = np.repeat(np.arange(first, first + len(targets), dtype=np.int32), counts)
     corners = _doubles(boxes)
     with np.errstate(over="ignore", invalid="ignore"):
-        own_area = areas_of(np.maximum(_sizes(corners), 0.0), 0.0)
-    return Objects(
+        box_area = areas_of(np.maximum(_sizes(corners), 0.0), 0.0)
+    return GroundTruth(
         images,
         _integers(labels, targets, names),
         corners,
         _optional(targets, "difficult", counts, names, np.zeros(len(corners))) != 0.0,
         _optional(targets, "iscrowd", counts, names, np.zeros(len(corners))) != 0.0,
-        _optional(targets, "area", counts, names, own_area),
+        _optional(targets, "area", counts, names, box_area),
     )
 
 
 def _rows(
-    entries: Sequence[Entry], key: str, shape: tuple[int, ...], names: Sequence[ImageId], what: str
+    entries: Sequence[ImageDict], key: str, shape: tuple[int, ...], names: Sequence[ImageId], kind: str
 ) -> tuple[Tensor, NDArray[np.int64]]:
     """The tensors of one name as one, and how many rows each image has."""
     parts, counts = [], np.zeros(len(entries), dtype=np.int64)
-    name = f"{key} in the {what}"
+    name = f"{key} in the {kind}"
     for i, entry in enumerate(entries):
         try:
             rows = entry[key]
         except (KeyError, TypeError, IndexError):
             keys = sorted(entry) if isinstance(entry, Mapping) else type(entry).__name__
-            raise InputError(f"image {names[i]}: expected {what} to be a dict with {key!r} but got {keys}.") from None
+            raise InputError(f"image {names[i]}: expected {kind} to be a dict with {key!r} but got {keys}.") from None
         rows = tensor_of(rows, names[i], name)
         size = rows.shape
         if len(size) == 1 + len(shape) and size[1:] == shape:
@@ -265,7 +275,7 @@ def _rows(
                 parts.append(rows)
         elif rows.numel() > 0:  # no rows are no rows, however they are written
             wanted = "(N, 4)" if shape else "(N,)"
-            raise InputError(f"image {names[i]}: expected {key} of shape {wanted} in the {what} but got {tuple(size)}.")
+            raise InputError(f"image {names[i]}: expected {key} of shape {wanted} in the {kind} but got {tuple(size)}.")
     with torch.no_grad():
         return (torch.cat(parts) if parts else torch.zeros(0, *shape, dtype=torch.float64)), counts
 
@@ -283,7 +293,7 @@ def _doubles(rows: Tensor) -> NDArray[np.float64]:
     return rows.to("cpu", torch.float64).numpy()
 
 
-def _integers(rows: Tensor, entries: Sequence[Entry], names: Sequence[ImageId]) -> NDArray[np.int64]:
+def _integers(rows: Tensor, entries: Sequence[ImageDict], names: Sequence[ImageId]) -> NDArray[np.int64]:
     if len(rows) and (rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool):
         kinds = [torch.as_tensor(entry["labels"]).dtype for entry in entries]
         i = kinds.index(rows.dtype) if rows.dtype in kinds else 0
@@ -292,16 +302,16 @@ def _integers(rows: Tensor, entries: Sequence[Entry], names: Sequence[ImageId]) 
 
 
 def _optional(
-    targets: Sequence[Entry], key: str, counts: NDArray[np.int64], names: Sequence[ImageId], default: NDArray[Any]
+    targets: Sequence[ImageDict], key: str, counts: NDArray[np.int64], names: Sequence[ImageId], default: NDArray[Any]
 ) -> NDArray[np.float64]:
-    """One value an object; images that do not say have the default."""
-    given = np.array([key in target for target in targets], dtype=np.bool_)
-    if not given.any():
+    """One value per object; objects of images without the key have the default."""
+    has_key = np.array([key in target for target in targets], dtype=np.bool_)
+    if not has_key.any():
         return default
-    said = [target for target, says in zip(targets, given, strict=True) if says]
-    their_names = [name for name, says in zip(names, given, strict=True) if says]
-    values, found = _rows(said, key, (), their_names, "targets")
-    _check_counts(their_names, {"boxes": counts[given], key: found})
+    with_key = [target for target, has in zip(targets, has_key, strict=True) if has]
+    their_names = [name for name, has in zip(names, has_key, strict=True) if has]
+    values, value_counts = _rows(with_key, key, (), their_names, "targets")
+    _check_counts(their_names, {"boxes": counts[has_key], key: value_counts})
     filled = default.astype(np.float64)
-    filled[np.repeat(given, counts)] = _doubles(values)
+    filled[np.repeat(has_key, counts)] = _doubles(values)
     return filled

@@ -1,4 +1,4 @@
-"""What an evaluation found: a number, a table, and the curves behind them."""
+"""The result of an evaluation: mAP, a table of the classes, the curves behind them, and the score of the best F1."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError, InputError, one_of
-from stepgrad.evaluation.giants import warn_of_giants
+from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.tables import plain_table, shown
-from stepgrad.kernels.matching import IGNORED, TRUE_POSITIVE
+from stepgrad.evaluation.tables import plain_table, rounded
+from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.metric.mean_ap import MAPResult, mean_over_classes, result_of
 from stepgrad.metric.protocol import Protocol
 
@@ -40,9 +40,17 @@ class PRCurve:
         return np.maximum.accumulate(self.precision[::-1])[::-1]
 
 
+def _position(thresholds: Sequence[float], threshold: float) -> int:
+    """The position of a threshold among a protocol's, up to rounding."""
+    for t, own in enumerate(thresholds):
+        if math.isclose(own, threshold, abs_tol=1e-9):
+            return t
+    raise ConfigError(f"Expected one of the protocol's thresholds {list(thresholds)} but got {threshold!r}.")
+
+
 @dataclass(frozen=True, eq=False)
 class ClassResult:
-    """One class."""
+    """The result of one class."""
 
     name: str
     label: int
@@ -66,27 +74,23 @@ class ClassResult:
     @property
     def recall(self) -> float:
         """The share of objects found, at the lowest threshold; nan without objects."""
-        found = int(np.count_nonzero(self.verdicts[0] == TRUE_POSITIVE))
-        return found / self.objects if self.objects else math.nan
+        true_positives = int(np.count_nonzero(self.verdicts[0] == TRUE_POSITIVE))
+        return true_positives / self.objects if self.objects else math.nan
 
     def curve(self, threshold: float | None = None) -> PRCurve:
         """The precision-recall curve at one of the protocol's thresholds (default: the first)."""
         thresholds = list(self.ap_by_threshold)
-        if threshold is None:
-            threshold = thresholds[0]
-        near = [t for t in range(len(thresholds)) if math.isclose(thresholds[t], threshold, abs_tol=1e-9)]
-        if not near:
-            raise ConfigError(f"Expected one of the protocol's thresholds {thresholds} but got {threshold!r}.")
-        verdicts = self.verdicts[near[0]]
+        t = 0 if threshold is None else _position(thresholds, threshold)
+        verdicts = self.verdicts[t]
         counted = verdicts != IGNORED
         true = np.cumsum(verdicts[counted] == TRUE_POSITIVE)
         recall = true / self.objects if self.objects else np.full(len(true), np.nan)
-        return PRCurve(thresholds[near[0]], recall, true / np.arange(1, len(true) + 1), self.scores[counted])
+        return PRCurve(thresholds[t], recall, true / np.arange(1, len(true) + 1), self.scores[counted])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationResult(MAPResult):
-    """mAP, the AP of each class, and how they came about. `print` shows a table."""
+    """mAP, and the AP, counts and curves of each class. `print` shows a table."""
 
     protocol: Protocol
     classes: tuple[ClassResult, ...]
@@ -106,10 +110,8 @@ class EvaluationResult(MAPResult):
     def map_at(self, threshold: float) -> float:
         """mAP at one of the protocol's thresholds: `result.map_at(0.75)` is COCO's AP75."""
         thresholds = self.protocol.match_thresholds
-        near = [t for t in thresholds if math.isclose(t, threshold, abs_tol=1e-9)]
-        if not near:
-            raise ConfigError(f"Expected one of the protocol's thresholds {list(thresholds)} but got {threshold!r}.")
-        return self._mean([row.ap_by_threshold[near[0]] for row in self.classes])
+        own = thresholds[_position(thresholds, threshold)]
+        return self._mean([row.ap_by_threshold[own] for row in self.classes])
 
     def __getitem__(self, name: str) -> EvaluationResult:
         """The result under the protocol of that name."""
@@ -149,24 +151,24 @@ class EvaluationResult(MAPResult):
 
     def __str__(self) -> str:
         header, rows = self.table()
-        title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {shown(self.map)}"
+        title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {rounded(self.map)}"
         return "\n\n".join([f"{title}\n{plain_table(header, rows)}", *(str(other) for other in self.others.values())])
 
     def __repr__(self) -> str:
         return f"EvaluationResult(protocol={self.protocol.name!r}, map={self.map}, classes={len(self.classes)})"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings, one row a class, and the mean."""
+        """Headings, one row per class, and the mean."""
         extra = self._extra_columns()
         header = ["class", "objects", "ignored", "detections", "recall", "AP", *extra]
         rows = [
-            [row.name, str(row.objects), str(row.ignored), str(row.detections), shown(row.recall), shown(row.ap)]
-            + [shown(values[row.label]) for values, _ in extra.values()]
+            [row.name, str(row.objects), str(row.ignored), str(row.detections), rounded(row.recall), rounded(row.ap)]
+            + [rounded(values[row.label]) for values, _ in extra.values()]
             for row in self.classes
         ]
         counted = sum(not math.isnan(row.ap) for row in self.classes)
         total = [str(sum(getattr(row, name) for row in self.classes)) for name in ("objects", "ignored", "detections")]
-        mean = [shown(self.map), *(shown(value) for _, value in extra.values())]
+        mean = [rounded(self.map), *(rounded(value) for _, value in extra.values())]
         return header, [*rows, [f"mean of {counted}", *total, "", *mean]]
 
     def _extra_columns(self) -> dict[str, tuple[list[float], float]]:
@@ -214,7 +216,7 @@ def result_from(judged: list[ClassJudgement], evidence: Evidence, protocol: Prot
     """The result that follows from the verdicts."""
     ap = np.array([row.mean_ap for row in judged], dtype=np.float64)
     present = np.array([row.P > 0 for row in judged], dtype=np.bool_)
-    found = result_of(ap, present, protocol.absent_classes)
+    means = result_of(ap, present, protocol.absent_classes)
     classes = tuple(
         ClassResult(
             name=evidence.class_names[row.label],
@@ -227,6 +229,42 @@ def result_from(judged: list[ClassJudgement], evidence: Evidence, protocol: Prot
             scores=evidence.detections.scores[row.detections],
             verdicts=row.verdicts,
         )
-        for row, value in zip(judged, found.ap.tolist(), strict=True)
+        for row, value in zip(judged, means.ap.tolist(), strict=True)
     )
-    return EvaluationResult(found.map, found.ap, protocol, classes, evidence.num_images)
+    return EvaluationResult(means.map, means.ap, protocol, classes, evidence.num_images)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where to cut the ranked detections of a class."""
+
+    threshold: float | None
+    """The least score that passes; None if no detection is right, then none passes."""
+    f1: float | None
+    """None for a class without objects."""
+    passing: int
+    """How many of the ranked detections reach it."""
+
+
+def best_cut(scores: NDArray[np.float64], verdicts: NDArray[np.int8], P: int) -> Cut:
+    """The threshold of the largest F1; of equally good ones the highest.
+
+    Args:
+        scores: of all detections of a class, in decreasing order. A threshold cannot part equal ones: they pass together.
+        verdicts: of each: 1 true positive, 0 false positive, 2 ignored.
+        P: objects there are to find.
+
+    >>> best_cut(np.array([0.9, 0.8, 0.8, 0.1]), np.array([1, 0, 1, 0], dtype=np.int8), P=2)
+    Cut(threshold=0.8, f1=0.8, passing=3)
+    """
+    if P == 0:
+        return Cut(None, None, 0)
+    true = np.cumsum(verdicts == TRUE_POSITIVE)
+    wrong = np.cumsum(verdicts == FALSE_POSITIVE)
+    f1 = 2 * true / (true + wrong + P)
+    last_of_equals = np.append(scores[1:] != scores[:-1], True)[: len(scores)]
+    f1 = np.where(last_of_equals, f1, -1.0)
+    if len(f1) == 0 or true[-1] == 0:
+        return Cut(None, 0.0, 0)
+    place = int(np.argmax(f1))
+    return Cut(float(scores[place]), float(f1[place]), place + 1)

@@ -23,8 +23,8 @@ def warn_of_corners(
 ) -> None:
     """Warn if many of the boxes (M, 4) leave their images as x, y, width, height but nearly all fit as corners."""
     sizes = _image_sizes(dataset)[images]
-    known = np.isfinite(sizes[:, 0])
-    boxes, sizes = boxes[known], sizes[known]
+    has_size = np.isfinite(sizes[:, 0])
+    boxes, sizes = boxes[has_size], sizes[has_size]
     if len(boxes) == 0:
         return
     leaves = (boxes[:, :2] + boxes[:, 2:] > sizes + _SLACK).any(axis=1)
@@ -45,9 +45,9 @@ def warn_of_corners(
 def _image_sizes(dataset: DetectionDataset) -> NDArray[np.float64]:
     """(images, 2) width and height, nan where the annotations do not say."""
     if isinstance(dataset, COCODataset):
-        known = [image.size for image in dataset.images]
+        sizes = [image.size for image in dataset.images]
     elif isinstance(dataset, VOCDataset):
-        known = [annotation.size for annotation in dataset.annotations]
+        sizes = [annotation.size for annotation in dataset.annotations]
     else:
-        known = [None] * len(dataset)
-    return np.array([size or (np.nan, np.nan) for size in known], dtype=np.float64).reshape(-1, 2)
+        sizes = [None] * len(dataset)
+    return np.array([size or (np.nan, np.nan) for size in sizes], dtype=np.float64).reshape(-1, 2)

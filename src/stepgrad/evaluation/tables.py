@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from stepgrad.names import visible
 
 
-def shown(value: float) -> str:
+def rounded(value: float) -> str:
     """Four decimals, or a dash for nan.
 
-    >>> shown(0.72138), shown(float("nan"))
+    >>> rounded(0.72138), rounded(float("nan"))
     ('0.7214', '-')
     """
     return "-" if math.isnan(value) else f"{value:.4f}"
@@ -25,8 +25,8 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     dog      0.5  ties
     cat    12.75
     """
-    seen = [[visible(cell) for cell in line] for line in (header, *rows)]  # class names may hold anything
-    columns = list(zip(*seen, strict=True))
+    lines_of_cells = [[visible(cell) for cell in line] for line in (header, *rows)]  # class names may hold anything
+    columns = list(zip(*lines_of_cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
     right = [all(_numeric(cell) for cell in column[1:]) for column in columns]
     lines = [
@@ -34,7 +34,7 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
             cell.rjust(width) if numeric else cell.ljust(width)
             for cell, width, numeric in zip(line, widths, right, strict=True)
         ).rstrip()
-        for line in seen
+        for line in lines_of_cells
     ]
     return "\n".join(lines)
 

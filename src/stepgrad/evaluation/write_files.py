@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepgrad.evaluation.records import Entry, detections_of
+from stepgrad.evaluation.records import ImageDict, detections_of
 from stepgrad.files import WriteError, explain, folder_beside, write_whole
 from stepgrad.names import file_name, file_names, word
 from stepgrad.pixels import devkit_from_continuous
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def write_coco_results(
-    path: str | Path, preds: Sequence[Entry], image_ids: Sequence[ImageId], categories: Sequence[int] | None = None
+    path: str | Path, preds: Sequence[ImageDict], image_ids: Sequence[ImageId], categories: Sequence[int] | None = None
 ) -> None:
     """Write detections (continuous boxes) as COCO's result json.
 
@@ -28,8 +28,8 @@ def write_coco_results(
         image_ids: the id of each image.
         categories: the category id of each label; None numbers them from 1.
     """
-    found = detections_of(preds, 0, image_ids)
-    rows = zip(found.images.tolist(), found.labels.tolist(), found.boxes.tolist(), found.scores.tolist(), strict=True)
+    detections = detections_of(preds, 0, image_ids)
+    columns = (detections.images, detections.labels, detections.boxes, detections.scores)
     entries = [
         {
             "image_id": image_ids[image],
@@ -37,20 +37,20 @@ def write_coco_results(
             "bbox": [x1, y1, x2 - x1, y2 - y1],
             "score": score,
         }
-        for image, label, (x1, y1, x2, y2), score in rows
+        for image, label, (x1, y1, x2, y2), score in zip(*(column.tolist() for column in columns), strict=True)
     ]
     write_whole(Path(path), json.dumps(entries).encode())
 
 
 def write_voc_results(
     folder: str | Path,
-    preds: Sequence[Entry],
+    preds: Sequence[ImageDict],
     image_ids: Sequence[ImageId],
     class_names: Sequence[str],
     prefix: str = "comp4_det_test",
     decimals: int | None = 6,
 ) -> list[Path]:
-    """Write detections (continuous boxes) as VOC text files, one a class, in 1-based inclusive pixels.
+    """Write detections (continuous boxes) as VOC text files, one per class, in 1-based inclusive pixels.
 
     Args:
         folder: where the files go; existing ones are replaced only once all new ones are whole.
@@ -61,14 +61,14 @@ def write_voc_results(
         prefix: of the file names: `comp4_det_val` for VOC's val split.
         decimals: of scores and boxes; None writes as many as the numbers have. Three, as often seen, make ties.
     """
-    found = detections_of(preds, 0, image_ids)
+    detections = detections_of(preds, 0, image_ids)
     words = [word(str(image_id)) for image_id in image_ids]
     start = f"{file_name(prefix)}_" if prefix else ""
     text = repr if decimals is None else f"{{:.{decimals}f}}".format
-    boxes = devkit_from_continuous(found.boxes).tolist()
+    boxes = devkit_from_continuous(detections.boxes).tolist()
     lines: dict[int, list[str]] = {label: [] for label in range(len(class_names))}
     for image, label, score, box in zip(
-        found.images.tolist(), found.labels.tolist(), found.scores.tolist(), boxes, strict=True
+        detections.images.tolist(), detections.labels.tolist(), detections.scores.tolist(), boxes, strict=True
     ):
         lines[label].append(" ".join([words[image], *(text(value) for value in (score, *box))]) + "\n")
     contents = {

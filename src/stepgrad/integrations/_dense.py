@@ -1,4 +1,11 @@
-"""RetinaNet, FCOS and SSD: mAP over the anchors that inference would pass on to NMS."""
+"""RetinaNet, FCOS and SSD: mAP over the (anchor, class) pairs that inference would pass on to NMS.
+
+A dense head scores some hundred thousand anchors for every class; inference passes on the best few thousand pairs. So does
+training here, by the same rule, with two differences. There is no score threshold unless one is asked for: early in
+training nothing would pass it. And the pairs of positive anchors with their objects' classes always take part
+(`keep_positives`), as a missed object would otherwise never hear that it is missed. What is left out are pairs that the
+model itself ranks below everything it would report.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, logsigmoid
 from torchvision.ops.boxes import clip_boxes_to_image
 
-from stepgrad.integrations._detector import Detector, DetectorSwitch, wide
-from stepgrad.integrations._preselect import best_pairs_of_classes, best_pairs_of_levels, positive_pairs
-from stepgrad.integrations._specialise import Specialised
+from stepgrad.integrations._detector import Detector, DetectorSwitch, Specialised, wide
 from stepgrad.losses.ragged import Candidates
 from stepgrad.metric.batch import Target
 
@@ -23,8 +28,8 @@ Outputs = dict[str, Tensor]
 
 
 @dataclass
-class _Pass:
-    """What compute_loss is not told: sizes of the images and of the pyramid's levels, and who was matched."""
+class _AnchorPass:
+    """Facts that compute_loss does not get: sizes of the images and of the pyramid's levels, and the matched anchors."""
 
     image_sizes: list[tuple[int, int]] = field(default_factory=list)
     level_cells: list[int] = field(default_factory=list)
@@ -44,7 +49,7 @@ class _Pass:
 class DenseDetector(Detector):
     """A dense detector whose classification head trains for mAP."""
 
-    _pass: _Pass
+    _pass: _AnchorPass
     anchor_generator: Any
     head: Any
     box_coder: Any
@@ -54,7 +59,7 @@ class DenseDetector(Detector):
         self.check_call(images, targets)
         if not self.training or not self.map_loss_switch.needed:
             return super().forward(images, targets)
-        self._pass = _Pass()
+        self._pass = _AnchorPass()
         hook = self.anchor_generator.register_forward_hook(self._pass.keep_sizes)
         try:
             return super().forward(images, targets)
@@ -90,10 +95,10 @@ class DenseDetector(Detector):
         for i, target in enumerate(targets):
             pairs = self._choose(ranking[i], classes, self._pass.matched[i], target["labels"] - switch.first_label)
             pairs = pairs[present[pairs % K]]
-            found = self._decode(outputs["bbox_regression"][i].detach(), anchors[i], pairs // K, i)
-            solid = (found[:, 2:] > found[:, :2]).all(dim=1)
-            chosen.append(pairs[solid])
-            boxes.append(found[solid])
+            decoded = self._decode(outputs["bbox_regression"][i].detach(), anchors[i], pairs // K, i)
+            has_area = (decoded[:, 2:] > decoded[:, :2]).all(dim=1)
+            chosen.append(pairs[has_area])
+            boxes.append(decoded[has_area])
         image = torch.cat([torch.full_like(pairs, i) for i, pairs in enumerate(chosen)])
         pairs = torch.cat(chosen)
         return Candidates(self.scores_at(outputs, image, pairs // K, pairs % K), torch.cat(boxes), image, pairs % K)
@@ -128,7 +133,7 @@ class DenseDetector(Detector):
         raise NotImplementedError
 
     def best_pairs(self, ranking: Tensor, classes: Tensor, topk: int, floor: float) -> Tensor:
-        """What inference would pass on to NMS."""
+        """The pairs that inference would pass on to NMS."""
         return best_pairs_of_levels(ranking, self._pass.level_sizes(len(ranking)), topk, floor)
 
     def decode(self, regression: Tensor, anchors: Tensor) -> Tensor:
@@ -186,10 +191,10 @@ class SSDDetector(DenseDetector):
 
 
 class AnchorHead(Specialised):
-    """The head of RetinaNet or FCOS: tells who was matched, and leaves out the loss that mAP replaces."""
+    """The head of RetinaNet or FCOS: passes on the matched anchors, and leaves out the loss that mAP replaces."""
 
     map_switch: DetectorSwitch
-    _pass: _Pass
+    _pass: _AnchorPass
 
     def compute_loss(
         self, targets: Any, head_outputs: Outputs, anchors: Any, matched_idxs: list[Tensor]
@@ -204,10 +209,55 @@ class AnchorHead(Specialised):
 
 
 def without_classification(targets: Sequence[Target], outputs: Outputs, label: int) -> tuple[list[Target], Outputs]:
-    """The same boxes, all of one class, with logits of nothing: what the stock classification loss then costs is nothing.
+    """The same boxes, all of one class, with empty logits, for which the stock classification loss costs nothing.
 
     The other losses ask whether an anchor has an object, never of which class, so they are the same to the last bit.
     """
     logits = outputs["cls_logits"]
     one_class: list[Target] = [{**target, "labels": torch.full_like(target["labels"], label)} for target in targets]
     return one_class, {**outputs, "cls_logits": logits.new_zeros(*logits.shape[:-1], label + 1)}
+
+
+def best_pairs_of_levels(ranking: Tensor, level_sizes: Sequence[int], topk: int, floor: float) -> Tensor:
+    """RetinaNet and FCOS: on every level of the pyramid, the `topk` best pairs above the floor, all classes together.
+
+    Args:
+        ranking: (A, K) anything that orders pairs as their scores do.
+        level_sizes: anchors of each level; they sum to A.
+        topk: pairs of a level.
+        floor: pairs at or below it stay out; -inf: none.
+
+    Returns:
+        pairs: anchor * K + class.
+
+    >>> best_pairs_of_levels(torch.tensor([[0.1, 0.9], [0.5, 0.2], [0.3, 0.4]]), [2, 1], topk=1, floor=0.0).tolist()
+    [1, 5]
+    """
+    K = ranking.shape[1]
+    pairs, start = [], 0
+    for size in level_sizes:
+        level = ranking[start : start + size].flatten()
+        values, at = level.topk(min(topk, len(level)), sorted=False)
+        pairs.append(at[values > floor] + start * K)
+        start += size
+    return torch.cat(pairs) if pairs else torch.zeros(0, dtype=torch.long, device=ranking.device)
+
+
+def best_pairs_of_classes(ranking: Tensor, classes: Tensor, topk: int, floor: float) -> Tensor:
+    """SSD: for each of `classes`, the `topk` best anchors above the floor, all levels together.
+
+    >>> best_pairs_of_classes(torch.tensor([[0.1, 0.9], [0.5, 0.2]]), torch.tensor([1, 0]), topk=1, floor=0.0).tolist()
+    [1, 2]
+    """
+    values, anchors = ranking[:, classes].topk(min(topk, len(ranking)), dim=0, sorted=False)
+    return (anchors * ranking.shape[1] + classes)[values > floor]
+
+
+def positive_pairs(matched: Tensor, labels: Tensor, K: int) -> Tensor:
+    """Anchors the model's own matching gives an object (`matched` >= 0), with that object's class.
+
+    >>> positive_pairs(torch.tensor([-1, 0, -2]), torch.tensor([3]), K=4).tolist()
+    [7]
+    """
+    anchors = torch.where(matched >= 0)[0]
+    return anchors * K + labels[matched[anchors]]

@@ -1,23 +1,26 @@
-"""What all torchvision detectors share: checks at the door, and the loss dict with mAP in it."""
+"""What all torchvision detectors share: a class with a mixin, checks of the targets, and the loss dict with mAP in it.
+
+A model stays the object it is; only its class gains a mixin. Parameters, buffers, submodules and hooks are untouched, so a
+`state_dict` fits the stock class both ways, and `isinstance` goes on working. Copies and pickles keep the mixin.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, real_number, whole_number
-from stepgrad.integrations._labels import check_int64
-from stepgrad.integrations._specialise import Specialised
-from stepgrad.integrations._switch import MapLossSwitch
+from stepgrad.integrations._switch import MapLossSwitch, check_int64
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.losses.ragged import Candidates, ragged_map_loss
 from stepgrad.metric.batch import Target
 
 MAP_KEY = "loss_map"  # what "mix" adds to the loss dict
+M = TypeVar("M", bound=nn.Module)
 
 
 def wide(values: Tensor) -> Tensor:
@@ -25,9 +28,52 @@ def wide(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
+class Specialised(nn.Module):
+    """Base of the mixins. `stock_class` is the class before."""
+
+    stock_class: ClassVar[type[nn.Module]]
+    mixin: ClassVar[type[Specialised]]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        stock: Any = super().__reduce_ex__(max(2, int(protocol)))  # __newobj__, (class, *arguments), state, ...
+        _, (_, *arguments), *state = stock
+        return _blank, (self.mixin, self.stock_class, *arguments), *state
+
+
+def _blank(mixin: type[Specialised], stock_class: type[nn.Module], *arguments: Any) -> nn.Module:
+    """An object of the specialised class before its state is put back."""
+    kind = specialised_class(mixin, stock_class)
+    blank: nn.Module = kind.__new__(kind, *arguments)
+    return blank
+
+
+_made: dict[tuple[type, type], Any] = {}
+
+
+def specialised_class(mixin: type[Specialised], stock_class: type[nn.Module]) -> Any:
+    """`stock_class` with `mixin` in front; always the same one for the same two."""
+    if (mixin, stock_class) not in _made:
+        about = {"stock_class": stock_class, "mixin": mixin, "__doc__": mixin.__doc__, "__module__": mixin.__module__}
+        _made[mixin, stock_class] = type(f"{stock_class.__name__}ForMAP", (mixin, stock_class), about)
+    return _made[mixin, stock_class]
+
+
+def specialise(module: M, mixin: type[Specialised]) -> M:
+    """The same object with the mixin in front of its class."""
+    module.__class__ = specialised_class(mixin, type(module))
+    return module
+
+
+def despecialise(module: M) -> M:
+    """The same object with its stock class."""
+    if isinstance(module, Specialised):
+        module.__class__ = module.stock_class  # type: ignore[assignment]
+    return module
+
+
 @dataclass(frozen=True)
 class Selection:
-    """Which windows take part; see `train_for_map`."""
+    """The options of `train_for_map` that choose the windows that take part."""
 
     windows_per_image: int | None = None
     topk: int | None = None
@@ -49,7 +95,8 @@ class DetectorSwitch(MapLossSwitch):
 
     def __init__(self, loss_fn: MAPLoss, selection: Selection, first_label: int, **options: Any) -> None:
         super().__init__(loss_fn, **options)
-        self.selection, self.first_label = selection, first_label
+        self.selection = selection
+        self.first_label = first_label
 
     @property
     def replacing(self) -> bool:
@@ -61,11 +108,7 @@ class DetectorSwitch(MapLossSwitch):
         return torch.cat([t["labels"] for t in targets]).unique() - self.first_label
 
     def put_into(
-        self,
-        losses: dict[str, Tensor],
-        key: str,
-        targets: Sequence[Target],
-        find_candidates: Callable[[], Candidates],
+        self, losses: dict[str, Tensor], key: str, targets: Sequence[Target], find_candidates: Callable[[], Candidates]
     ) -> dict[str, Tensor]:
         """The loss dict to train with, given the model's own; `key` is its classification loss."""
         if not self.needed:

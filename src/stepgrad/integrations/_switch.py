@@ -1,7 +1,8 @@
-"""The switch between a model's own classification loss and MAPLoss: what `train_for_map` hangs on a model."""
+"""The switch between a model's own classification loss and MAPLoss, which `train_for_map` attaches to a model."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from stepgrad.errors import (
     ConfigError,
     InputError,
+    LikelyMistakeWarning,
     one_of,
     positive_number,
     suggest,
@@ -20,6 +22,7 @@ from stepgrad.errors import (
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
+from stepgrad.metric.protocol import Protocol, get_protocol
 
 NAME = "map_loss_switch"  # of the attribute of a wrapped model
 MODES = ["mix", "replace"]
@@ -28,7 +31,7 @@ FINE_TUNING = {"estimator": "radius", "radius": 3.0, "balance": "class", "absent
 
 
 class MapLossSwitch:
-    """Turns MAPLoss on and off in a model, and holds what the last training batch scored.
+    """Turns MAPLoss on and off in a model, and holds the metrics of the last training batch.
 
     A plain object, not a module: it adds nothing to the state_dict of the model it hangs on.
 
@@ -59,8 +62,11 @@ class MapLossSwitch:
         measure: bool = True,
     ) -> None:
         one_of("mode", mode, MODES)
-        self.loss_fn, self.mode, self.weight = loss_fn, mode, positive_number("weight", weight)
-        self.enabled, self.measure = enabled, measure
+        self.loss_fn = loss_fn
+        self.mode = mode
+        self.weight = positive_number("weight", weight)
+        self.enabled = enabled
+        self.measure = measure
         self.metrics: dict[str, Any] = {}
 
     @property
@@ -84,32 +90,31 @@ class MapLossSwitch:
 
 def find_switch(model: nn.Module) -> MapLossSwitch:
     """The switch of the one wrapped model in a module: the model itself, or what DDP, Lightning or compile wrap."""
-    found = [module.__dict__[NAME] for module in model.modules() if NAME in module.__dict__]
-    if len(found) != 1:
+    switches = [module.__dict__[NAME] for module in model.modules() if NAME in module.__dict__]
+    if len(switches) != 1:
         raise InputError(
-            f"Expected one model prepared by `train_for_map` in {type(model).__name__} but found {len(found)}; call "
+            f"Expected one model prepared by `train_for_map` in {type(model).__name__} but found {len(switches)}; call "
             "`train_for_map` of stepgrad.integrations.torchvision or .transformers on the detector first."
         )
-    return found[0]
+    return switches[0]
 
 
-def make_loss(
-    num_classes: int, loss_fn: MAPLoss | DistributedMAPLoss | None, options: Mapping[str, Any]
-) -> MAPLoss | DistributedMAPLoss:
-    """The loss handed in, if it fits the model, or one with the given options over the batches of all processes."""
-    if loss_fn is None:
-        return DistributedMAPLoss(num_classes, **{**FINE_TUNING, **options})
-    if loss_fn.num_classes != num_classes:
-        raise ConfigError(
-            f"Expected a loss_fn for the model's {num_classes} classes but got one for {loss_fn.num_classes}."
-        )
-    return loss_fn
+def loss_settings(
+    options: Mapping[str, Any],
+    protocol: str | Protocol | None,
+    loss_fn: MAPLoss | DistributedMAPLoss | None,
+    kinds: Sequence[type[nn.Module]],
+    caller: Callable[..., Any],
+) -> dict[str, Any]:
+    """The settings of the loss that `train_for_map` makes where none is handed in.
 
-
-def check_options(
-    options: Mapping[str, Any], loss_fn: object, kinds: Sequence[type[nn.Module]], caller: Callable[..., Any]
-) -> None:
-    """Raise ConfigError unless there is a ready loss or all are options of one; `caller`'s other arguments may be meant."""
+    Args:
+        options: what was asked for by name; a ConfigError unless all are arguments of one of `kinds`.
+        protocol: what was asked for; a ready loss keeps its own, with a warning where the two differ.
+        loss_fn: the ready loss, beside which there may be no options.
+        kinds: classes of losses that may be made.
+        caller: whose arguments a misspelt option may have meant.
+    """
     loss_options = _arguments(*(kind.__init__ for kind in kinds))
     loss_options -= {"self", "num_classes"}  # the model knows how many
     for name in options:
@@ -120,14 +125,34 @@ def check_options(
             )
     if loss_fn is not None and options:
         raise ConfigError(f"Expected either a ready loss_fn or options of one but got both: {sorted(options)}.")
+    if protocol is None:
+        return {**FINE_TUNING, **options}
+    asked = get_protocol(protocol).name
+    if isinstance(loss_fn, (MAPLoss, DistributedMAPLoss)) and loss_fn.objective.protocol.name != asked:
+        warnings.warn(
+            f"protocol {asked!r} is not used: loss_fn counts by {loss_fn.objective.protocol.name!r}; leave one of them out.",
+            LikelyMistakeWarning,
+            stacklevel=3,
+        )
+    return {**FINE_TUNING, "protocol": protocol, **options}
 
 
 def _arguments(*functions: Callable[..., Any]) -> set[str]:
-    given = (argument for function in functions for argument in signature(function).parameters.values())
-    return {argument.name for argument in given if argument.kind is not Parameter.VAR_KEYWORD}
+    every = (argument for function in functions for argument in signature(function).parameters.values())
+    return {argument.name for argument in every if argument.kind is not Parameter.VAR_KEYWORD}
 
 
 def check_switch_at(switch_at: int | None) -> None:
     """Raise unless this is a step at which a callback can switch to MAPLoss, or None."""
     if switch_at is not None:
         whole_number("switch_at (None to leave the switch alone)", switch_at, least=0)
+
+
+def check_int64(name: str, labels: Any, image: int) -> None:
+    """Raise InputError unless the labels of an image are an int64 tensor (G,): what models index with."""
+    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.dtype != torch.int64:
+        came = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise InputError(
+            f"image {image}: expected {name} to be an int64 tensor of shape (G,) but got {came}; "
+            "for no objects, torch.zeros(0, dtype=torch.int64)."
+        )

@@ -1,6 +1,6 @@
 """Faster, Mask and Keypoint R-CNN: mAP over the proposals of the RPN.
 
-The stock step samples 512 windows an image, ground-truth boxes among them, and runs its box head on these. Ground truth is
+The stock step samples 512 windows per image, ground-truth boxes among them, and runs its box head on these. Ground truth is
 no window at test time: it goes on training the box regression (and masks), and stays out of the list that mAP ranks.
 
 * "mix": the list is what the stock step has scored anyway: its sampled proposals.
@@ -22,13 +22,11 @@ from torch.nn.functional import log_softmax
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops.boxes import clip_boxes_to_image
 
-from stepgrad.integrations._detector import Detector, DetectorSwitch, wide
-from stepgrad.integrations._specialise import Specialised
+from stepgrad.integrations._detector import Detector, DetectorSwitch, Specialised, wide
 from stepgrad.losses.ragged import Candidates
 from stepgrad.metric.batch import Target
 
 SMALLEST_BOX = 1e-2  # width and height below which RoIHeads itself drops a detection
-Sizes = Sequence[tuple[int, int]]
 
 
 class TwoStageDetector(Detector):
@@ -40,8 +38,8 @@ class TwoStageDetector(Detector):
 
 
 @dataclass
-class _Pass:
-    """What one training pass of the box head is made of."""
+class _BoxHeadPass:
+    """Windows, labels and outputs of one training pass of the box head."""
 
     sampled: list[Tensor] = field(default_factory=list)  # per image, numbers of the windows; ground truth comes last
     proposals: list[Tensor] = field(default_factory=list)  # per image, boxes of these windows
@@ -56,7 +54,7 @@ class BoxHeads(Specialised):
     """RoIHeads with mAP among its losses."""
 
     map_switch: DetectorSwitch
-    _pass: _Pass
+    _pass: _BoxHeadPass
     box_roi_pool: Any
     box_head: Any
     box_predictor: Any
@@ -71,7 +69,7 @@ class BoxHeads(Specialised):
     ) -> tuple[Any, dict[str, Tensor]]:
         if not self.training or targets is None or not self.map_switch.needed:
             return super().forward(features, proposals, image_shapes, targets)
-        self._pass = _Pass()
+        self._pass = _BoxHeadPass()
         hook = self.box_predictor.register_forward_hook(self._pass.keep_outputs)
         try:
             detections, losses = super().forward(features, proposals, image_shapes, targets)
@@ -109,7 +107,13 @@ class BoxHeads(Specialised):
             self._pass.proposals, self._pass.labels = list(boxes), list(labels)
         return boxes, matched, labels, regression
 
-    def _score_more(self, done: _Pass, features: dict[str, Tensor], proposals: list[Tensor], shapes: Sizes) -> None:
+    def _score_more(
+        self,
+        done: _BoxHeadPass,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        shapes: Sequence[tuple[int, int]],
+    ) -> None:
         """Run the box head on those of the best `windows_per_image` proposals that it has not seen."""
         least = self.map_switch.selection.windows_per_image
         if least is None:
@@ -127,14 +131,14 @@ class BoxHeads(Specialised):
         done.proposals = _join(done.proposals, boxes)
 
     @torch.no_grad()
-    def _boxes(self, done: _Pass, shapes: Sizes) -> Tensor:
+    def _boxes(self, done: _BoxHeadPass, shapes: Sequence[tuple[int, int]]) -> Tensor:
         """(R, K, 4) boxes as inference decodes and clips them, without background."""
         decoded = self.box_coder.decode(wide(done.outputs[0][1]), done.proposals)
         parts = decoded.split([len(p) for p in done.proposals])
         return torch.cat([clip_boxes_to_image(p, shape) for p, shape in zip(parts, shapes, strict=True)])[:, 1:]
 
     def _candidates(
-        self, done: _Pass, proposals: Sequence[int], shapes: Sizes, targets: Sequence[Target]
+        self, done: _BoxHeadPass, proposals: Sequence[int], shapes: Sequence[tuple[int, int]], targets: Sequence[Target]
     ) -> Candidates:
         """Windows that are proposals, as candidates of the classes present."""
         switch, logits = self.map_switch, done.outputs[0][0]
@@ -146,22 +150,19 @@ class BoxHeads(Specialised):
         taken = ((boxes[..., 2:] - boxes[..., :2]) >= SMALLEST_BOX).all(dim=-1)
         if switch.selection.score_thresh > 0.0:
             above = scores.detach().exp() > switch.selection.score_thresh
-            own = torch.cat(done.labels)[windows, None] == classes + 1
-            taken &= above | own if switch.selection.keep_positives else above
+            positive = torch.cat(done.labels)[windows, None] == classes + 1
+            taken &= above | positive if switch.selection.keep_positives else above
         image = torch.repeat_interleave(
             torch.arange(len(shapes), device=logits.device),
             torch.tensor([len(p) for p in done.proposals], device=logits.device),
         )
         return Candidates(
-            scores[taken],
-            boxes[taken],
-            image[windows, None].expand_as(taken)[taken],
-            classes.expand_as(taken)[taken],
+            scores[taken], boxes[taken], image[windows, None].expand_as(taken)[taken], classes.expand_as(taken)[taken]
         )
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Whether a window's output depends on the other windows."""
+    """Whether the module has batch normalisation, with which a window's output depends on the other windows."""
     return any(isinstance(part, _BatchNorm) for part in module.modules())
 
 
@@ -183,9 +184,9 @@ def best_in_place_of_negatives(sampled: Tensor, labels: Tensor, proposals: int) 
 
 def _missing(sampled: Tensor, count: int) -> Tensor:
     """Of the first `count` numbers, those not in `sampled`."""
-    there = torch.zeros(count, dtype=torch.bool, device=sampled.device)
-    there[sampled[sampled < count]] = True
-    return torch.where(~there)[0]
+    is_sampled = torch.zeros(count, dtype=torch.bool, device=sampled.device)
+    is_sampled[sampled[sampled < count]] = True
+    return torch.where(~is_sampled)[0]
 
 
 def _join(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepgrad.extras import need
 from stepgrad.integrations._switch import check_switch_at, find_switch
@@ -10,9 +10,6 @@ from stepgrad.integrations._switch import check_switch_at, find_switch
 need("transformers.trainer_callback", purpose="stepgrad.integrations.hf_trainer")
 
 from transformers.trainer_callback import TrainerCallback
-
-if TYPE_CHECKING:
-    from torch import nn
 
 __all__ = ["MAPCallback"]
 
@@ -38,7 +35,7 @@ class MAPCallback(TrainerCallback):
     def __init__(self, switch_at: int | None = None) -> None:
         check_switch_at(switch_at)
         self.switch_at = switch_at
-        self._seen: list[float] = []
+        self._batch_maps: list[float] = []
 
     def add_to(self, trainer: Any) -> MAPCallback:
         """Make this the first callback of a Trainer; returns the callback."""
@@ -46,29 +43,25 @@ class MAPCallback(TrainerCallback):
         trainer.callback_handler.callbacks.insert(0, self)
         return self
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        find_switch(given["model"])  # says at once if the model was not prepared
-        self._seen = []
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        find_switch(kwargs["model"])  # says at once if the model was not prepared
+        self._batch_maps = []
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.switch_at is not None:
-            find_switch(given["model"]).enabled = state.global_step >= self.switch_at
+            find_switch(kwargs["model"]).enabled = state.global_step >= self.switch_at
 
-    def on_substep_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._note(given["model"])
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._note(given["model"])
-
-    def _note(self, model: nn.Module) -> None:
-        metrics = find_switch(model).metrics
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        metrics = find_switch(kwargs["model"]).metrics
         if "map" in metrics:
-            self._seen.append(metrics["map"])
+            self._batch_maps.append(metrics["map"])
 
-    def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        logs = given["logs"]
-        if "loss" not in logs or not self._seen:
+    on_substep_end = on_step_end
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        logs = kwargs["logs"]
+        if "loss" not in logs or not self._batch_maps:
             return
-        logs["batch_map"] = sum(self._seen) / len(self._seen)
+        logs["batch_map"] = sum(self._batch_maps) / len(self._batch_maps)
         state.log_history[-1]["batch_map"] = logs["batch_map"]  # the Trainer has made this entry already
-        self._seen = []
+        self._batch_maps = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +17,14 @@ __all__ = ["MAPCallback"]
 
 def _callback_classes() -> tuple[type, ...]:
     """Callback of each Lightning there is: the two packages do not know each other's classes."""
-    found: list[type] = []
-    try:
-        from lightning.pytorch.callbacks import Callback
-
-        found.append(Callback)
-    except ImportError:
-        pass
-    try:
-        from pytorch_lightning.callbacks import Callback as CallbackOfOldName
-
-        found.append(CallbackOfOldName)
-    except ImportError:
-        pass
-    if not found:
+    classes: list[type] = []
+    for name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
+        with suppress(ImportError):
+            classes.append(import_module(name).Callback)
+    if not classes:
         need("lightning.pytorch.callbacks", purpose="stepgrad.integrations.lightning")
         import_module("lightning.pytorch.callbacks")  # there but broken: its own error says how
-    return tuple(found)
+    return tuple(classes)
 
 
 class _MAPCallback:
@@ -54,7 +46,9 @@ class _MAPCallback:
 
     def __init__(self, switch_at: int | None = None, log_name: str = "train/batch_map", prog_bar: bool = True) -> None:
         check_switch_at(switch_at)
-        self.switch_at, self.log_name, self.prog_bar = switch_at, log_name, prog_bar
+        self.switch_at = switch_at
+        self.log_name = log_name
+        self.prog_bar = prog_bar
 
     def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
         find_switch(pl_module)  # says at once if no model was prepared

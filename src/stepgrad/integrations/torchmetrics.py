@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepgrad.evaluation import ClassResult, EvaluationResult, Evaluator, Evidence
-from stepgrad.evaluation.records import Entry
+from stepgrad.evaluation import EvaluationResult, Evaluator, Evidence
+from stepgrad.evaluation.records import ImageDict
 from stepgrad.extras import need
 from stepgrad.metric.protocol import Protocol, get_protocol
 
@@ -73,8 +73,11 @@ class MAPMetric(Metric):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.num_classes, self.protocol, self.class_names = num_classes, get_protocol(protocol), class_names
-        self.boxes, self.empty_boxes = boxes, empty_boxes
+        self.num_classes = num_classes
+        self.protocol = get_protocol(protocol)
+        self.class_names = class_names
+        self.boxes = boxes
+        self.empty_boxes = empty_boxes
         self._fresh_evaluator()  # says at once what is wrong with the options
         # Rows of all images one after the other, and how many of each kind an image has: tables that can be put one
         # behind the other, by torchmetrics too, and still be told apart.
@@ -82,8 +85,8 @@ class MAPMetric(Metric):
         self.add_state("objects", default=[], dist_reduce_fx="cat")
         self.add_state("images", default=[], dist_reduce_fx="cat")
 
-    def update(self, preds: Sequence[Entry], target: Sequence[Entry]) -> None:
-        """Take in some images: lists of one dict an image, as for `Evaluator.update`."""
+    def update(self, preds: Sequence[ImageDict], target: Sequence[ImageDict]) -> None:
+        """Take in some images: lists of one dict per image, as for `Evaluator.update`."""
         evaluator = self._fresh_evaluator()
         evaluator.update(preds, target)
         for state, rows in zip(self._states(), _tables(evaluator.evidence()), strict=True):
@@ -92,10 +95,15 @@ class MAPMetric(Metric):
     def compute(self) -> dict[str, Tensor]:
         """The numbers, each a tensor."""
         result = self.evaluator().compute()
-        seen = [row for row in result.classes if row.objects or row.ignored or row.detections]
-        numbers: dict[str, Any] = {**_means(result), "map_per_class": _aps(seen)}
-        found = {key: torch.tensor(value, dtype=torch.float32, device=self.device) for key, value in numbers.items()}
-        return found | {"classes": torch.tensor([row.label for row in seen], dtype=torch.int32, device=self.device)}
+        present = [row for row in result.classes if row.objects or row.ignored or row.detections]
+        numbers: dict[str, Any] = {
+            **_means(result),
+            "map_per_class": [_ABSENT if math.isnan(row.ap) else row.ap for row in present],
+        }
+        tensors = {key: torch.tensor(value, dtype=torch.float32, device=self.device) for key, value in numbers.items()}
+        return tensors | {
+            "classes": torch.tensor([row.label for row in present], dtype=torch.int32, device=self.device)
+        }
 
     def evaluator(self) -> Evaluator:
         """An `Evaluator` that has seen all updates: of all processes within `compute` and `sync_context`, else of this one."""
@@ -105,17 +113,17 @@ class MAPMetric(Metric):
         counts = images.tolist()
         evaluator = self._fresh_evaluator()
         evaluator.update(
-            [_detections_entry(rows) for rows in detections.split([found for found, _ in counts])],
-            [_objects_entry(rows) for rows in objects.split([there for _, there in counts])],
+            [_detections_entry(rows) for rows in detections.split([number for number, _ in counts])],
+            [_objects_entry(rows) for rows in objects.split([number for _, number in counts])],
         )
         return evaluator
 
-    def sync(self, *given: Any, **named: Any) -> None:
+    def sync(self, *arguments: Any, **named: Any) -> None:
         """Join the states of all processes, one of which may have seen nothing."""
         for state, empty in zip(self._states(), _nothing(), strict=True):
             if isinstance(state, list) and not state:  # torchmetrics would send a tensor of another shape and type
                 state.append(empty.to(_home(self.device)))
-        super().sync(*given, **named)
+        super().sync(*arguments, **named)
 
     def _states(self) -> tuple[Any, Any, Any]:
         return self.detections, self.objects, self.images
@@ -128,10 +136,11 @@ class MAPMetric(Metric):
 
 def _tables(evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
     """Detections (M, 6), objects (G, 8), and (images, 2) how many of each an image has."""
-    found, there, size = evidence.detections, evidence.objects, evidence.num_images
+    found = evidence.detections
+    truth = evidence.objects
     detections = np.column_stack([found.labels, found.scores, found.boxes])
-    objects = np.column_stack([there.labels, there.boxes, there.difficult, there.crowd, there.area])
-    counts = [np.bincount(rows.images, minlength=size) for rows in (found, there)]
+    objects = np.column_stack([truth.labels, truth.boxes, truth.difficult, truth.crowd, truth.area])
+    counts = [np.bincount(rows.images, minlength=evidence.num_images) for rows in (found, truth)]
     return torch.from_numpy(detections), torch.from_numpy(objects), torch.from_numpy(np.column_stack(counts))
 
 
@@ -151,22 +160,23 @@ def _home(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
 
-def _detections_entry(rows: Tensor) -> Entry:
+def _detections_entry(rows: Tensor) -> ImageDict:
     return {"labels": rows[:, 0].long(), "scores": rows[:, 1], "boxes": rows[:, 2:]}
 
 
-def _objects_entry(rows: Tensor) -> Entry:
-    label, difficult, crowd, area = rows[:, 0], rows[:, 5], rows[:, 6], rows[:, 7]
-    return {"labels": label.long(), "boxes": rows[:, 1:5], "difficult": difficult, "iscrowd": crowd, "area": area}
-
-
-def _aps(rows: Sequence[ClassResult]) -> list[float]:
-    return [_ABSENT if math.isnan(row.ap) else row.ap for row in rows]
+def _objects_entry(rows: Tensor) -> ImageDict:
+    return {
+        "labels": rows[:, 0].long(),
+        "boxes": rows[:, 1:5],
+        "difficult": rows[:, 5],
+        "iscrowd": rows[:, 6],
+        "area": rows[:, 7],
+    }
 
 
 def _means(result: EvaluationResult) -> dict[str, float]:
     """mAP, also at the thresholds people ask for where the protocol has them."""
-    thresholds = [t for t in (0.5, 0.75) if any(math.isclose(t, own) for own in result.protocol.match_thresholds)]
+    thresholds = [t for t in (0.5, 0.75) if any(math.isclose(t, other) for other in result.protocol.match_thresholds)]
     means = {"map": result.map, **{f"map_{100 * t:.0f}": result.map_at(t) for t in thresholds}}
     nothing = all(math.isnan(row.ap) for row in result.classes)
     return dict.fromkeys(means, _ABSENT) if nothing else means

@@ -8,6 +8,7 @@ distance left.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,9 +25,8 @@ from torchvision.models.detection.ssd import SSD
 
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.integrations._dense import AnchorHead, DenseDetector, FCOSDetector, RetinaNetDetector, SSDDetector
-from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection
-from stepgrad.integrations._specialise import Specialised, despecialise, specialise
-from stepgrad.integrations._switch import FINE_TUNING, NAME, check_options
+from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection, Specialised, despecialise, specialise
+from stepgrad.integrations._switch import NAME, loss_settings
 from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_batch_norm
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.protocol import Protocol
@@ -38,7 +38,7 @@ SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD
 
 @dataclass(frozen=True)
 class _Family:
-    """How a model is taken apart."""
+    """The mixins and the settings of a kind of model."""
 
     detector: type[Detector]
     head: nn.Module | None  # whose class changes along with the model's
@@ -53,13 +53,13 @@ def train_for_map(
     *,
     mode: str = "mix",
     weight: float = 1.0,
-    protocol: str | Protocol = "voc12",
+    enabled: bool = True,
+    protocol: str | Protocol | None = None,
     loss_fn: MAPLoss | None = None,
     windows_per_image: int | None = None,
     topk: int | None = None,
     score_thresh: float = 0.0,
     keep_positives: bool = True,
-    enabled: bool = True,
     **loss_options: Any,
 ) -> M:
     """The same model, with its classification loss replaced by mAP, or mixed with it.
@@ -73,15 +73,15 @@ def train_for_map(
         mode: "mix": the mAP loss is added to the loss dict as "loss_map". "replace": it takes the place of the
             classification loss, "loss_classifier" or "classification".
         weight: of the mAP loss.
-        protocol: what mAP means: "voc07", "voc12", "coco" or a `Protocol`. Not used if `loss_fn` is given.
+        enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled`
+            turns it on.
+        protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.
         loss_fn: a ready `MAPLoss`. None: one with the model's NMS threshold, the radius estimator, balanced.
         windows_per_image: two-stage models: at least so many of the RPN's best proposals take part; those the step does
             not score anyway cost an extra pass of the box head. None: no extra pass.
         topk: dense models: candidates before NMS. None: the model's `topk_candidates`.
         score_thresh: pairs of window and class with at most this probability do not take part.
         keep_positives: pairs of positive windows with their object's class take part in any case.
-        enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled`
-            turns it on.
         loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     After each training batch, `model.map_loss.metrics` holds its mAP, AP by class and so on. Classes are numbered as
@@ -103,7 +103,8 @@ def train_for_map(
     family = _family(model)
     selection = Selection(windows_per_image, topk, score_thresh, keep_positives)
     _check_selection(family, selection)
-    used = _loss(family, loss_fn, protocol, loss_options)
+    settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss], train_for_map)
+    used = _loss(family, loss_fn, settings)
     switch = DetectorSwitch(used, selection, family.first_label, mode=mode, weight=weight, enabled=enabled)
     restore(model)  # where this is not the first time
     specialise(model, family.detector).__dict__[NAME] = switch
@@ -145,13 +146,13 @@ def _family(model: nn.Module) -> _Family:
 
 def _check_selection(family: _Family, selection: Selection) -> None:
     two_stage = family.detector is TwoStageDetector
-    for name, given, fits in (
+    for name, number, fits in (
         ("windows_per_image", selection.windows_per_image, two_stage),
         ("topk", selection.topk, not two_stage),
     ):
-        if given is not None and not fits:
+        if number is not None and not fits:
             kind = "two-stage" if name == "windows_per_image" else "dense (RetinaNet, FCOS, SSD)"
-            raise ConfigError(f"{name}={given} is for {kind} models; leave it out for this one.")
+            raise ConfigError(f"{name}={number} is for {kind} models; leave it out for this one.")
     if selection.windows_per_image is not None and has_batch_norm(family.head.box_head):  # type: ignore[union-attr,arg-type]
         raise ConfigError(
             "Expected a box head without batch normalisation for windows_per_image: an extra pass would change its "
@@ -159,15 +160,13 @@ def _check_selection(family: _Family, selection: Selection) -> None:
         )
 
 
-def _loss(family: _Family, loss_fn: MAPLoss | None, protocol: str | Protocol, options: dict[str, Any]) -> MAPLoss:
-    check_options(options, loss_fn, [MAPLoss], train_for_map)
+def _loss(family: _Family, loss_fn: MAPLoss | None, settings: Mapping[str, Any]) -> MAPLoss:
     if loss_fn is None:
         if family.columns is None:
             raise ConfigError(
                 "Cannot tell the number of classes from the model's own head; pass loss_fn=MAPLoss(num_classes=...)."
             )
-        settings = {**FINE_TUNING, "nms_threshold": family.nms_threshold, **options}
-        return MAPLoss(family.columns, protocol, **settings)
+        return MAPLoss(family.columns, **{"nms_threshold": family.nms_threshold, **settings})
     if not isinstance(loss_fn, MAPLoss):
         raise ConfigError(
             f"Expected loss_fn to be a MAPLoss but got {type(loss_fn).__name__}; over several processes, let each train "

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, suggest
 from stepgrad.extras import need
-from stepgrad.integrations._labels import check_int64
-from stepgrad.integrations._switch import NAME, MapLossSwitch, check_options, make_loss
+from stepgrad.integrations._switch import NAME, MapLossSwitch, check_int64, loss_settings
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
+from stepgrad.metric.protocol import Protocol
 
 __all__ = ["FAMILIES", "restore", "train_for_map"]
 
@@ -30,7 +30,7 @@ _LARGEST_NORMALISED = 2.0  # coordinates beyond this are pixels
 
 @dataclass(frozen=True)
 class Family:
-    """What sets the loss function of a family of models apart."""
+    """The scores and the classification loss of a family of models."""
 
     scores: str  # "softmax": over the classes and a last column for no object; "sigmoid": each class by itself
     class_loss: str = "loss_ce"  # its name in the loss_dict
@@ -59,8 +59,9 @@ def train_for_map(
     mode: str = "mix",
     weight: float = 1.0,
     enabled: bool = True,
+    protocol: str | Protocol | None = None,
     loss_fn: MAPLoss | DistributedMAPLoss | None = None,
-    **options: Any,
+    **loss_options: Any,
 ) -> M:
     """Make `model(pixel_values, labels=labels)` train for mAP; returns the same model.
 
@@ -73,11 +74,12 @@ def train_for_map(
         mode: "mix": `weight` times MAPLoss is added to the loss, and to the `loss_dict` as "loss_map". "replace": it takes
             the place of the classification loss, "loss_ce" or "loss_vfl".
         weight: of MAPLoss.
-        enabled: False: start with the model's own loss. `model.map_loss_switch.enabled` turns MAPLoss on and off at any
-            time, and `model.map_loss_switch.metrics["map"]` is the mAP of the last training batch either way.
-        loss_fn: a `MAPLoss` of your own, with `nms_threshold=None`; None: one with these options.
-        options: those of `MAPLoss`, such as protocol; estimator is "radius", radius 3 and absent_classes "skip" unless given.
-            With several processes, mAP is that of their batches joined (`DistributedMAPLoss`).
+        enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled` turns
+            MAPLoss on and off, and `model.map_loss_switch.metrics["map"]` is the mAP of the last training batch either way.
+        protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.
+        loss_fn: a ready `MAPLoss` with `nms_threshold=None`. None: one with the radius estimator, balanced; with several
+            processes its mAP is that of their batches joined (`DistributedMAPLoss`).
+        loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     `restore(model)` undoes it.
 
@@ -95,13 +97,18 @@ def train_for_map(
     need("transformers", purpose="stepgrad.integrations.transformers")
     family = _family_of(model)
     config: Any = model.config
-    check_options(options, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)
+    settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)
     if loss_fn is not None and loss_fn.objective.nms_threshold is not None:
         raise ConfigError(
             f"Expected a loss_fn with nms_threshold=None, as {type(model).__name__} does without NMS, but got "
             f"{loss_fn.objective.nms_threshold}."
         )
-    loss_fn = make_loss(config.num_labels, loss_fn, {"nms_threshold": None, **options})
+    if loss_fn is None:
+        loss_fn = DistributedMAPLoss(config.num_labels, **{"nms_threshold": None, **settings})
+    elif loss_fn.num_classes != config.num_labels:
+        raise ConfigError(
+            f"Expected a loss_fn for the model's {config.num_labels} classes but got one for {loss_fn.num_classes}."
+        )
     switch = MapLossSwitch(loss_fn, mode, weight, enabled)
     restore(model)  # where this is not the first time
     loss = LossWithMAP(model, model.loss_function, "_loss_function" in model.__dict__, family, switch)
@@ -124,7 +131,11 @@ class LossWithMAP:
     """The loss function of a model, with MAPLoss beside or in place of its classification loss while it trains."""
 
     def __init__(self, model: nn.Module, stock: Any, was_set: bool, family: Family, switch: MapLossSwitch) -> None:
-        self.model, self.stock, self.was_set, self.family, self.switch = model, stock, was_set, family, switch
+        self.model = model
+        self.stock = stock
+        self.was_set = was_set
+        self.family = family
+        self.switch = switch
 
     def __call__(
         self,
@@ -197,22 +208,22 @@ def _target(label: Target, size: Tensor) -> Target:
 
 def _image_sizes(labels: Sequence[Target], device: torch.device, needed: bool) -> list[Tensor]:
     """(width, height) of each image in pixels, where the labels tell; else ones, as scaling an axis changes no overlap."""
-    known = all("orig_size" in label for label in labels)
-    if needed and not known:
+    have_sizes = all("orig_size" in label for label in labels)
+    if needed and not have_sizes:
         raise InputError(
             "Expected labels with 'orig_size' (height, width), as the protocol adds a pixel to each side, but some have "
             "none; take them from the image processor, or choose a protocol of continuous boxes."
         )
-    if not known:
+    if not have_sizes:
         return [torch.ones(2, device=device)] * len(labels)
     sizes = [torch.as_tensor(label["orig_size"], device=device, dtype=torch.float32) for label in labels]
     return [size.flip(0) for size in sizes]
 
 
 def _check_labels(labels: Any, num_labels: int) -> None:
-    """Raise on what the model's own loss would trip over without saying why, or take for something else."""
+    """Raise InputError for labels that the model's own loss would fail on without a reason, or misread."""
     if isinstance(labels, Mapping) or not isinstance(labels, Sequence):
-        raise InputError(f"Expected labels to be a list with one dict an image but got {type(labels).__name__}.")
+        raise InputError(f"Expected labels to be a list with one dict per image but got {type(labels).__name__}.")
     for i, label in enumerate(labels):
         keys = sorted(label) if isinstance(label, Mapping) else []
         if not {"boxes", "class_labels"} <= set(keys):

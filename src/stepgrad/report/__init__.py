@@ -1,8 +1,8 @@
-"""What a run came to, on one page, and boxes drawn on pictures."""
+"""The report of a run as one HTML page, and boxes drawn on pictures."""
 
 from stepgrad.extras import need
 
-need("jinja2", "matplotlib", "PIL", purpose="stepgrad.report")
+need("jinja2", "matplotlib", "PIL", "yaml", purpose="stepgrad.report")
 
 from stepgrad.report.content import ComparisonRow
 from stepgrad.report.draw import colour_of, draw_detections, draw_verdicts

@@ -14,14 +14,14 @@ Numbers = Mapping[str, Any]
 
 
 def loss_charts(run: Numbers) -> dict[str, Element]:
-    """One a phase, each on its own scale: a cross-entropy and a -log(mAP) are not to be compared."""
+    """One per phase, each on its own scale: a cross-entropy and a -log(mAP) are not to be compared."""
     charts = {}
     for k, part in enumerate(run["loss"]):
         total, phase = part["total"], str(part["phase"])
         key = f"/run/loss/{k}/total"
         scale = _scale([total["values"]], total["steps"])
         svg = _chart(f"Loss of phase {phase}", scale)
-        kind = phase_class(phase)
+        kind = "map" if phase == "map" else "nll"  # the class that colours it
         _line(svg, scale, total["steps"], total["values"], f"{kind} raw", f"{key}/values")
         for name, term in part["terms"].items():
             _line(svg, scale, term["mean_steps"], term["mean"], f"{kind} term", "", f"{name}, moving mean")
@@ -39,7 +39,8 @@ def map_chart(run: Numbers) -> Element | None:
     steps = [step for points in validated.values() for step in points["steps"]] + (batch["steps"] if batch else [])
     if not steps:
         return None
-    scale = _scale([*values, [0.0]], [*steps, *_bounds(run)])
+    bounds = [phase[end] for phase in run["phases"] for end in ("first", "last")]
+    scale = _scale([*values, [0.0]], [*steps, *bounds])
     svg = _chart("mAP over steps", scale)
     _phases(svg, scale, run["phases"])
     names = []
@@ -70,21 +71,14 @@ def nonzero_chart(run: Numbers) -> Element | None:
 
 
 def sums_chart(run: Numbers) -> Element | None:
-    """How hard scores are pushed down (positive gradient) and up (negative)."""
+    """Sums of the positive gradients, which push scores down, and of the negative ones."""
     parts = [(name, run[name]) for name in ("positive_sum", "negative_sum") if run[name]]
     if not parts:
         return None
     scale = _scale([*(part["values"] for _, part in parts), [0.0]], [s for _, part in parts for s in part["steps"]])
     svg = _chart("Sums of positive and of negative gradients", scale)
-    element(
-        svg,
-        "line",
-        class_="zero",
-        x1=scale.left,
-        x2=scale.left + scale.width,
-        y1=scale.y(0.0),
-        y2=scale.y(0.0),
-    )
+    zero = scale.y(0.0)
+    element(svg, "line", class_="zero", x1=scale.left, x2=scale.left + scale.width, y1=zero, y2=zero)
     for name, part in parts:
         kind = name.removesuffix("_sum")
         _line(svg, scale, part["steps"], part["values"], f"{kind} raw", f"/run/{name}/values")
@@ -109,11 +103,6 @@ def curve_panel(curve: Numbers, name: str, empty: str) -> Element:
     return svg
 
 
-def phase_class(phase: object) -> str:
-    """The class that colours a phase."""
-    return "map" if phase == "map" else "nll"
-
-
 def _svg(title: str, width: int, height: int) -> Element:
     size = f"0 0 {width} {height}"
     return element(None, "svg", xmlns="http://www.w3.org/2000/svg", viewBox=size, role="img", aria_label=title)
@@ -136,10 +125,6 @@ def _scale(values: Iterable[Sequence[float]], steps: Sequence[float]) -> Scale:
     return Scale((min(steps), max(steps)), (bottom, top), left, 28, WIDTH - left - 14, HEIGHT - 28 - 40)
 
 
-def _bounds(run: Numbers) -> list[float]:
-    return [phase[end] for phase in run["phases"] for end in ("first", "last")]
-
-
 def _line(
     svg: Element, scale: Scale, xs: Sequence[float], ys: Sequence[float], kind: str, key: str, title: str = ""
 ) -> None:
@@ -160,9 +145,18 @@ def _points(svg: Element, scale: Scale, points: Numbers, kind: str, name: str, b
         x, y = scale.x(step), scale.y(value)
         if step == best:
             element(svg, "circle", class_="ring", cx=x, cy=y, r=7)
-        key = "/run/validation/" + name.replace("~", "~0").replace("/", "~1") + f"/values/{k}"
+        key = "/run/validation/" + escape_key(name) + f"/values/{k}"
         point = element(svg, "circle", class_=kind, r=3.5, data_key=key, data_value=repr(value), cx=x, cy=y)
         element(point, "title", f"step {step}: {name} mAP {value!r}" + (" (best)" if step == best else ""))
+
+
+def escape_key(name: str) -> str:
+    """One step of a JSON Pointer (RFC 6901).
+
+    >>> escape_key("a/b")
+    'a~1b'
+    """
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _phases(svg: Element, scale: Scale, phases: Sequence[Numbers]) -> None:

@@ -14,9 +14,8 @@ from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import ClassResult, EvaluationResult, result_from
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.report.examples import RULE, Cut, Mark, best_and_worst, cuts_of, describe, marks_by_image
-from stepgrad.report.history import Line, summary
-from stepgrad.report.thin import thin
+from stepgrad.report.examples import RULE, Cut, Mark, best_and_worst, cuts_of, describe_image, marks_by_image
+from stepgrad.report.history import Line, summary, thin
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def gather(
     comparison: Sequence[ComparisonRow],
     shown: int,
 ) -> Content:
-    """Judge the detections under every protocol and put everything together."""
+    """Judge the detections under every protocol and collect all numbers of the report."""
     chosen = [get_protocol(protocol) for protocol in protocols]
     if not chosen:
         raise ConfigError("Expected at least one protocol to report but got none.")
@@ -68,35 +67,35 @@ def gather(
     cuts = cuts_of(evidence, judged[first.name])
     marks = marks_by_image(evidence, views[first.name], judged[first.name], cuts, first)
     chosen_images = dict(zip(("best", "worst"), best_and_worst(marks, shown), strict=True))
+    starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
     numbers = {
         "title": title,
         "dataset": _dataset(dataset_name, evidence, results[first.name]),
         "protocols": [p.name for p in chosen],
-        "maps": {name: number(result.map) for name, result in results.items()},
+        "maps": {name: result.map for name, result in results.items()},
         "comparison": _comparison(comparison, [p.name for p in chosen]),
         "run": summary(history, first.name),
         "classes": [_class_row(c, results, cuts[c]) for c in range(evidence.num_classes)],
-        "curves": {name: _curves(result) for name, result in results.items()},
+        "curves": {
+            name: {"iou": iou, "classes": [_curve(row, iou) for row in result.classes]}
+            for name, result in results.items()
+            for iou in result.protocol.match_thresholds[:1]
+        },
         "examples": {
             "rule": RULE,
             "iou": first.match_thresholds[0],
-            **{kind: [describe(evidence, i, marks[i]) for i in images] for kind, images in chosen_images.items()},
+            **{kind: [describe_image(evidence, i, marks[i]) for i in images] for kind, images in chosen_images.items()},
         },
         "config": config,
-        "versions": _versions(history),
+        "versions": starts[-1]["versions"] if starts else {},
     }
     return Content(
         plain(numbers), {kind: [Picture(i, marks[i]) for i in images] for kind, images in chosen_images.items()}
     )
 
 
-def number(value: float | None) -> float | None:
-    """None where there is no finite number."""
-    return None if value is None or not math.isfinite(value) else value
-
-
 def plain(value: Any) -> Any:
-    """As JSON can hold it: names as text, no NaN."""
+    """The value as JSON can hold it: names as text, None for NaN."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -104,7 +103,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (np.integer, np.floating)):
         value = value.item()
     if isinstance(value, float):
-        return number(value)
+        return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int)) else str(value)
 
 
@@ -120,16 +119,16 @@ def _dataset(name: str, evidence: Evidence, result: EvaluationResult) -> dict[st
 
 
 def _comparison(rows: Sequence[ComparisonRow], protocols: Sequence[str]) -> list[dict[str, Any]]:
-    """With what each row gains on the first one, under the first protocol that all rows have."""
+    """The rows, each with its gain over the first, under the first protocol that all rows have."""
     common = next((name for name in protocols if all(name in row.maps for row in rows)), None)
     return [
         {
             "name": row.name,
             "note": row.note,
-            "maps": {name: number(value) for name, value in row.maps.items()},
-            "gain": number(row.maps[common] - rows[0].maps[common]) if common and row is not rows[0] else None,
+            "maps": row.maps,
+            "gain": row.maps[common] - rows[0].maps[common] if common and row is not rows[0] else None,
             "steps": row.steps,
-            "seconds": number(row.seconds),
+            "seconds": row.seconds,
         }
         for row in rows
     ]
@@ -143,16 +142,11 @@ def _class_row(label: int, results: Mapping[str, EvaluationResult], cut: Cut) ->
         "objects": row.objects,
         "ignored": row.ignored,
         "detections": row.detections,
-        "recall": number(row.recall),
+        "recall": row.recall,
         "f1": cut.f1,
         "threshold": cut.threshold,
-        "ap": {name: number(result.classes[label].ap) for name, result in results.items()},
+        "ap": {name: result.classes[label].ap for name, result in results.items()},
     }
-
-
-def _curves(result: EvaluationResult) -> dict[str, Any]:
-    threshold = result.protocol.match_thresholds[0]
-    return {"iou": threshold, "classes": [_curve(row, threshold) for row in result.classes]}
 
 
 def _curve(row: ClassResult, threshold: float) -> dict[str, Any]:
@@ -176,8 +170,3 @@ def _curve(row: ClassResult, threshold: float) -> dict[str, Any]:
         "best_recall": best_recall.tolist(),
         "best_precision": best.tolist(),
     }
-
-
-def _versions(history: Sequence[Line]) -> Mapping[str, Any]:
-    starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
-    return starts[-1]["versions"] if starts else {}

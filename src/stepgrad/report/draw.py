@@ -27,7 +27,7 @@ _HALO = (0, 0, 0)
 
 @dataclass(frozen=True)
 class Pen:
-    """How one kind of box looks."""
+    """Colour and line style of one kind of box."""
 
     colour: str
     style: LineStyle
@@ -124,9 +124,9 @@ def _checked(boxes: ArrayLike) -> NDArray[np.float64]:
     return corners
 
 
-def _each(name: str, given: Sequence[str] | str, count: int) -> list[str]:
+def _each(name: str, one_or_all: Sequence[str] | str, count: int) -> list[str]:
     """One value per box."""
-    values = [given] * count if isinstance(given, str) else list(given)
+    values = [one_or_all] * count if isinstance(one_or_all, str) else list(one_or_all)
     if len(values) != count:
         raise InputError(f"Expected {name} for {count} boxes but got {len(values)}.")
     return values

@@ -1,4 +1,4 @@
-"""The images a detector does best and worst on, and what to draw on them."""
+"""The images a detector does best and worst on, and the detections and missed objects to draw on them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.evaluation.best_f1 import Cut, best_cut
 from stepgrad.evaluation.judge import ClassJudgement
 from stepgrad.evaluation.records import Evidence
+from stepgrad.evaluation.result import Cut, best_cut
 from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.draw import Verdict
-from stepgrad.report.found import countable, found_objects
 
 RULE = (
     "Each class has the score threshold that makes its F1 largest over all images; only detections that reach it are "
@@ -23,6 +22,7 @@ RULE = (
     "most objects found. Worst: the smallest F, then the most mistakes. Objects the protocol sets aside (difficult "
     "ones, COCO's crowds), and detections of them, neither count nor show."
 )
+NOTHING = -1  # in the place of an object's row
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ def marks_by_image(
     marks: list[list[Mark]] = [[] for _ in range(evidence.num_images)]
     missed = countable(evidence, protocol)
     for row, cut in zip(judged, cuts, strict=True):
-        found = found_objects(seen, row, protocol)[: cut.passing]
+        found_by = found_objects(seen, row, protocol)[: cut.passing]
         for place in np.flatnonzero(row.verdicts[0, : cut.passing] <= TRUE_POSITIVE).tolist():
-            detection, target = int(row.detections[place]), int(found[place])
+            detection, target = int(row.detections[place]), int(found_by[place])
             right = target >= 0
             if right:
                 missed[target] = False
@@ -72,14 +72,14 @@ def _corners(box: NDArray[np.float64]) -> tuple[float, float, float, float]:
 
 def best_and_worst(marks: Sequence[Sequence[Mark]], shown: int) -> tuple[list[int], list[int]]:
     """Positions of up to `shown` images each, none in both; images with nothing to find or to show are left out."""
-    counts = {i: _tally(found) for i, found in enumerate(marks) if found}
+    counts = {i: _tally(of_image) for i, of_image in enumerate(marks) if of_image}
     best = sorted(counts, key=lambda i: (-_f(*counts[i]), -counts[i][0], i))
     top = best[: min(shown, (len(best) + 1) // 2)]
     rest = sorted(best[len(top) :], key=lambda i: (_f(*counts[i]), -counts[i][1] - counts[i][2], i))
     return top, rest[:shown]
 
 
-def describe(evidence: Evidence, position: int, marks: Sequence[Mark]) -> dict[str, Any]:
+def describe_image(evidence: Evidence, position: int, marks: Sequence[Mark]) -> dict[str, Any]:
     """One image for the JSON."""
     right, wrong, missed = _tally(marks)
     return {
@@ -107,3 +107,32 @@ def _tally(marks: Sequence[Mark]) -> tuple[int, int, int]:
 
 def _f(right: int, wrong: int, missed: int) -> float:
     return 2 * right / (2 * right + wrong + missed)
+
+
+def countable(evidence: Evidence, protocol: Protocol) -> NDArray[np.bool_]:
+    """(G,) objects that are there to be found. Only COCO's rule knows crowds; to VOC's they are objects like others."""
+    ignored = evidence.objects.crowd & (protocol.duplicates == "best_free")
+    return ~(ignored | (evidence.objects.difficult & (protocol.difficult == "ignore")))
+
+
+def found_objects(
+    evidence: Evidence, judged: ClassJudgement, protocol: Protocol, threshold: int = 0
+) -> NDArray[np.int64]:
+    """For each ranked detection of a class the row of the object it found, NOTHING for all but true positives.
+
+    `evidence` holds the boxes as the protocol saw them; `threshold` is the number of the match threshold. The verdicts
+    already say who found something. What was found is the countable object of the largest overlap that no better
+    detection had taken: the first of equal overlaps under VOC's rule, the last under COCO's.
+    """
+    found_by = np.full(len(judged.detections), NOTHING, dtype=np.int64)
+    objects = np.flatnonzero((evidence.objects.labels == judged.label) & countable(evidence, protocol))
+    by_image: dict[int, list[int]] = {}
+    for row in objects.tolist():
+        by_image.setdefault(int(evidence.objects.images[row]), []).append(row)
+    for place in np.flatnonzero(judged.verdicts[threshold] == TRUE_POSITIVE).tolist():
+        detection = int(judged.detections[place])
+        free = by_image[int(evidence.detections.images[detection])]
+        overlaps = evidence.overlaps(np.array([detection]), np.array(free), protocol.pixel_offset, crowds=False)[0]
+        best = np.flatnonzero(overlaps == overlaps.max())
+        found_by[place] = free.pop(int(best[0] if protocol.duplicates == "best" else best[-1]))
+    return found_by

@@ -1,16 +1,18 @@
-"""The log of a run as lines to draw."""
+"""The log of a run as lines to draw, with fewer points but the same look."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
-
-from stepgrad.report.thin import smooth, thin
+from numpy.typing import NDArray
 
 Line = Mapping[str, Any]
+Floats = NDArray[np.float64]
 MOST_POINTS = 400
+CURVE_POINTS = 200
 MOST = 1e300  # numbers beyond it, and infinities, cannot be drawn
 
 
@@ -43,40 +45,39 @@ def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
 
 
-def number(line: Any, key: str) -> float | None:
-    """A finite number of a line, else None: whoever edits a log by hand may leave anything in it."""
-    value = _of(line, key)
+def number_in(line: Any, *keys: str) -> float | None:
+    """The finite number under these keys, else None: whoever edits a log by hand may leave anything in it.
+
+    >>> number_in({"losses": {"map": 0.5}}, "losses", "map")
+    0.5
+    """
+    value = reduce(_of, keys, line)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < MOST:
         return None
     return value
 
 
 def parts(line: Any, key: str) -> Line:
-    """What a line has by name under a key."""
+    """The dict that a line has under a key; empty where there is none."""
     value = _of(line, key)
     return value if isinstance(value, Mapping) else {}
 
 
-def series(lines: Sequence[Line], value: Callable[[Line], Any]) -> dict[str, Any] | None:
-    """Steps, values and their moving mean, thinned; lines without a number are left out. None if none has one."""
-    points = [(line["step"], value(line)) for line in lines]
-    known = [(step, value) for step, value in points if value is not None]
-    if not known:
+def series(lines: Sequence[Line], *keys: str) -> dict[str, Any] | None:
+    """Steps, the numbers under these keys and their moving mean, thinned; None if no line has such a number."""
+    points = [(line["step"], value) for line in lines if (value := number_in(line, *keys)) is not None]
+    if not points:
         return None
-    steps, values = np.array(known, dtype=np.float64).T
+    steps, values = np.array(points, dtype=np.float64).T
     x, y = thin(steps, values, MOST_POINTS)
     smooth_x, smooth_y = thin(steps, smooth(values), MOST_POINTS)
     return {
-        "steps": _whole(x),
+        "steps": x.astype(int).tolist(),
         "values": y.tolist(),
-        "mean_steps": _whole(smooth_x),
+        "mean_steps": smooth_x.astype(int).tolist(),
         "mean": smooth_y.tolist(),
         "last": float(values[-1]),
     }
-
-
-def _whole(steps: Any) -> list[int]:
-    return [int(step) for step in steps]
 
 
 def phases_of(train: Sequence[Line]) -> list[dict[str, Any]]:
@@ -92,15 +93,15 @@ def phases_of(train: Sequence[Line]) -> list[dict[str, Any]]:
 
 def losses(train: Sequence[Line], phases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The loss of each phase, and its terms where there are several."""
-    found = []
+    charted = []
     for phase in phases:
         lines = [line for line in train if phase["first"] <= line["step"] <= phase["last"]]
-        total = series(lines, lambda line: number(line, "loss"))
+        total = series(lines, "loss")
         terms = sorted({term for line in lines for term in parts(line, "losses")})
-        by_term = {term: series(lines, lambda line, term=term: number(parts(line, "losses"), term)) for term in terms}  # type: ignore[misc]
+        by_term = {term: series(lines, "losses", term) for term in terms}
         if total:
-            found.append({"phase": phase["name"], "total": total, "terms": by_term if len(terms) > 1 else {}})
-    return found
+            charted.append({"phase": phase["name"], "total": total, "terms": by_term if len(terms) > 1 else {}})
+    return charted
 
 
 def validation(val: Sequence[Line]) -> dict[str, dict[str, list[Any]]]:
@@ -109,12 +110,12 @@ def validation(val: Sequence[Line]) -> dict[str, dict[str, list[Any]]]:
     return {
         name: {"steps": [step for step, _ in points], "values": [value for _, value in points]}
         for name in names
-        if (points := [(line["step"], v) for line in val if (v := number(parts(line, "map"), name)) is not None])
+        if (points := [(line["step"], v) for line in val if (v := number_in(line, "map", name)) is not None])
     }
 
 
 def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
-    """Everything the page says about the run over time."""
+    """The curves and numbers of a run over its steps."""
     train, val = current_lines(history, "train"), current_lines(history, "val")
     phases = phases_of(train)
     validated = validation(val)
@@ -122,11 +123,11 @@ def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
         "phases": phases,
         "loss": losses(train, phases),
         "validation": validated,
-        "batch_map": series(train, lambda line: number(line, "map")),
-        "nonzero": series(train, lambda line: number(line, "nonzero")),
-        "positive_sum": series(train, lambda line: number(line, "positive_sum")),
-        "negative_sum": series(train, lambda line: number(line, "negative_sum")),
-        "loss_share": series(train, lambda line: number(line, "loss_share")),
+        "batch_map": series(train, "map"),
+        "nonzero": series(train, "nonzero"),
+        "positive_sum": series(train, "positive_sum"),
+        "negative_sum": series(train, "negative_sum"),
+        "loss_share": series(train, "loss_share"),
         **_ending(history, train, validated.get(protocol, {"steps": [], "values": []})),
     }
 
@@ -137,11 +138,64 @@ def _ending(history: Sequence[Line], train: Sequence[Line], points: Mapping[str,
     last: Line = train[-1] if train else {}
     ended = ends[-1] if ends and ends[-1]["step"] >= last.get("step", 0) else {}
     keys = ("step", "seconds", "best_step", "best_map")
-    end = {key: value for key in keys if (value := number(ended, key)) is not None}
+    end = {key: value for key in keys if (value := number_in(ended, key)) is not None}
     best = max(zip(points["values"], (-step for step in points["steps"]), strict=True), default=(None, None))
     return {
         "steps": end.get("step", last.get("step")),
-        "seconds": end.get("seconds", number(last, "seconds")),
+        "seconds": end.get("seconds", number_in(last, "seconds")),
         "best_step": end.get("best_step", None if best[1] is None else -best[1]),
         "best_map": end.get("best_map", best[0]),
     }
+
+
+def thin(x: Floats, y: Floats, most: int = CURVE_POINTS) -> tuple[Floats, Floats]:
+    """At most `most` of the points of a line whose x never falls: those a drawing of it cannot do without.
+
+    First, points inside a vertical or horizontal run go: nothing changes. If that does not suffice, each of most / 4
+    columns keeps its first, lowest, highest and last point, so that no peak is lost.
+
+    >>> thin(np.arange(1000.0), np.zeros(1000))
+    (array([  0., 999.]), array([0., 0.]))
+    """
+    kept = _corners_only(x, y)
+    x, y = x[kept], y[kept]
+    if len(x) > most:
+        kept = _extremes(x, y, max(1, most // 4))
+        x, y = x[kept], y[kept]
+    return x, y
+
+
+def _corners_only(x: Floats, y: Floats) -> NDArray[np.int64]:
+    """Without points that lie between both neighbours on one axis-parallel line."""
+    if len(x) < 3:
+        return np.arange(len(x))
+    upright = (x[:-2] == x[1:-1]) & (x[1:-1] == x[2:]) & (np.sign(y[1:-1] - y[:-2]) == np.sign(y[2:] - y[1:-1]))
+    level = (y[:-2] == y[1:-1]) & (y[1:-1] == y[2:])
+    return np.flatnonzero(np.concatenate([[True], ~(upright | level), [True]]))
+
+
+def _extremes(x: Floats, y: Floats, columns: int) -> NDArray[np.int64]:
+    """First, lowest, highest and last of each column of equal width."""
+    span = x[-1] - x[0]
+    column = np.zeros(len(x), dtype=np.int64)
+    if span > 0:
+        column = np.minimum(((x - x[0]) / span * columns).astype(np.int64), columns - 1)
+    starts = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
+    kept: set[int] = set()
+    for start, stop in zip(starts, np.append(starts[1:], len(x)), strict=True):
+        inside = y[start:stop]
+        kept |= {int(start), int(start + inside.argmin()), int(start + inside.argmax()), int(stop - 1)}
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def smooth(values: Floats, share: float = 0.08) -> Floats:
+    """A centred moving mean over that share of the points, narrower at both ends.
+
+    >>> smooth(np.array([0.0, 3.0, 0.0]), share=1.0)
+    array([0., 1., 0.])
+    """
+    half = int(len(values) * share / 2)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(len(values))
+    reach = np.minimum(np.minimum(at, at[::-1]), half)
+    return (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)

@@ -12,24 +12,32 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 import jinja2
+import yaml
 from markupsafe import Markup
 
-from stepgrad.report.charts import curve_panel, loss_charts, map_chart, nonzero_chart, sums_chart
+from stepgrad.report.charts import Numbers, curve_panel, escape_key, loss_charts, map_chart, nonzero_chart, sums_chart
 from stepgrad.report.svg import element, markup, printable
-
-Numbers = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A picture on the page."""
+class EncodedPicture:
+    """A JPEG picture as the page holds it."""
 
     uri: str
     size: tuple[int, int]
     alt: str
 
 
-def render(numbers: Numbers, pictures: Mapping[str, Sequence[Shown]]) -> str:
+class _ConfigDumper(yaml.SafeDumper):
+    """Writes one key per line, lists included."""
+
+
+_ConfigDumper.add_representer(
+    list, lambda dumper, values: dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+)
+
+
+def render(numbers: Numbers, pictures: Mapping[str, Sequence[EncodedPicture]]) -> str:
     """The page as text."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset),
@@ -50,10 +58,18 @@ def render(numbers: Numbers, pictures: Mapping[str, Sequence[Shown]]) -> str:
         map_chart=_inline(map_chart(numbers["run"])),
         unlogged=_unlogged(numbers["run"]),
         validated_steps=sorted({step for points in numbers["run"]["validation"].values() for step in points["steps"]}),
-        panels={name: [_inline(svg) for svg in curve_panels(numbers, name)] for name in numbers["protocols"]},
+        panels={
+            name: [
+                _inline(curve_panel(curve, row["name"], "no objects" if row["objects"] == 0 else "none found"))
+                for row, curve in zip(numbers["classes"], numbers["curves"][name]["classes"], strict=True)
+            ]
+            for name in numbers["protocols"]
+        },
         headings=["class", "objects", "detections", "recall", "F1", "threshold"]
         + [f"AP, {name}" for name in numbers["protocols"]],
-        config_text=yaml_like(numbers["config"]),
+        config_text=yaml.dump(
+            numbers["config"], Dumper=_ConfigDumper, sort_keys=False, allow_unicode=True, width=10**6
+        ),
         **{name: Markup(_asset(file)) for name, file in ASSETS.items()},
     )
 
@@ -89,14 +105,6 @@ def _standalone(svg: Element) -> Element:
     return svg
 
 
-def curve_panels(numbers: Numbers, protocol: str) -> list[Element]:
-    """A panel per class."""
-    return [
-        curve_panel(curve, row["name"], "no objects" if row["objects"] == 0 else "none found")
-        for row, curve in zip(numbers["classes"], numbers["curves"][protocol]["classes"], strict=True)
-    ]
-
-
 def _headed_charts(run: Numbers) -> list[tuple[str, Element]]:
     losses = zip(run["loss"], loss_charts(run).values(), strict=True)
     headed: list[tuple[str, Element | None]] = [
@@ -108,13 +116,13 @@ def _headed_charts(run: Numbers) -> list[tuple[str, Element]]:
 
 
 def _unlogged(run: Numbers) -> list[str]:
-    """What a reader may look for in vain, and why."""
-    said = []
+    """Sentences that say why a chart is missing."""
+    notes = []
     if run["loss"] and not run["validation"]:
-        said.append("No validation was logged.")
+        notes.append("No validation was logged.")
     if run["loss"] and not run["nonzero"]:
-        said.append("No step for mAP was logged, so there are no gradient shares.")
-    return said
+        notes.append("No step for mAP was logged, so there are no gradient shares.")
+    return notes
 
 
 def _compared_protocols(numbers: Numbers) -> list[str]:
@@ -124,23 +132,14 @@ def _compared_protocols(numbers: Numbers) -> list[str]:
 
 
 def _winners(rows: Sequence[Numbers], compared: Sequence[str]) -> list[str]:
-    """Names of the rows with the largest mAP under the first protocol; of a single row nobody says it won."""
-    known = [(row["maps"].get(compared[0]), row["name"]) for row in rows] if compared else []
-    known = [(value, name) for value, name in known if value is not None]
-    return [name for value, name in known if value == max(known)[0]] if len(known) > 1 else []
-
-
-def escape_key(name: str) -> str:
-    """One step of a JSON Pointer (RFC 6901).
-
-    >>> escape_key("a/b")
-    'a~1b'
-    """
-    return name.replace("~", "~0").replace("/", "~1")
+    """Names of the rows with the largest mAP under the first protocol; none if there is only one row."""
+    maps = [(row["maps"].get(compared[0]), row["name"]) for row in rows] if compared else []
+    measured = [(value, name) for value, name in maps if value is not None]
+    return [name for value, name in measured if value == max(measured)[0]] if len(measured) > 1 else []
 
 
 def look_up(numbers: Any, key: str) -> Any:
-    """What a JSON Pointer points at; None where there is nothing.
+    """The value that a JSON Pointer points at; None where there is nothing.
 
     >>> look_up({"maps": [0.5]}, "/maps/0")
     0.5
@@ -188,28 +187,3 @@ def duration_text(seconds: float) -> str:
             whole, rest = divmod(round(seconds / few), many // few)
             return f"{whole} {large} {rest} {small}"
     raise AssertionError("a minute is the least left here")
-
-
-def yaml_like(config: Any, indent: int = 0) -> str:
-    """Nested keys as a YAML config has them.
-
-    >>> print(yaml_like({"loss": "map", "run": {"seed": 3, "cache": None, "layers": [1, 2]}}))
-    loss: map
-    run:
-      seed: 3
-      cache: null
-      layers: [1, 2]
-    """
-    lines = []
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            lines += [f"{' ' * indent}{key}:", yaml_like(value, indent + 2)]
-        else:
-            lines.append(f"{' ' * indent}{key}: {_scalar(value)}")
-    return "\n".join(lines)
-
-
-def _scalar(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    bare = isinstance(value, str) and value.replace("-", "").replace("_", "").replace("/", "").isalnum()
-    return value if bare and not value[0].isdigit() and value not in ("true", "false", "null") else text

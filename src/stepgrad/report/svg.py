@@ -17,7 +17,7 @@ DIGIT = 7.0
 
 
 def printable(text: str) -> str:
-    """Without characters that XML forbids or UTF-8 cannot say.
+    """The text without characters that XML forbids or UTF-8 cannot hold.
 
     >>> printable("a\\x00b")
     'a�b'
@@ -41,7 +41,7 @@ def _attribute(value: object) -> str:
 
 
 def markup(drawn: Element) -> str:
-    """As text, for a page or a file."""
+    """The element as text, for a page or a file."""
     return tostring(drawn, encoding="unicode")
 
 
@@ -56,8 +56,8 @@ def ticks(low: float, high: float, most: int = 7) -> list[float]:
     from matplotlib.ticker import MaxNLocator
 
     room = 1e-9 * (high - low)  # for a number that lies on the edge but for its last bit
-    found = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
-    return [float(f"{value:.12g}") for value in found if low - room <= value <= high + room]
+    values = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [float(f"{value:.12g}") for value in values if low - room <= value <= high + room]
 
 
 def tick_text(value: float) -> str:
@@ -74,7 +74,7 @@ def tick_text(value: float) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """Data to picture: a rectangle of the picture stands for a rectangle of numbers."""
+    """Maps numbers to places in the picture, along both axes."""
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]

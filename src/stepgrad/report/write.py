@@ -18,9 +18,8 @@ from stepgrad.metric.protocol import Protocol
 from stepgrad.names import file_name
 from stepgrad.report.content import ComparisonRow, Content, Picture, gather
 from stepgrad.report.draw import draw_verdicts
-from stepgrad.report.examples import Mark
 from stepgrad.report.history import Line
-from stepgrad.report.page import Shown, plots, render
+from stepgrad.report.page import EncodedPicture, plots, render
 
 PICTURE_BYTES = 1_000_000
 """All pictures of a page together, as JPEG; base64 makes them a third larger."""
@@ -66,7 +65,7 @@ def write_report(
     return folder / "report.html"
 
 
-def _pictures(content: Content, evidence: Evidence, dataset: DetectionDataset) -> dict[str, list[Shown]]:
+def _pictures(content: Content, evidence: Evidence, dataset: DetectionDataset) -> dict[str, list[EncodedPicture]]:
     """All pictures, at the best quality that keeps the page small."""
     wanted = [picture for pictures in content.pictures.values() for picture in pictures]
     images = [dataset.image(dataset.index_of(evidence.image_ids[picture.position])) for picture in wanted]
@@ -81,7 +80,9 @@ def _pictures(content: Content, evidence: Evidence, dataset: DetectionDataset) -
         if sum(len(data) for data, _ in drawn) <= PICTURE_BYTES:
             break
     shown = [
-        Shown("data:image/jpeg;base64," + base64.b64encode(data).decode(), size, _alt(picture, evidence.class_names))
+        EncodedPicture(
+            "data:image/jpeg;base64," + base64.b64encode(data).decode(), size, _alt(picture, evidence.class_names)
+        )
         for (data, size), picture in zip(drawn, wanted, strict=True)
     ]
     best = len(content.pictures["best"])
@@ -95,16 +96,13 @@ def _jpeg(
     scale = side / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     boxes = [[value * scale for value in mark.box] for mark in picture.marks]
-    texts = [_text(mark, class_names[mark.label]) for mark in picture.marks]
+    named = [(class_names[mark.label], mark.score) for mark in picture.marks]
+    texts = [f"missed {name}" if score is None else f"{name} {score:.2f}" for name, score in named]
     scaled = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     drawn = draw_verdicts(scaled, boxes, texts, [mark.verdict for mark in picture.marks])
     data = BytesIO()
     drawn.save(data, "JPEG", quality=quality, subsampling=0, optimize=True)
     return data.getvalue(), size
-
-
-def _text(mark: Mark, name: str) -> str:
-    return f"missed {name}" if mark.score is None else f"{name} {mark.score:.2f}"
 
 
 def _alt(picture: Picture, class_names: Sequence[str]) -> str:

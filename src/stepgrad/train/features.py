@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from stepgrad.data.base import Target
+from stepgrad.data.base import DatasetTarget
 from stepgrad.errors import DataError
 from stepgrad.files import WriteError
 from stepgrad.names import to_utf8
@@ -52,7 +52,7 @@ class FeatureSource(ImageSource):
         windows, target = data.facts(index)
         if flipped:
             windows = mirrored_boxes(windows, width)
-            target = cast(Target, {**target, "boxes": mirrored_boxes(target["boxes"], width)})
+            target = cast(DatasetTarget, {**target, "boxes": mirrored_boxes(target["boxes"], width)})
         device = next(self.model.trunk.parameters()).device
         return Example(Features(found[0].to(device), found[1]), windows, target)
 

@@ -11,8 +11,7 @@ import torch
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.evaluation import Evaluator
-from stepgrad.evaluation.best_f1 import best_cut
-from stepgrad.evaluation.result import EvaluationResult
+from stepgrad.evaluation.result import EvaluationResult, best_cut
 from stepgrad.files import write_whole
 from stepgrad.losses.collectives import gather_objects, rank, world
 from stepgrad.train.config import TrainConfig, to_dict

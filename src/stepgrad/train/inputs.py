@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stepgrad.data import DetectionDataset, Proposals, generate_proposals, load_dataset, load_proposals
-from stepgrad.data.base import Target
+from stepgrad.data.base import DatasetTarget
 from stepgrad.data.proposals.generate import default_folder, missing_windows
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.data.voc import VOCDataset, folder_name
@@ -38,7 +38,7 @@ class Example(NamedTuple):
     """(3, H, W) uint8, or the `Features` of a frozen trunk."""
     windows: Tensor
     """(N, 4)."""
-    target: Target
+    target: DatasetTarget
     place: int = 0
     """In the sequence of all images of the run; the windows drawn depend on it."""
 
@@ -76,7 +76,7 @@ class Data:
                     self._kept[index] = known
         return mirrored(known) if flipped else known
 
-    def facts(self, index: int) -> tuple[Tensor, Target]:
+    def facts(self, index: int) -> tuple[Tensor, DatasetTarget]:
         """Windows and objects alone; no image is read."""
         return self.windows(index), self.dataset.target(self.first + index)
 
@@ -104,7 +104,7 @@ def mirrored(example: Example) -> Example:
     ([[6.0, 0.0, 10.0, 4.0]], [[7.0, 0.0, 9.0, 4.0]])
     """
     width = example.image.shape[-1]
-    target = cast(Target, {**example.target, "boxes": mirrored_boxes(example.target["boxes"], width)})
+    target = cast(DatasetTarget, {**example.target, "boxes": mirrored_boxes(example.target["boxes"], width)})
     return Example(example.image.flip(-1), mirrored_boxes(example.windows, width), target)
 
 

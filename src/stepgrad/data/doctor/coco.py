@@ -1,4 +1,4 @@
-"""The doctor's rounds of a COCO file."""
+"""`stepgrad doctor` on a COCO file: every problem reported, everything readable returned."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from stepgrad.data.coco import candidate_folders, image_file, outside, xyxy_from_xywh
+from stepgrad.data.coco import image_file, outside, usual_folders, xyxy_from_xywh
 from stepgrad.data.coco_json import CocoFile, CocoImage, read_coco
-from stepgrad.data.doctor.entry import Entry, Records
+from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage
 from stepgrad.data.problems import Problem, Report
 
 
 def examine_coco(
     path: Path, images: str | Path | None, need_images: bool, images_outside: bool, report: Report
-) -> Records:
-    """Read what can be read and report what cannot."""
+) -> ExaminedDataset:
+    """Read the file; return the readable images, and report every problem."""
     file = read_coco(path, report) or CocoFile([], {})
-    tried = [Path(images)] if images else candidate_folders(path)
+    tried = [Path(images)] if images else usual_folders(path)
     folder = _find_folder(path, file.images, tried, report) if need_images and file.images else None
     entries = []
     for image in file.images:
@@ -28,7 +28,7 @@ def examine_coco(
             report(problem)
             picture = None  # not even looked at
         entries.append(_entry(image, path, picture, file.categories, report))
-    return Records("COCO file", path.stem, entries, tuple(file.categories.values()))
+    return ExaminedDataset("COCO file", path.stem, entries, tuple(file.categories.values()))
 
 
 def _find_folder(path: Path, images: list[CocoImage], tried: list[Path], report: Report) -> Path | None:
@@ -44,13 +44,15 @@ def _find_folder(path: Path, images: list[CocoImage], tried: list[Path], report:
     return tried[held.index(max(held))]
 
 
-def _entry(image: CocoImage, path: Path, picture: Path | None, categories: dict[int, str], report: Report) -> Entry:
+def _entry(
+    image: CocoImage, path: Path, picture: Path | None, categories: dict[int, str], report: Report
+) -> ExaminedImage:
     if picture and not os.path.isfile(picture):  # False for names too long for the disk, where pathlib raises
         fix = "restore the image, or take it out of the file"
         report(Problem(str(picture), f"no such image ({path.name}, image {image.id})", fix, "error", "image-missing"))
         picture = None
     xywh = np.array([annotation.xywh for annotation in image.annotations], dtype=np.float64).reshape(-1, 4)
-    return Entry(
+    return ExaminedImage(
         image_id=image.id,
         source=f"{path}, image {image.id}",
         image=picture,

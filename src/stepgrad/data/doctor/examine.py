@@ -1,4 +1,4 @@
-"""The whole examination."""
+"""`stepgrad doctor` on a dataset: annotations, images and windows, and a summary."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import numpy as np
 
 from stepgrad.data.base import DetectionDataset, ImageId
 from stepgrad.data.doctor.coco import examine_coco
-from stepgrad.data.doctor.entry import Entry, Records
 from stepgrad.data.doctor.images import examine_image
-from stepgrad.data.doctor.summary import Summary, report_counts, summarise
+from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Summary, report_counts, summarise
 from stepgrad.data.doctor.voc import examine_voc
 from stepgrad.data.doctor.windows import examine_windows
 from stepgrad.data.images import ImageFacts
@@ -24,13 +23,13 @@ from stepgrad.data.proposals import Proposals, load_proposals
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.errors import DataError
 
-Progress = Callable[[int, int], None]
+DoneOfTotal = Callable[[int, int], None]
 """Called with the number of images examined and of all."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found."""
+    """The problems of a dataset, and a summary of what it holds."""
 
     problems: tuple[Problem, ...]
     summary: Summary
@@ -51,7 +50,7 @@ def examine(
     proposals: str | Path | None = None,
     pixels: bool = True,
     images_outside: bool = False,
-    progress: Progress | None = None,
+    progress: DoneOfTotal | None = None,
 ) -> Diagnosis:
     """Every problem of a dataset and a summary of what it holds; changes nothing.
 
@@ -92,32 +91,41 @@ def _read_records(
     need_images: bool,
     images_outside: bool,
     report: Report,
-) -> Records:
+) -> ExaminedDataset:
     if located.kind == "voc":
         return examine_voc(located.path, located.split, class_names, need_images, report)
     if located.kind == "coco":
         return examine_coco(located.path, images, need_images, images_outside, report)
     dataset = load_dataset(data, located.split)
-    return Records("built-in set", dataset.name, _drawn_entries(dataset), dataset.class_names)
+    return ExaminedDataset("built-in set", dataset.name, _drawn_entries(dataset), dataset.class_names)
 
 
-def _drawn_entries(dataset: DetectionDataset) -> list[Entry]:
-    """The built-in set has no files."""
+def _drawn_entries(dataset: DetectionDataset) -> list[ExaminedImage]:
+    """The images of the built-in set, which has no files."""
     assert isinstance(dataset, ShapesDataset)
     entries = []
     for index, image_id in enumerate(dataset.ids):
         target = dataset.target(index)
         names = tuple(dataset.class_names[label] for label in target["labels"].tolist())
-        boxes, difficult = target["boxes"].double().numpy(), target["difficult"].numpy()
-        size, crowd = (dataset.size, dataset.size), np.zeros(len(names), dtype=np.bool_)
-        entries.append(Entry(image_id, dataset.source(index), None, size, names, boxes, difficult, crowd))
+        entries.append(
+            ExaminedImage(
+                image_id=image_id,
+                source=dataset.source(index),
+                image=None,
+                size=(dataset.size, dataset.size),
+                names=names,
+                boxes=target["boxes"].double().numpy(),
+                difficult=target["difficult"].numpy(),
+                crowd=np.zeros(len(names), dtype=np.bool_),
+            )
+        )
     return entries
 
 
 def _examine_images(
-    entries: list[Entry], pixels: bool, report: Report, progress: Progress
+    entries: list[ExaminedImage], pixels: bool, report: Report, progress: DoneOfTotal
 ) -> dict[ImageId, ImageFacts]:
-    """Open every picture, several at a time: decoding leaves Python's lock."""
+    """Open every picture, several at a time: decoding releases Python's lock."""
     facts: dict[ImageId, ImageFacts] = {}
     pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
     try:

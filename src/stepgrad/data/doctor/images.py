@@ -1,4 +1,4 @@
-"""Pictures, and boxes against the pictures they belong to."""
+"""Checks of the pictures, and of the boxes against the pictures they belong to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stepgrad.data.base import lies_outside
-from stepgrad.data.doctor.entry import Entry
+from stepgrad.data.doctor.summary import ExaminedImage
 from stepgrad.data.images import ImageFacts, decode, read_facts
 from stepgrad.data.problems import Problem
 
@@ -18,7 +18,7 @@ TINY = 16
 SUFFIXES = {"JPEG": (".jpg", ".jpeg", ".jpe"), "PNG": (".png",), "TIFF": (".tif", ".tiff")}
 
 
-def examine_image(entry: Entry, pixels: bool = True) -> tuple[ImageFacts | None, list[Problem]]:
+def examine_image(entry: ExaminedImage, pixels: bool = True) -> tuple[ImageFacts | None, list[Problem]]:
     """The header of the picture and what is wrong with it; `pixels` decodes it too, which finds truncated files."""
     if entry.image is None:
         return None, list(_box_problems(entry, entry.size)) if entry.size else []
@@ -42,45 +42,45 @@ def _file_problems(path: Path, facts: ImageFacts) -> Iterator[Problem]:
     if facts.mode == "CMYK":
         yield _warning(path, "is CMYK", "read with approximate colours; convert it to RGB", "image-cmyk")
     if min(facts.size) < TINY:
-        what = f"is only {facts.size[0]} x {facts.size[1]} pixels"
-        yield _warning(path, what, "windows hardly fit; remove it if that was a slip", "image-tiny")
+        defect = f"is only {facts.size[0]} x {facts.size[1]} pixels"
+        yield _warning(path, defect, "windows hardly fit; remove it if that was a slip", "image-tiny")
 
 
-def _size_problems(entry: Entry, facts: ImageFacts) -> Iterator[Problem]:
+def _size_problems(entry: ExaminedImage, facts: ImageFacts) -> Iterator[Problem]:
     """The annotation must be of these pixels; EXIF rotation is the usual reason why it is not."""
     path, annotated = str(entry.image), entry.size or facts.size
     turned = facts.orientation >= 5  # a quarter turn: width and height change places
     if turned and annotated == facts.size[::-1] != facts.size:
-        what = f"EXIF turns it (orientation {facts.orientation}) and its boxes are of the turned picture"
+        defect = f"EXIF turns it (orientation {facts.orientation}) and its boxes are of the turned picture"
         fix = "store the pixels turned (PIL.ImageOps.exif_transpose), without the EXIF tag"
-        yield Problem(path, what, fix, "error", "exif-rotation")
+        yield Problem(path, defect, fix, "error", "exif-rotation")
         return
     if facts.orientation != 1:
         fix = "boxes are taken to be of the pixels as stored; drop the EXIF tag if so, else turn the pixels"
         yield _warning(path, f"EXIF orientation {facts.orientation}", fix, "exif-rotation")
     if annotated != facts.size:
         beyond = bool((_excess(entry.boxes, facts.size) > SLACK).any())
-        what = f"is {facts.size[0]} x {facts.size[1]} but annotated as {annotated[0]} x {annotated[1]}"
+        defect = f"is {facts.size[0]} x {facts.size[1]} but annotated as {annotated[0]} x {annotated[1]}"
         fix = "scale the boxes or restore the image" if beyond else "the boxes fit; correct the size in the annotation"
-        yield Problem(path, what, fix, "error" if beyond else "warning", "size-differs")
+        yield Problem(path, defect, fix, "error" if beyond else "warning", "size-differs")
 
 
-def _box_problems(entry: Entry, size: tuple[int, int]) -> Iterator[Problem]:
+def _box_problems(entry: ExaminedImage, size: tuple[int, int]) -> Iterator[Problem]:
     outside, excess = lies_outside(entry.boxes, size), _excess(entry.boxes, size)
     for number in np.flatnonzero(outside | (excess > SLACK)):
         where, box = f"object {number} ({entry.names[number]})", entry.boxes[number]
         image = f"the {size[0]} x {size[1]} image"
         if outside[number]:
-            what = f"{where} lies outside {image}: {', '.join(f'{value:g}' for value in box)}"
+            defect = f"{where} lies outside {image}: {', '.join(f'{value:g}' for value in box)}"
             fix = "see whether image and annotation belong together; delete the object"
-            yield Problem(entry.source, what, fix, "error", "box-outside")
+            yield Problem(entry.source, defect, fix, "error", "box-outside")
         elif min(box[:2]) == -1.0 and excess[number] == 1.0:
-            what = f"{where}: xmin or ymin is 0, but VOC counts pixels from 1"
+            defect = f"{where}: xmin or ymin is 0, but VOC counts pixels from 1"
             fix = "kept as it is (one pixel beyond the edge); add 1 to the corners if the file counts from 0"
-            yield _warning(entry.source, what, fix, "zero-based")
+            yield _warning(entry.source, defect, fix, "zero-based")
         else:
-            what = f"{where} reaches {excess[number]:g} pixels beyond {image}"
-            yield _warning(entry.source, what, "kept as it is; correct it if it is wrong", "box-beyond")
+            defect = f"{where} reaches {excess[number]:g} pixels beyond {image}"
+            yield _warning(entry.source, defect, "kept as it is; correct it if it is wrong", "box-beyond")
 
 
 def _excess(boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -89,5 +89,5 @@ def _excess(boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.clip(beyond, 0.0, None).max(axis=1, initial=0.0)
 
 
-def _warning(path: str | Path, what: str, fix: str, kind: str) -> Problem:
-    return Problem(str(path), what, fix, "warning", kind)
+def _warning(path: str | Path, defect: str, fix: str, kind: str) -> Problem:
+    return Problem(str(path), defect, fix, "warning", kind)

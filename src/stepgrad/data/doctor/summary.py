@@ -1,16 +1,44 @@
-"""What a dataset holds, in numbers."""
+"""A dataset as the doctor sees it, whatever its format, and counts of its images, objects, classes and sizes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepgrad.data.base import ImageId
-from stepgrad.data.doctor.entry import Entry, Records
 from stepgrad.data.images import ImageFacts
 from stepgrad.data.problems import Problem, Report
+
+
+@dataclass(frozen=True)
+class ExaminedImage:
+    """The readable part of an image's record; G objects."""
+
+    image_id: ImageId
+    source: str
+    """The annotation file, and the image in it where it holds many."""
+    image: Path | None
+    """The file of the picture; None where it is missing or not asked for."""
+    size: tuple[int, int] | None
+    """As the annotation gives it."""
+    names: tuple[str, ...]
+    boxes: NDArray[np.float64]
+    difficult: NDArray[np.bool_]
+    crowd: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ExaminedDataset:
+    """A whole dataset as the doctor sees it."""
+
+    kind: str
+    name: str
+    entries: list[ExaminedImage]
+    class_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -27,7 +55,7 @@ class ClassSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A whole dataset."""
+    """The counts of a whole dataset."""
 
     kind: str
     name: str
@@ -42,11 +70,11 @@ class Summary:
     """Number of images by Pillow mode, of those that were opened."""
 
 
-def summarise(records: Records, facts: dict[ImageId, ImageFacts]) -> Summary:
-    """Count."""
+def summarise(records: ExaminedDataset, facts: dict[ImageId, ImageFacts]) -> Summary:
+    """Count images, objects and classes; a size is the picture's own where it was opened."""
     entries = records.entries
-    known = [facts[e.image_id].size if e.image_id in facts else e.size for e in entries]
-    sizes = np.array([size for size in known if size], dtype=np.int64).reshape(-1, 2)
+    known_sizes = [facts[e.image_id].size if e.image_id in facts else e.size for e in entries]
+    sizes = np.array([size for size in known_sizes if size], dtype=np.int64).reshape(-1, 2)
     return Summary(
         kind=records.kind,
         name=records.name,
@@ -64,9 +92,12 @@ def _pair(values: np.ndarray) -> tuple[int, int]:
     return int(values[0]), int(values[1])
 
 
-def _count(title: str, entries: list[Entry], name: str | None) -> ClassSummary:
+def _count(title: str, entries: list[ExaminedImage], name: str | None) -> ClassSummary:
     """Counts of one class, or of all."""
-    chosen = [np.array([name is None or own == name for own in entry.names], dtype=np.bool_) for entry in entries]
+    chosen = [
+        np.array([name is None or object_name == name for object_name in entry.names], dtype=np.bool_)
+        for entry in entries
+    ]
     pairs = list(zip(entries, chosen, strict=True))
     areas = [(entry.boxes[mask, 2:] - entry.boxes[mask, :2]).prod(axis=1) for entry, mask in pairs]
     sides = np.sqrt(np.concatenate([np.zeros(0), *areas]))
@@ -81,13 +112,13 @@ def _count(title: str, entries: list[Entry], name: str | None) -> ClassSummary:
 
 
 def report_counts(summary: Summary, where: str, report: Report) -> None:
-    """Report a dataset that has nothing to learn from, and the classes of which that is true."""
+    """Report a dataset without objects, and classes without objects that count."""
     if summary.images and not summary.total.objects:
-        what = f"none of the {summary.images} images has an object"
-        report(Problem(where, what, "check that the annotations belong to the images", "error", "no-objects-at-all"))
+        defect = f"none of the {summary.images} images has an object"
+        report(Problem(where, defect, "check that the annotations belong to the images", "error", "no-objects-at-all"))
         return
     empty = [row.name for row in summary.classes if row.objects == row.difficult + row.crowd]
     if empty:
-        what = f"{len(empty)} classes have no objects that count: {', '.join(empty)}"
+        defect = f"{len(empty)} classes have no objects that count: {', '.join(empty)}"
         fix = "their AP is 0 or left out of the mean, as the protocol says; annotate some or drop the classes"
-        report(Problem(where, what, fix, "warning", "class-empty"))
+        report(Problem(where, defect, fix, "warning", "class-empty"))

@@ -1,4 +1,4 @@
-"""The doctor's rounds of a VOC folder."""
+"""`stepgrad doctor` on a VOC folder: every problem reported, everything readable returned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepgrad.data.doctor.entry import Entry, Records
+from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage
 from stepgrad.data.problems import Problem, Report
 from stepgrad.data.voc import (
     CLASS_FILE,
@@ -28,8 +28,8 @@ from stepgrad.errors import DataError, suggest
 
 def examine_voc(
     root: Path, split: str | None, class_names: Sequence[str] | None, need_images: bool, report: Report
-) -> Records:
-    """Read what can be read and report what cannot."""
+) -> ExaminedDataset:
+    """Read the folder; return the readable images, and report every problem."""
     ids = image_ids(root, split, report)
     if split is None:
         ids = _check_lists(root, ids, report)
@@ -38,11 +38,11 @@ def examine_voc(
     annotations = {image_id: annotation for image_id, annotation in read.items() if annotation}
     names = _check_classes(root, list(annotations.values()), class_names, report)
     entries = [_entry(image_id, annotation, images.get(image_id)) for image_id, annotation in annotations.items()]
-    return Records("VOC folder", f"{root.resolve().name}{f' {split}' if split else ''}", entries, names)
+    return ExaminedDataset("VOC folder", f"{root.resolve().name}{f' {split}' if split else ''}", entries, names)
 
 
-def _entry(image_id: str, annotation: VOCAnnotation, image: Path | None) -> Entry:
-    return Entry(
+def _entry(image_id: str, annotation: VOCAnnotation, image: Path | None) -> ExaminedImage:
+    return ExaminedImage(
         image_id=image_id,
         source=str(annotation.path),
         image=image,
@@ -60,9 +60,9 @@ def _check_lists(root: Path, ids: list[str], report: Report) -> list[str]:
     for first, second in combinations([split for split in lists if split in ("train", "val", "test")], 2):
         common = sorted(set(lists[first]) & set(lists[second]))
         if common:
-            what = f"shares {len(common)} images with {second}.txt, first {common[0]!r}"
+            defect = f"shares {len(common)} images with {second}.txt, first {common[0]!r}"
             fix = "take them off one of the lists, or the scores will flatter"
-            report(Problem(str(root / "ImageSets" / "Main" / f"{first}.txt"), what, fix, "warning", "splits-overlap"))
+            report(Problem(str(root / "ImageSets" / "Main" / f"{first}.txt"), defect, fix, "warning", "splits-overlap"))
     return list(dict.fromkeys([*ids, *(image_id for listed in lists.values() for image_id in listed)]))
 
 
@@ -80,20 +80,20 @@ def _find_images(root: Path, ids: list[str], split: str | None, report: Report) 
             report(Problem(str(folder / f"{image_id}.jpg"), "no such image", fix, "error", "image-missing"))
     spare = sorted(set(names) - set(ids))
     if spare and split is None:
-        what = f"{len(spare)} images have no annotation, first {names[spare[0]]!r}"
-        report(Problem(str(folder), what, "they are not used; annotate or remove them", "warning", "image-spare"))
+        defect = f"{len(spare)} images have no annotation, first {names[spare[0]]!r}"
+        report(Problem(str(folder), defect, "they are not used; annotate or remove them", "warning", "image-spare"))
     return {image_id: folder / name for image_id, name in names.items()}
 
 
 def _check_classes(
     root: Path, annotations: list[VOCAnnotation], class_names: Sequence[str] | None, report: Report
 ) -> tuple[str, ...]:
-    """Names must be among those given; where none are given, look out for slips of the pen."""
-    given = tuple(class_names) if class_names else read_class_file(root)
-    if given:
+    """Names must be among those given; where none are given, report names that look misspelt."""
+    listed = tuple(class_names) if class_names else read_class_file(root)
+    if listed:
         for annotation in annotations:
-            check_names(annotation, given, report)
-        return given
+            check_names(annotation, listed, report)
+        return listed
     names = infer_classes(root, annotations)
     counts = Counter(name for annotation in annotations for name in annotation.names)
     for annotation in annotations:
@@ -101,8 +101,8 @@ def _check_classes(
             hint = _slip(name, counts)
             if hint:
                 fix = f"correct it, or list all classes in {CLASS_FILE} if it is right"
-                what = f"object {number}: class {name!r} is rare and looks like another.{hint}"
-                report(Problem(str(annotation.path), what, fix, "warning", "class-suspect"))
+                defect = f"object {number}: class {name!r} is rare and looks like another.{hint}"
+                report(Problem(str(annotation.path), defect, fix, "warning", "class-suspect"))
     return names
 
 

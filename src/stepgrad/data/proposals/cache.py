@@ -1,4 +1,4 @@
-"""Windows on disk: one small file an image, whole or absent, which knows its settings and its image."""
+"""Windows on disk: one small file per image, whole or absent, with its settings and the hash of its image."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset, ImageId
-from stepgrad.data.proposals.imports import check_windows
-from stepgrad.data.proposals.npz import NUMBERS, TEXTS, read_arrays
+from stepgrad.data.proposals.imports import NUMBERS, TEXTS, check_windows, read_arrays
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.errors import DataError
 from stepgrad.files import write_whole
@@ -24,7 +23,7 @@ WAY_OUT = "pass another folder (--out), or --overwrite true to make the windows 
 
 
 @dataclass(frozen=True)
-class Record:
+class WindowsRecord:
     """The windows of one image, how they were made and of which picture."""
 
     windows: NDArray[Any]
@@ -39,16 +38,14 @@ def record_path(folder: Path, image_id: ImageId) -> Path:
 
 
 def record_files(folder: Path) -> dict[str, Path]:
-    """The files that are there, by `key_of` their image ids."""
-    found = [path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith(".")]
-    keys = {path: name_in(path.name.removesuffix(SUFFIX)) for path in found}
-    found.sort(
-        key=lambda path: path == record_path(folder, keys[path])
-    )  # of two, that under today's name comes last, wins
-    return {keys[path]: path for path in found}
+    """The files in a cache folder, by `key_of` their image ids."""
+    paths = [path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith(".")]
+    keys = {path: name_in(path.name.removesuffix(SUFFIX)) for path in paths}
+    paths.sort(key=lambda path: path == record_path(folder, keys[path]))  # of two, today's name comes last and wins
+    return {keys[path]: path for path in paths}
 
 
-def write_record(path: Path, record: Record) -> None:
+def write_record(path: Path, record: WindowsRecord) -> None:
     """Put a record on disk, whole or not at all."""
     packed = io.BytesIO()
     np.savez_compressed(
@@ -61,8 +58,8 @@ def write_record(path: Path, record: Record) -> None:
     write_whole(path, packed.getvalue())
 
 
-def read_record(path: Path) -> Record:
-    """Read a record, or say what is wrong with it."""
+def read_record(path: Path) -> WindowsRecord:
+    """Read a record; a DataError says what is wrong with it."""
     try:
         arrays = read_arrays(path, {"boxes": NUMBERS, "settings": TEXTS, "fingerprint": TEXTS, "dataset": TEXTS})
         windows, texts = arrays.pop("boxes"), [str(text[()]) for text in arrays.values()]
@@ -70,9 +67,9 @@ def read_record(path: Path) -> Record:
             raise DataError(f"{path}: expected windows (N, 4) but got {windows.shape}")
         check_windows(windows.reshape(-1, 4), str(path))
     except DataError as error:
-        what = str(error).removeprefix(f"{path}: ")
-        raise DataError(f"{path}: is damaged or no proposal cache file ({what}); delete it and go on") from error
-    return Record(windows.reshape(-1, 4), *texts)
+        defect = str(error).removeprefix(f"{path}: ")
+        raise DataError(f"{path}: is damaged or no proposal cache file ({defect}); delete it and go on") from error
+    return WindowsRecord(windows.reshape(-1, 4), *texts)
 
 
 class CachedProposals(Proposals):
@@ -84,7 +81,7 @@ class CachedProposals(Proposals):
         if not self._files:
             raise DataError(f"{folder}: holds no proposal cache files; make them with `stepgrad propose`")
 
-    def record(self, image_id: ImageId) -> Record:
+    def record(self, image_id: ImageId) -> WindowsRecord:
         """All that is known about the windows of an image."""
         return read_record(self.path(image_id))
 
@@ -111,11 +108,11 @@ class CachedProposals(Proposals):
                 check_record(self.path(dataset.ids[index]), dataset, index)
 
 
-def misfit(record: Record, fingerprint: str, dataset: str, settings: str | None = None) -> str | None:
+def misfit(record: WindowsRecord, fingerprint: str, dataset: str, settings: str | None = None) -> str | None:
     """Why a record does not belong to an image, or None: another picture, or other settings than asked for."""
     if record.fingerprint != fingerprint:
-        what = "has changed since" if record.dataset == dataset else f"is another in {dataset!r}"
-        return f"was made for {record.dataset!r}; the image of that id {what}"
+        defect = "has changed since" if record.dataset == dataset else f"is another in {dataset!r}"
+        return f"was made for {record.dataset!r}; the image of that id {defect}"
     if settings is not None and record.settings != settings:
         return f"was made with {record.settings}, not with {settings}"
     return None
@@ -123,6 +120,6 @@ def misfit(record: Record, fingerprint: str, dataset: str, settings: str | None 
 
 def check_record(path: Path, dataset: DetectionDataset, index: int, settings: str | None = None) -> None:
     """Raise DataError if a file does not belong to an image of the dataset."""
-    what = misfit(read_record(path), dataset.fingerprint(index), dataset.name, settings)
-    if what:
-        raise DataError(f"{path}: {what}; {WAY_OUT}")
+    defect = misfit(read_record(path), dataset.fingerprint(index), dataset.name, settings)
+    if defect:
+        raise DataError(f"{path}: {defect}; {WAY_OUT}")

@@ -1,4 +1,4 @@
-"""How many objects the windows cover: what no detector built on them can exceed."""
+"""The share of the objects that the windows cover: no detector built on them can have a larger recall."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.errors import InputError
+from stepgrad.metric.boxes import areas_of, overlap_table
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,11 @@ def best_overlaps(boxes: ArrayLike, windows: ArrayLike) -> NDArray[np.float64]:
     >>> best_overlaps([[0, 0, 2, 2]], [[0, 0, 2, 1], [5, 5, 6, 6]])
     array([0.5])
     """
-    b = np.asarray(boxes, dtype=np.float64).reshape(-1, 1, 4)  # (G, 1, 4)
-    w = np.asarray(windows, dtype=np.float64).reshape(1, -1, 4)  # (1, N, 4)
-    sides = np.minimum(b[..., 2:], w[..., 2:]) - np.maximum(b[..., :2], w[..., :2])
-    common = np.clip(sides, 0.0, None).prod(axis=-1)  # (G, N)
-    union = _areas(b) + _areas(w) - common
-    return np.max(common / np.where(union > 0, union, 1.0), axis=1, initial=0.0)
-
-
-def _areas(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+    rows, others = (np.asarray(corners, dtype=np.float64).reshape(-1, 4) for corners in (boxes, windows))
+    areas, other_areas = (areas_of(corners[:, 2:] - corners[:, :2], 0.0) for corners in (rows, others))
+    return overlap_table(rows, areas, others, other_areas, np.zeros(len(others), dtype=np.bool_)).max(
+        axis=1, initial=0.0
+    )
 
 
 def recall(proposals: Proposals, dataset: DetectionDataset, thresholds: Sequence[float] = (0.5, 0.7)) -> Recall:

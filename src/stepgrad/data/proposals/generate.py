@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
-from stepgrad.data.proposals.cache import Record, check_record, record_files, record_path, write_record
+from stepgrad.data.proposals.cache import WindowsRecord, check_record, record_files, record_path, write_record
 from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search, use_one_thread
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.data.voc import VOCDataset
@@ -29,7 +29,7 @@ from stepgrad.files import WriteError
 from stepgrad.locks import only_writer
 from stepgrad.names import as_text, file_name, key_of
 
-Progress = Callable[[], None]
+ImageDone = Callable[[], None]
 """Called once for each image that is done."""
 Say = Callable[[str], None]
 """Called with a line for whoever watches."""
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """What a run did."""
+    """How many images a run searched, found done before, or failed on."""
 
     made: int = 0
     found: int = 0
@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a worker needs to know."""
+    """The dataset, the folder and the settings of a search: everything a worker needs to know."""
 
     dataset: DetectionDataset
     folder: Path
@@ -60,7 +60,7 @@ class Job:
         self.write(index, windows, self.settings.to_json())
 
     def write(self, index: int, windows: NDArray[np.generic], settings: str) -> None:
-        record = Record(windows, settings, self.dataset.fingerprint(index), self.dataset.name)
+        record = WindowsRecord(windows, settings, self.dataset.fingerprint(index), self.dataset.name)
         write_record(record_path(self.folder, self.dataset.ids[index]), record)
 
 
@@ -76,7 +76,7 @@ def generate_proposals(
     settings: SearchSettings | None = None,
     workers: int = 1,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: ImageDone | None = None,
     *,
     indices: Sequence[int] | None = None,
     say: Say | None = None,
@@ -118,18 +118,19 @@ def missing_windows(
 
 
 def _only_searcher(folder: Path, say: Say | None) -> AbstractContextManager[None]:
-    """Two at once would search the same images, and could mix windows of different settings."""
+    """Lock the folder: two searches at once would do the same images, and could mix windows of different settings."""
     return only_writer(folder, "wait for it, or pass another folder (--out)", wait=say or (lambda _: None))
 
 
-def _count_found(outcome: Outcome, count: int, tick: Progress) -> None:
+def _count_found(outcome: Outcome, count: int, tick: ImageDone) -> None:
     outcome.found += count
     for _ in range(count):
         tick()
 
 
-def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: Progress) -> None:
-    results = _run_here(job, todo) if workers <= 1 else _run_in_processes(job, todo, min(workers, max(len(todo), 1)))
+def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: ImageDone) -> None:
+    here = (_attempt(job, index) for index in todo)
+    results = here if workers <= 1 else _run_in_processes(job, todo, min(workers, max(len(todo), 1)))
     with closing(results):  # stops the workers, whatever happens here
         for error in results:
             if error is not None:
@@ -140,10 +141,11 @@ def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: Pro
 
 
 def _not_cached(job: Job, indices: Sequence[int]) -> list[int]:
-    """The images without a file; those with one must fit."""
-    todo, there = [], record_files(job.folder)
+    """The images without a file; a file that belongs to another image or other settings is a DataError."""
+    todo: list[int] = []
+    cached = record_files(job.folder)
     for index in indices:
-        path = there.get(key_of(str(job.dataset.ids[index])))
+        path = cached.get(key_of(str(job.dataset.ids[index])))
         if path is not None:
             check_record(path, job.dataset, index, job.settings.to_json())
         else:
@@ -151,13 +153,8 @@ def _not_cached(job: Job, indices: Sequence[int]) -> list[int]:
     return todo
 
 
-def _run_here(job: Job, todo: list[int]) -> Generator[DataError | None, None, None]:
-    for index in todo:
-        yield _attempt(job, index)
-
-
 def _attempt(job: Job, index: int) -> DataError | None:
-    """Run, and give back what is wrong with this image; what concerns all of them is raised."""
+    """Search one image; an error of this image is returned, one that concerns all images is raised."""
     try:
         job.run(index)
     except WriteError:
@@ -171,7 +168,7 @@ _worker_job: Job | None = None
 
 
 def _start_worker(job: Job) -> None:
-    """Ctrl-C goes to the parent alone, which stops its workers in good order."""
+    """Prepare a worker: it ignores Ctrl-C, which the parent handles, and ends if the parent does."""
     global _worker_job
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -180,7 +177,7 @@ def _start_worker(job: Job) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed cannot stop its workers, which would wait for it for ever."""
+    """End this worker when its parent does: a killed parent cannot stop workers, which would wait for ever."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -232,7 +229,7 @@ def import_proposals(
     dataset: DetectionDataset,
     folder: str | Path,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: ImageDone | None = None,
     *,
     say: Say | None = None,
 ) -> Outcome:
@@ -242,9 +239,9 @@ def import_proposals(
     settings = json.dumps({"method": "imported", "source": Path(proposals.source).name})
     outcome, tick = Outcome(), progress or (lambda: None)
     with _only_searcher(job.folder, say):
-        there = record_files(job.folder)
+        cached = record_files(job.folder)
         for index, image_id in enumerate(dataset.ids):
-            path = there.get(key_of(str(image_id)))
+            path = cached.get(key_of(str(image_id)))
             if path is not None and not overwrite:
                 check_record(path, dataset, index, settings)
                 outcome.found += 1

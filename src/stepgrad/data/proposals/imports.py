@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stepgrad.data.proposals.npz import IDS, NUMBERS, WHOLE_NUMBERS, read_arrays
 from stepgrad.data.proposals.windows import PackedProposals
 from stepgrad.errors import DataError
 from stepgrad.extras import need
 from stepgrad.pixels import continuous_from_devkit
+
+NUMBERS = "iuf"
+WHOLE_NUMBERS = "iu"
+TEXTS = "U"
+IDS = "USiu"
+_WORDS = {NUMBERS: "numbers", WHOLE_NUMBERS: "whole numbers", TEXTS: "text", IDS: "names or whole numbers"}
+"""In words, what the NumPy kinds of an array stand for."""
 
 
 def import_npz(path: str | Path) -> PackedProposals:
@@ -23,13 +31,12 @@ def import_npz(path: str | Path) -> PackedProposals:
         raise DataError(f"{path}: no such file; make windows with `stepgrad propose`") from None
     except DataError as error:
         raise DataError(f"{error}; download or make it again") from error
-    ids, offsets, boxes = arrays["ids"], arrays["offsets"], arrays["boxes"]
+    ids = arrays["ids"]
+    offsets = arrays["offsets"]
+    boxes = arrays["boxes"]
     if boxes.ndim != 2 or boxes.shape[1] != 4 or ids.ndim != 1 or offsets.ndim != 1:
         shapes = f"{ids.shape}, {offsets.shape}, {boxes.shape}"
         raise DataError(f"{path}: expected ids (n,), offsets (n + 1,), boxes (N, 4) but got {shapes}; make it again")
-    if boxes.dtype.kind not in "iuf" or offsets.dtype.kind not in "iuf":
-        kinds = f"{offsets.dtype} and {boxes.dtype}"
-        raise DataError(f"{path}: expected offsets and boxes of numbers but got {kinds}; make it again")
     check_windows(boxes, str(path))
     return PackedProposals(ids.tolist(), offsets, boxes, str(path))
 
@@ -92,3 +99,25 @@ def check_windows(boxes: np.ndarray, source: str) -> None:
             f"{source}: {int((~good).sum())} windows are not finite or have no area, first number {first}, "
             f"{boxes[first].tolist()}; expected x1 y1 x2 y2 with x1 < x2, y1 < y2: check the column order"
         )
+
+
+def read_arrays(path: Path, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """The arrays of these names, each of one of its NumPy kinds, or a DataError without a way out; nothing is unpickled.
+
+    A file that is not there is a FileNotFoundError.
+    """
+    try:
+        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:  # NumPy leaves bad files open
+            missing = [name for name in kinds if name not in file]
+            arrays = {name: file[name] for name in kinds if name not in missing}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # NumPy, zipfile and its four decompressors each raise what they stumble over
+        raise DataError(f"{path}: is not a readable .npz file ({error or type(error).__name__})") from error
+    if missing:
+        *most, last = kinds
+        raise DataError(f"{path}: expected arrays {', '.join(most)} and {last} but {', '.join(missing)} is missing")
+    for name, array in arrays.items():
+        if array.dtype.kind not in kinds[name]:
+            raise DataError(f"{path}: expected {_WORDS[kinds[name]]} in {name} but got an array of {array.dtype}")
+    return arrays

@@ -18,7 +18,7 @@ Mode = Literal["fast", "quality"]
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How windows are searched for; stored in every cache file.
+    """Settings of selective search, stored in every cache file.
 
     >>> SearchSettings("fast", min_side=20).to_json()
     '{"method": "selective search", "min_side": 20, "mode": "fast"}'
@@ -68,8 +68,7 @@ def tidy_windows(xywh: NDArray[Any], min_side: int) -> NDArray[np.int32]:
 
 def _segmentation() -> Any:
     need(
-        "cv2.ximgproc",
-        purpose="selective search (plain opencv-python lacks the module, and must be uninstalled first)",
+        "cv2.ximgproc", purpose="selective search (plain opencv-python lacks the module, and must be uninstalled first)"
     )
     from cv2.ximgproc import segmentation
 
@@ -82,7 +81,7 @@ def check_installed() -> None:
 
 
 def use_one_thread() -> None:
-    """For processes that search side by side: threads of their own would be in each other's way."""
+    """Let OpenCV use one thread, for processes that search side by side."""
     import cv2
 
     cv2.setNumThreads(1)

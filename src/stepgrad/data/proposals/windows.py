@@ -148,5 +148,5 @@ def _open(source: str | Path, dataset: DetectionDataset | None) -> Proposals:
         return import_npz(path)
     if path.suffix == ".mat":
         return import_mat(path)
-    what = "expected a cache folder, an .npz or a .mat file" if path.exists() else "no such file or folder"
-    raise DataError(f"{path}: {what}; make windows with `stepgrad propose`")
+    defect = "expected a cache folder, an .npz or a .mat file" if path.exists() else "no such file or folder"
+    raise DataError(f"{path}: {defect}; make windows with `stepgrad propose`")

@@ -5,19 +5,26 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
-from stepgrad.data.base import DetectionDataset, Target, Transforms, make_target
+from stepgrad.data.base import DatasetTarget, DetectionDataset, Transforms, make_target
 from stepgrad.data.shapes.draws import Draws
 from stepgrad.data.shapes.outlines import CLASSES
-from stepgrad.data.shapes.scene import Scene, draw_scene
-from stepgrad.data.shapes.windows import draw_windows
+from stepgrad.data.shapes.scene import DrawnScene, draw_scene
 from stepgrad.errors import ConfigError, one_of, suggest
 
 SPLITS = {"train": 2000, "val": 500, "test": 500}
 """Name and default number of images."""
 WINDOW_STREAM = 1
+JITTERS = 10
+"""Windows around each thing in the picture, objects and decoys alike, so that their number gives nothing away."""
+EMPTY_SPOTS = 4
+GRID = ((20, 20), (40, 20), (64, 32), (96, 32))
+"""Side and stride of the sliding windows, at 160 pixels."""
+MIN_SIDE = 6.0
 
 
 class ShapesDataset(DetectionDataset):
@@ -52,19 +59,22 @@ class ShapesDataset(DetectionDataset):
         for name, value, least in (("length", length, 1), ("seed", seed, 0), ("size", size, 64)):
             if not isinstance(value, int) or value < least:
                 raise ConfigError(f"Expected {name} of shapes to be a whole number >= {least} but got {value!r}.")
-        self.split, self.seed, self.size, self.transforms = split, seed, size, transforms
+        self.split = split
+        self.seed = seed
+        self.size = size
+        self.transforms = transforms
         self.name = f"shapes {split}"
         self.class_names = tuple(CLASSES)
         self.ids: range = range(length)
 
-    def scene(self, index: int) -> Scene:
-        """Everything about one picture."""
+    def scene(self, index: int) -> DrawnScene:
+        """One picture with its objects and decoys."""
         return draw_scene(self._key(index), self.size)
 
     def _key(self, index: int) -> tuple[int, ...]:
         return (self.seed, list(SPLITS).index(self.split), self.ids[index])
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> DatasetTarget:
         scene = self.scene(index)
         return make_target(scene.boxes, scene.labels, self.ids[index], difficult=scene.difficult)
 
@@ -103,9 +113,42 @@ def parse_shapes(text: str, split: str | None = None) -> dict[str, Any]:
 
 
 def _whole_number(name: str, value: str, text: str) -> int:
-    known = ["length", "seed", "size"]
-    if name not in known:
-        raise ConfigError(f"Expected one of {known} in {text!r} but got {name!r}.{suggest(name, known)}")
+    numbers = ["length", "seed", "size"]
+    if name not in numbers:
+        raise ConfigError(f"Expected one of {numbers} in {text!r} but got {name!r}.{suggest(name, numbers)}")
     if not value.strip().isdecimal():
         raise ConfigError(f"Expected {name} in {text!r} to be a whole number but got {value!r}.")
     return int(value)
+
+
+# Windows: cheap and class-agnostic. No image is looked at for them.
+
+
+def draw_windows(
+    draws: Draws, size: int, boxes: NDArray[np.float64], decoys: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(N, 4) windows: a grid, and jittered ones around objects, look-alikes and places where there is nothing."""
+    things = np.concatenate([boxes, decoys, _spots(draws, size)])
+    sides = np.tile(things[:, 2:] - things[:, :2], 2)  # (things, 4): the side each coordinate moves along
+    shifts = (draws.units(JITTERS, len(things), 4) - 0.5) * 0.6
+    around = (things + shifts * sides).reshape(-1, 4)
+    windows = np.clip(np.rint(np.concatenate([_grid(size), around])).astype(np.int64), 0, size)  # no -0.0
+    big_enough = (windows[:, 2:] - windows[:, :2]).min(axis=1) >= MIN_SIDE
+    return np.unique(windows[big_enough], axis=0).astype(np.float64)  # sorted, each once
+
+
+def _spots(draws: Draws, size: int) -> NDArray[np.float64]:
+    """(EMPTY_SPOTS, 4) boxes of any size anywhere."""
+    units = draws.units(EMPTY_SPOTS, 4)
+    sides = (0.08 + 0.4 * units[:, :2] * units[:, :2]) * size
+    corners = units[:, 2:] * (size - sides)
+    return np.concatenate([corners, corners + sides], axis=1)
+
+
+def _grid(size: int) -> NDArray[np.float64]:
+    windows = []
+    for side, stride in GRID:
+        side, stride = side * size // 160, max(1, stride * size // 160)
+        starts = range(0, size - side + 1, stride)
+        windows += [(x, y, x + side, y + side) for y in starts for x in starts]
+    return np.array(windows, dtype=np.float64)

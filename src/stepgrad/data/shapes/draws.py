@@ -36,11 +36,11 @@ class Draws:
         return low + int(self._bits.random_raw()) % (high - low)
 
     def chance(self, probability: float) -> bool:
-        """True that often."""
+        """True with this probability."""
         return self.unit() < probability
 
     def choice(self, options: Sequence[T]) -> T:
-        """One of them."""
+        """One of the options, each equally likely."""
         return options[self.integer(0, len(options))]
 
     def direction(self) -> tuple[float, float]:

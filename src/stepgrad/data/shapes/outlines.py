@@ -102,12 +102,5 @@ def bar(u: Coordinates, v: Coordinates) -> Mask:
     return (abs(u) <= 1.0) & (abs(v) <= 0.16)
 
 
-CLASSES: dict[str, Outline] = {
-    "disk": disk,
-    "ring": ring,
-    "square": square,
-    "triangle": triangle,
-    "cross": cross,
-    "star": star,
-}
+CLASSES: dict[str, Outline] = {shape.__name__: shape for shape in (disk, ring, square, triangle, cross, star)}
 LOOK_ALIKES: tuple[Outline, ...] = (ellipse, horseshoe, rectangle, trapezium, tee, four_pointed_star, pentagon)

@@ -23,7 +23,7 @@ TRIES = 12
 
 
 @dataclass
-class Item:
+class PaintedShape:
     """An object (label >= 0), or a look-alike or occluder (-1)."""
 
     label: int
@@ -39,11 +39,11 @@ class Stage:
     canvas: Canvas
     clouds: NDArray[np.int32]
     owner: NDArray[np.int32]
-    items: list[Item] = field(default_factory=list)
+    items: list[PaintedShape] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Scene:
+class DrawnScene:
     """A finished picture and what is on it."""
 
     image: NDArray[np.uint8]
@@ -55,7 +55,7 @@ class Scene:
 
 
 @lru_cache(maxsize=16)
-def draw_scene(key: tuple[int, ...], size: int) -> Scene:
+def draw_scene(key: tuple[int, ...], size: int) -> DrawnScene:
     """The picture named by `key`; the same bits on every machine. The last few are kept, so asking twice is cheap."""
     draws = Draws(*key)
     clouds = cloud_field(draws, size)
@@ -79,7 +79,9 @@ def _clutter(draws: Draws, stage: Stage) -> None:
 
 def _populate(draws: Draws, stage: Stage) -> None:
     """Two to six objects among look-alikes and occluders, each on top of those before it."""
-    objects, alikes, bars = draws.integer(2, 7), draws.integer(0, 4), draws.integer(0, 4)
+    objects = draws.integer(2, 7)
+    alikes = draws.integer(0, 4)
+    bars = draws.integer(0, 4)
     labels = [draws.integer(0, len(CLASSES)) for _ in range(objects)] + [-1] * alikes + [-2] * bars
     order = np.argsort(draws.bytes(len(labels)), kind="stable")
     outlines = tuple(CLASSES.values())
@@ -103,7 +105,7 @@ def _add(draws: Draws, stage: Stage, outline: Outline, label: int) -> None:
     colours = texture(draws, placed, stage.clouds)
     paint(stage.canvas, placed, colours, 256 if label == -2 else draws.integer(150, 257))
     stage.owner[placed.rows, placed.columns][placed.mask] = len(stage.items)
-    stage.items.append(Item(label, placed, placed.pixels))
+    stage.items.append(PaintedShape(label, placed, placed.pixels))
 
 
 def _leaves_all_visible(stage: Stage, placed: Placed) -> bool:
@@ -119,7 +121,7 @@ def _leaves_all_visible(stage: Stage, placed: Placed) -> bool:
     return True
 
 
-def _finish(draws: Draws, stage: Stage) -> Scene:
+def _finish(draws: Draws, stage: Stage) -> DrawnScene:
     """Soften, add sensor noise, and read off the visible boxes."""
     size = stage.size
     canvas = _soften(stage.canvas)
@@ -127,7 +129,10 @@ def _finish(draws: Draws, stage: Stage) -> Scene:
     noise = draws.bytes(size, size, 3).astype(np.int32) + draws.bytes(size, size, 3) - 255
     image = np.clip(canvas + ((noise * strength) >> 8), 0, 255).astype(np.uint8)
     image.flags.writeable = False
-    boxes, labels, difficult, decoys = [], [], [], []
+    boxes: list[tuple[int, int, int, int]] = []
+    labels: list[int] = []
+    difficult: list[bool] = []
+    decoys: list[tuple[int, int, int, int]] = []
     for number, item in enumerate(stage.items):
         visible = stage.owner[item.placed.rows, item.placed.columns] == number
         if not visible.any():
@@ -139,7 +144,7 @@ def _finish(draws: Draws, stage: Stage) -> Scene:
         boxes.append(box)
         labels.append(item.label)
         difficult.append(item.visible < DIFFICULT * item.placed.pixels)
-    return Scene(
+    return DrawnScene(
         image=image,
         boxes=np.array(boxes, dtype=np.float64).reshape(-1, 4),
         labels=np.array(labels, dtype=np.int64),
