@@ -5,9 +5,8 @@ import signal
 
 from hypothesis import settings
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a shell's background jobs ignore it, and their children inherit that
+# A shell's background jobs ignore Ctrl-C, and their children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests run in several processes at once. If each used all cores, threads would wait for one another, and the suite would take
