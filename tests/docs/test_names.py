@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import stepgrad
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/stepgrad"
 PAGES = [
@@ -85,6 +87,11 @@ def test_files_named_on_a_page_exist(page: Path) -> None:
 @each_page
 def test_names_of_the_package_used_on_a_page_are_there(page: Path) -> None:
     assert [name for name in sorted(names_used(text_of(page))) if not is_there(name)] == []
+
+
+@each_page
+def test_a_page_uses_the_names_in_namespaces_not_those_kept_for_older_code(page: Path) -> None:
+    assert names_used(text_of(page)) & {f"stepgrad.{name}" for name in stepgrad._ALSO} == set()
 
 
 @each_page
