@@ -1,6 +1,7 @@
 """Train a DETR of Hugging Face transformers with its own loss, then for mAP too: python examples/finetune_detr.py
 
-Tiny and from random weights, for it to take a minute; else AutoModelForObjectDetection.from_pretrained(...) gives the model.
+The model is tiny and starts from random weights, so that this takes a minute. For real use, take one from
+AutoModelForObjectDetection.from_pretrained(...).
 """
 
 from __future__ import annotations

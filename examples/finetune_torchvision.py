@@ -53,7 +53,7 @@ def main(steps: int = 400, images: int = 4, lr: float = 5e-3, pretrained: bool =
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--images", type=int, default=4, help="of a step")
+    parser.add_argument("--images", type=int, default=4, help="number of images per step")
     parser.add_argument("--pretrained", action="store_true", help="start from torchvision's COCO weights")
     args = parser.parse_args()
     print(f"unseen images: mAP {main(args.steps, args.images, pretrained=args.pretrained):.3f}")

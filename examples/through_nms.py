@@ -15,7 +15,7 @@ import stepgrad as sg
 
 
 def make_image(generator: torch.Generator, windows: int = 60) -> tuple[Tensor, Tensor, Tensor]:
-    """Windows around three objects, features that tell their fit dimly and among things that mislead, and the fit."""
+    """Windows around three objects, noisy features, one of which tells the fit, and the fit."""
     centre = torch.tensor([[20.0, 20.0], [60.0, 20.0], [40.0, 60.0]])
     objects = torch.cat([centre - 8, centre + 8], dim=1)
     shift = torch.randn(windows, 4, generator=generator).clamp(-1.5, 1.5) * 3
@@ -27,7 +27,7 @@ def make_image(generator: torch.Generator, windows: int = 60) -> tuple[Tensor, T
 
 def keep_mask(model: nn.Module, nms: sg.layers.NMSLayer, boxes: Tensor, features: Tensor) -> Tensor:
     scores = model(features).squeeze(1)
-    return nms(scores - scores.mean(), boxes)  # a shift changes nothing, and without it pushes up and down must balance
+    return nms(scores - scores.mean(), boxes)  # NMS ignores the mean; without it pushes sum to zero
 
 
 def fit_of_kept(model: nn.Module, nms: sg.layers.NMSLayer, images: list[tuple[Tensor, Tensor, Tensor]]) -> float:
@@ -46,7 +46,7 @@ def main(steps: int = 60, seed: int = 0) -> dict[str, float]:
     result = {"before": fit_of_kept(model, nms, fresh)}
     for _ in range(steps):
         optimizer.zero_grad()
-        for boxes, features, fit in train:  # good windows pay, poor ones cost; any function of the mask would do
+        for boxes, features, fit in train:  # keep good windows, drop poor ones; any function of the mask would do
             (keep_mask(model, nms, boxes, features) * (0.5 - fit)).sum().backward()
         optimizer.step()
     return result | {"after": fit_of_kept(model, nms, fresh)}

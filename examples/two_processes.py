@@ -41,9 +41,7 @@ def main(steps: int = 20) -> list[float]:
     features, boxes, targets = zip(*map(make_image, range(rank, 8, world)), strict=True)  # this process's share
     maps = []
     for _ in range(steps):
-        scores = model(torch.cat(features)).split(
-            [len(b) for b in boxes]
-        )  # one pass: DDP wants no more than one a step
+        scores = model(torch.cat(features)).split([len(b) for b in boxes])  # DDP wants one forward pass per step
         loss = loss_fn(scores, boxes, targets)
         optimizer.zero_grad()
         loss.backward()

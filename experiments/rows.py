@@ -142,7 +142,7 @@ def _from_scratch() -> list[Row]:
         radius.but("scratch-logprob", "radius 3, log-probabilities", scores="logprob"),
         radius.but("scratch-mixed", "radius 3, log-probabilities, + 3 NLL", scores="logprob", nll_weight=3.0),
         radius.with_(
-            "scratch-mixed-8", "the same, 8 images a step", scores="logprob", nll_weight=3.0, images=8, steps=480
+            "scratch-mixed-8", "the same, 8 images per step", scores="logprob", nll_weight=3.0, images=8, steps=480
         ),
         paper,
         paper.but("scratch-paper-l2", "paper, L2 for L4", options={"l4": None}, l2=PAPER["l4"]),
@@ -163,7 +163,7 @@ def _paper() -> list[Row]:
         replace(paper, name="paper-start", says="NLL: its outputs as raw scores", steps=0),
         paper,
         paper.but("paper-fg-25", "a quarter of the windows on objects", foreground=0.25),
-        paper.but("paper-batch-32", "32 images a step, twice the steps", images=32, steps=240),
+        paper.but("paper-batch-32", "32 images per step, twice the steps", images=32, steps=240),
         paper.but("paper-l2", "L2 for L4", options={"l4": None}, l2=160 * options["l4"]),
         paper.but("paper-unregularised", "no regulariser", options={"l4": None}),
         paper.but("paper-unclipped", "no clipping", options={"clip": None}),
@@ -196,14 +196,14 @@ def _ablations() -> list[Row]:
     mee = replace(base.but("", "", options={"estimator": "mee"}), tuned_as="mee")
     return [
         base.with_("wide", "2048 units, 240 steps, slower mean", table="ABCD", **WIDE),
-        base.but("longer", "240 steps, 300 windows an image", table="ABCD", steps=240, windows=300),
+        base.but("longer", "240 steps, 300 windows per image", table="ABCD", steps=240, windows=300),
         base.but("fg-25", "a quarter of the windows on objects", foreground=0.25),
         base.but("fg-5", "5 % of the windows on objects", foreground=0.05),
-        base.but("batch-8", "8 images a step, 8 x the steps", images=8, steps=480),
-        base.but("memory", "8 images a step, 8 x the steps, 56 remembered", images=8, steps=480, memory=56),
-        base.but("batch-32", "32 images a step, twice the steps", images=32, steps=120),
-        base.but("batch-128", "128 images a step, half the steps", images=128, steps=30),
-        base.but("batch-512", "512 images a step, an eighth of the steps", images=512, steps=8),
+        base.but("batch-8", "8 images per step, 8 x the steps", images=8, steps=480),
+        base.but("memory", "8 images per step, 8 x the steps, 56 remembered", images=8, steps=480, memory=56),
+        base.but("batch-32", "32 images per step, twice the steps", images=32, steps=120),
+        base.but("batch-128", "128 images per step, half the steps", images=128, steps=30),
+        base.but("batch-512", "512 images per step, an eighth of the steps", images=512, steps=8),
         base.but("last", "the last weights, not their mean", average=0.0),
         base.but("radius-1", "radius 1", options={"radius": 1.0}),
         base.but("no-log", "1 - mAP", options={"log": False}),

@@ -7,15 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_example_pastes_in_and_runs() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "0.5"
+    (promised,) = re.findall(r'print\(loss_fn.metrics\["map"\]\) +# ([\d.]+):', code)
+    assert done.stdout.strip() == promised
 
 
-def test_the_readme_is_one_screen_long() -> None:
-    assert len(README.read_text().splitlines()) <= 60
+def test_the_readme_pushes_windows_as_its_comment_says() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict = {}
+    exec(code, names)
+    on_object, also, false_alarm = names["scores"][0].grad.flatten().tolist()
+    assert on_object < 0
+    assert also < 0 < false_alarm

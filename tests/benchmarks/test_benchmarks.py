@@ -68,10 +68,8 @@ def test_missing_peers_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     scene = clustered_scene(images=8, windows=300)
     peers = detection_peers(scene) + ranking_peers(torch.arange(4.0), torch.tensor([True, False, True, False]))
-    missing = [p for p in peers if p.run is None]
-    assert len(peers) == 8
-    assert len(missing) == 7  # all but cross-entropy, which torch brings along
-    assert all(p.note.startswith("not installed") for p in missing)
+    assert {p.name for p in peers if p.run is not None} == {"softmax cross-entropy"}  # which torch brings along
+    assert all(p.note.startswith("not installed") for p in peers if p.run is None)
 
 
 def test_a_claim_is_met_up_to_its_target() -> None:

@@ -33,10 +33,10 @@ def test_claims_compare_what_they_say() -> None:
 
 def test_the_page_shows_every_claim() -> None:
     results = made_results()
-    results["claims"] = [vars(claim) for claim in check_claims(results)]
-    page = render(results)
-    assert page.count("| yes |") == 3
-    assert page.count("| **no** |") == 1
+    claims = check_claims(results)
+    page = render({**results, "claims": [vars(claim) for claim in claims]})
+    assert page.count("| yes |") == sum(claim.met for claim in claims)
+    assert page.count("| **no** |") == sum(not claim.met for claim in claims)
 
 
 def test_two_processes_need_to_send_half_of_scores_and_gradients() -> None:

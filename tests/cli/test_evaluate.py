@@ -49,9 +49,9 @@ def output(capsys: pytest.CaptureFixture[str]) -> str:
 def test_voc_annotations_without_images_are_enough(voc: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(**voc) == 0
     lines = output(capsys).splitlines()
-    assert lines[0] == "voc07-devkit, 2 images, 3 detections: mAP 0.4242"
     eleven, area = (6 * 1 + 5 * 2 / 3) / 11, (1 + 2 / 3) / 2
-    assert lines[2].split() == ["dog", "2", "0", "3", "1.0000", f"{eleven:.4f}", f"{area:.4f}"]
+    assert f"voc07-devkit, 2 images, 3 detections: mAP {eleven / 2:.4f}" in lines  # of two classes, one without objects
+    assert ["dog", "2", "0", "3", "1.0000", f"{eleven:.4f}", f"{area:.4f}"] in [line.split() for line in lines]
     assert "note: no file for cat: counted as without detections" in lines
 
 

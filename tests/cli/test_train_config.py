@@ -115,16 +115,6 @@ def test_paper_preset_is_the_loss_and_protocol_of_the_paper() -> None:
         )
 
 
-def test_fast_rcnn_preset_is_the_original() -> None:
-    config = read_config(["fast-rcnn"], {})
-    assert (config.loss, config.score, config.model.candidates) == ("nll", "logprob", 100)
-    phase = config.nll
-    assert (phase.steps, phase.images, phase.images * (phase.windows or 0)) == (40_000, 2, 128)
-    assert (phase.foreground, phase.background_overlap, phase.ground_truth) == (0.25, 0.1, True)
-    assert (phase.lr, phase.momentum, phase.weight_decay) == (0.001, 0.9, 0.0005)
-    assert (phase.drop_every, phase.drop_factor, config.run.seed) == (30_000, 0.1, 3)
-
-
 BAD_OPTIONS = {
     "--nll.step 3": "nll.step: no such option. Did you mean '--nll.steps'?",
     "--lr 3": "lr: no such option. Did you mean '--nll.lr' or '--map.lr'?",

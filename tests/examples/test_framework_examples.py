@@ -23,11 +23,6 @@ def main_of(name: str) -> Callable[..., Any]:
     return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
 
 
-@pytest.mark.parametrize("name", ["own_training_loop", "two_processes", "finetune_detr", "hf_trainer"])
-def test_examples_are_short(name: str) -> None:
-    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 60
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_loop_of_ones_own_learns_to_rank_windows(seed: int) -> None:
     found = main_of("own_training_loop")(steps=15, seed=seed)

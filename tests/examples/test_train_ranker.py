@@ -20,7 +20,3 @@ def test_linear_ranker_learns_ndcg(capsys: pytest.CaptureFixture[str]) -> None:
     assert before < 0.5
     assert after > 0.75
     assert "NDCG@10" in capsys.readouterr().out
-
-
-def test_example_is_short() -> None:
-    assert len(EXAMPLE.read_text().splitlines()) < 60

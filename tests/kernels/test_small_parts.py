@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from stepgrad.kernels.overlaps import _block_bounds, _spatial_key, spatial_slots
 from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.arrange import layout_of
 from stepgrad.metric.mean_ap import check_nms_threshold, mean_over_classes, resolve_protocol, result_of
-from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC07, VOC07_PYTHON, VOC12, Protocol
+from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC07, VOC12, Protocol
 from stepgrad.reference.boxes import coverage, iou
 from stepgrad.reference.nms import by_score, neighbour_sets
 from tests.scenes import Array, clustered_boxes
@@ -262,20 +263,26 @@ def test_levels_are_served_by_the_first_true_positive_that_reaches_them(P: int, 
     assert (counts.tolist(), norm) == ([0] + [1] * P, max(P, 1))
 
 
-def test_named_protocols_are_what_their_benchmarks_do() -> None:
-    fields = ("recall_levels", "recall_grid", "equality", "pixel_offset", "duplicates", "difficult", "absent_classes")
-    told = {name: tuple(getattr(p, field) for field in fields) for name, p in PROTOCOLS.items()}
-    assert told == {
-        "voc07": (11, "exact", True, 0.0, "best", "ignore", "zero"),
-        "voc12": (None, "exact", True, 0.0, "best", "ignore", "zero"),
-        "coco": (101, "float", True, 0.0, "best_free", "ignore", "skip"),
-        "voc07-devkit": (11, "exact", True, 1.0, "best", "ignore", "zero"),
-        "voc12-devkit": (None, "exact", True, 1.0, "best", "ignore", "zero"),
-        "voc07-python": (11, "float", False, 1.0, "best", "ignore", "zero"),
-    }
-    assert {name: p.max_detections for name, p in PROTOCOLS.items() if p.max_detections} == {"coco": 100}
-    assert VOC07_PYTHON.match_thresholds == (0.5,)
-    assert COCO.match_thresholds == tuple(np.linspace(0.5, 0.95, 10).tolist())
+@pytest.mark.parametrize(
+    ("name", "other", "differences"),
+    [
+        ("voc12", "voc07", {"recall_levels": None}),
+        ("voc07-devkit", "voc07", {"pixel_offset": 1.0}),
+        ("voc12-devkit", "voc12", {"pixel_offset": 1.0}),
+        ("voc07-python", "voc07-devkit", {"recall_grid": "float", "equality": False}),
+    ],
+)
+def test_protocols_of_voc_differ_in_what_their_names_say_alone(
+    name: str, other: str, differences: dict[str, Any]
+) -> None:
+    assert PROTOCOLS[name] == replace(PROTOCOLS[other], name=name, **differences)
+
+
+def test_coco_has_the_thresholds_levels_and_limit_of_pycocotools() -> None:
+    theirs = pytest.importorskip("pycocotools.cocoeval").Params("bbox")
+    assert COCO.match_thresholds == tuple(theirs.iouThrs)
+    assert COCO.recall_levels == len(theirs.recThrs)
+    assert COCO.max_detections == theirs.maxDets[-1]
 
 
 BAD = [

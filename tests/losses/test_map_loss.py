@@ -253,12 +253,23 @@ def best_possible(batch: Batch) -> float:
     return sum(shares) / batch.K
 
 
-def test_the_default_is_what_the_result_tables_recommend() -> None:
-    default = sg.MAPLoss(2).objective
-    assert (default.method.estimator, default.method.radius, default.balance) == ("radius", 3.0, "class")
-    assert (
-        sg.MAPLoss(2, through_nms="paper").objective.method.estimator == "mee"
-    )  # nothing else goes that way through NMS
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, {"estimator": "radius", "radius": 3.0, "through_nms": "exact", "balance": "class"}),
+        (
+            {"through_nms": "paper"},
+            {"through_nms": "paper", "estimator": "mee"},
+        ),  # nothing else goes that way through NMS
+    ],
+    ids=["plain", "paper"],
+)
+def test_what_is_left_out_is_what_the_result_tables_recommend(given: dict[str, Any], told: dict[str, Any]) -> None:
+    batch = medium_batch(12)
+    (_, left_out), (_, spelt_out) = loss_and_gradient(batch, **given), loss_and_gradient(batch, **told)
+    assert any(gradient.any() for gradient in left_out)
+    for a, b in zip(left_out, spelt_out, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_paper_settings_are_those_of_the_paper() -> None:

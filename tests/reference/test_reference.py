@@ -1,29 +1,20 @@
-"""The reference: nothing fast in it, short enough to read, and its recall levels counted by itself."""
+"""The reference: nothing fast in it, and its recall levels counted by itself."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import stepgrad as sg
 from stepgrad.metric.protocol import PROTOCOLS
 from stepgrad.reference.average_precision import levels_served
-
-FOLDER = Path(sg.reference.__file__).parent
 
 
 def test_the_reference_needs_neither_torch_nor_a_compiler() -> None:
     code = "import sys, stepgrad.reference; print(sorted({'torch', 'numba', 'llvmlite'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.py")), ids=lambda file: file.name)
-def test_a_section_of_the_paper_is_a_short_file(file: Path) -> None:
-    assert len(file.read_text(encoding="utf-8").splitlines()) < 120
 
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
