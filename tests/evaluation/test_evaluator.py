@@ -60,7 +60,7 @@ def test_value_of_the_loss_equals_the_evaluator_to_the_last_bit(seed: int) -> No
     ours = evaluator_of(batch, protocol, threshold, dtype).compute()
     metric = sg.mean_average_precision(scores, boxes, targets, protocol=protocol, nms_threshold=threshold)
     assert_same_bits(ours, metric.map, metric.ap)
-    loss_fn = sg.MAPLoss(batch.K, protocol, threshold, absent_classes=protocol.absent_classes, eps=0.01)
+    loss_fn = sg.MAPLoss(batch.K, protocol, nms_threshold=threshold, absent_classes=protocol.absent_classes, eps=0.01)
     loss = loss_fn([s.double() for s in scores], boxes, targets)
     assert_same_bits(ours, loss_fn.metrics["map"], loss_fn.metrics["ap"])
     assert float(loss) == -math.log(ours.map + 0.01)

@@ -256,7 +256,9 @@ def best_possible(batch: Batch) -> float:
 def test_the_default_is_what_the_result_tables_recommend() -> None:
     default = sg.MAPLoss(2).objective
     assert (default.method.estimator, default.method.radius, default.balance) == ("radius", 3.0, "class")
-    assert sg.MAPLoss(2, through_nms="paper").objective.method.estimator == "mee"  # nothing else goes that way through NMS
+    assert (
+        sg.MAPLoss(2, through_nms="paper").objective.method.estimator == "mee"
+    )  # nothing else goes that way through NMS
 
 
 def test_paper_settings_are_those_of_the_paper() -> None:
