@@ -7,7 +7,11 @@ left out. The tests of a file without any use the compiled ones: nothing would h
 from __future__ import annotations
 
 _SCENES = ("tests/kernels/test_small_scenes.py",)
-_METRIC = ("tests/kernels/test_small_parts.py", "tests/kernels/test_nms.py", *_SCENES)
+_METRIC = ("tests/kernels/test_small_parts.py", "tests/kernels/test_scene.py", "tests/kernels/test_nms.py", *_SCENES)
+_KERNELS = (
+    *("tests/kernels/test_small_parts.py", "tests/kernels/test_scene.py", "tests/kernels/test_cascade.py"),
+    *("tests/kernels/test_rank_steps.py", "tests/kernels/test_nms.py", *_SCENES, "tests/steps/test_map_steps.py"),
+)
 _LOSS = (
     *("tests/losses/test_map_loss_edges.py", "tests/losses/test_empties.py", "tests/losses/test_bad_input.py"),
     *("tests/losses/test_options.py", "tests/losses/test_map_loss.py", "tests/losses/test_likely_mistakes.py"),
@@ -26,12 +30,12 @@ _SEARCH = (
     "tests/steps/test_pseudogradient.py",
 )
 _EVALUATOR = (
-    *("tests/evaluation/test_compare.py", "tests/evaluation/test_evaluator.py", "tests/evaluation/test_bad_input.py"),
-    *("tests/evaluation/test_files.py", "tests/evaluation/test_evaluator_differences.py"),
+    *("tests/evaluation/test_evaluator.py", "tests/evaluation/test_bad_input.py", "tests/evaluation/test_files.py"),
+    *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_compare.py"),
 )
 
 CONCERNED: dict[str, tuple[str, ...]] = {
-    "kernels/": (*_METRIC, "tests/steps/test_map_steps.py"),
+    "kernels/": _KERNELS,
     "kernels/balance.py": ("tests/losses/test_balance.py", "tests/steps/test_gradient_laws.py"),
     "kernels/cache.py": ("tests/kernels/test_cache_damage.py", "tests/kernels/test_cache_folder.py"),
     "kernels/list_records.py": _RANKING[:2],
