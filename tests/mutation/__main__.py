@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ TIMES_THE_CLEAN_RUN = 5
 
 def main() -> int:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops the child too
     everything = [m for m in all_mutants(PACKAGE, tuple(options.packages)) if m.file not in NOT_MUTATED]
     chosen = [m for m in everything if options.only in m.name]
     sample = random.Random(options.seed).sample(chosen, min(options.count, len(chosen)))

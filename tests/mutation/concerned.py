@@ -30,6 +30,7 @@ _SEARCH = (
     "tests/steps/test_pseudogradient.py",
 )
 _EVALUATOR = (
+    "tests/evaluation/test_small_parts.py",
     *("tests/evaluation/test_evaluator.py", "tests/evaluation/test_bad_input.py", "tests/evaluation/test_files.py"),
     *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_compare.py"),
 )
@@ -39,7 +40,12 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "kernels/balance.py": ("tests/losses/test_balance.py", "tests/steps/test_gradient_laws.py"),
     "kernels/cache.py": ("tests/kernels/test_cache_damage.py", "tests/kernels/test_cache_folder.py"),
     "kernels/list_records.py": _RANKING[:2],
-    "metric/": (*_METRIC, "tests/metric/test_mean_average_precision.py", "tests/evaluation/test_evaluator.py"),
+    "metric/": (
+        "tests/metric/test_arrange.py",
+        *_METRIC,
+        "tests/metric/test_mean_average_precision.py",
+        "tests/evaluation/test_evaluator.py",
+    ),
     "metric/batch.py": (*_LOSS, "tests/losses/test_empty_windows.py", *_METRIC),
     "metric/boxes.py": (*_BASELINES[:1], "tests/report/test_found.py"),
     "metric/mean_ap.py": (
@@ -73,7 +79,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
         *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_evaluator.py"),
         "tests/evaluation/test_fixtures.py::test_coco_sample_equals_pycocotools_twelve_numbers",
     ),
-    "evaluation/read_files.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_bad_input.py"),
+    "evaluation/read_files.py": ("tests/evaluation/test_small_parts.py", "tests/evaluation/test_files.py"),
     "evaluation/write_files.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_file_names.py"),
 }
 """By the beginning of a file's path; the longest that fits counts. Doctests of the file itself always do."""
