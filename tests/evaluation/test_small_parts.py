@@ -99,9 +99,9 @@ def test_numbers_of_a_box_are_checked_along_both_axes(axis: int, coco: Detection
     for fine in (box(-5.0, 3.0), box(0.0, 0.0), box(1.0, 0.5)):
         count.numbers(0.0, fine, "here")
     refuse.numbers(-1.0, box(0.0, 1e-300), "here")
-    with pytest.raises(DataError, match="here: the box is .* wide and .* high; remove it, or count such"):
+    with pytest.raises(DataError, match=r"here: the box is .* wide and .* high; remove it, or count such"):
         refuse.numbers(1.0, box(0.0, 0.0), "here")
-    with pytest.raises(DataError, match="here: the box is .* wide and .* high; swap its corners"):
+    with pytest.raises(DataError, match=r"here: the box is .* wide and .* high; swap its corners"):
         count.numbers(1.0, box(0.0, -0.5), "here")
     for large in (box(1.7e308, 1.7e308), box(0.0, 1.0e308)):
         with pytest.raises(DataError, match="too large for double precision"):
@@ -121,10 +121,10 @@ def test_an_unknown_image_gets_a_suggestion_unless_there_are_too_many_to_compare
     with pytest.raises(DataError, match=f"is not among the {len(voc)} images of .*Did you mean.*{known}"):
         reader.image(known + "x", "here")
     for odd in (0.5, None, [known]):
-        with pytest.raises(DataError, match="of the same split.$"):
+        with pytest.raises(DataError, match=r"of the same split.$"):
             reader.image(odd, "here")
     many = replace(reader, positions={known: 0} | {f"other {i}": i for i in range(1, 10_000)})
-    with pytest.raises(DataError, match="is not among the 10000 images of .* of the same split.$"):
+    with pytest.raises(DataError, match=r"is not among the 10000 images of .* of the same split.$"):
         many.image(known + "x", "here")
 
 
