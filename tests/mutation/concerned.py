@@ -10,7 +10,7 @@ _SCENES = ("tests/kernels/test_small_scenes.py",)
 _METRIC = ("tests/kernels/test_small_parts.py", "tests/kernels/test_scene.py", "tests/kernels/test_nms.py", *_SCENES)
 _KERNELS = (
     *("tests/kernels/test_small_parts.py", "tests/kernels/test_scene.py", "tests/kernels/test_cascade.py"),
-    *("tests/kernels/test_rank_steps.py", "tests/kernels/test_nms.py", *_SCENES, "tests/steps/test_map_steps.py"),
+    *("tests/kernels/test_rank_steps.py", *_SCENES, "tests/steps/test_map_steps.py", "tests/kernels/test_nms.py"),
 )
 _LOSS = (
     *("tests/losses/test_map_loss_edges.py", "tests/losses/test_empties.py", "tests/losses/test_bad_input.py"),
@@ -26,8 +26,8 @@ _RANKING = (
 )
 _RANKS = ("tests/losses/test_shards.py", "tests/losses/test_threads_as_ranks.py")
 _SEARCH = (
-    *("tests/steps/test_find_steps.py", "tests/steps/test_bad_input.py", "tests/steps/test_step_function.py"),
-    "tests/steps/test_pseudogradient.py",
+    *("tests/steps/test_outward.py", "tests/steps/test_find_steps.py", "tests/steps/test_bad_input.py"),
+    *("tests/steps/test_step_function.py", "tests/steps/test_pseudogradient.py"),
 )
 _EVALUATOR = (
     "tests/evaluation/test_small_parts.py",
