@@ -155,3 +155,19 @@ def test_a_class_without_objects_has_no_roles_but_misses() -> None:
     scene = build_scene(nothing, case.rule)
     assert (scene.ranked.T, len(scene.claims), len(scene.contenders.slots)) == (0, 0, 0)
     assert set(scene.roles[scene.roles != ABSENT].tolist()) == {FALSE_POSITIVE}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_written_areas_count_in_the_place_of_those_of_the_corners(count: int) -> None:
+    boxes = np.array([[0.0, 0.0, 4.0, 2.0], [0.0, 0.0, 2.0, 2.0]])[:count]
+    objects, areas, object_areas = boxes[::-1].copy(), np.array([9.0, 5.0])[:count], np.array([6.0, 8.0])[:count]
+    none, images, crowd = np.zeros(0), np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.bool_)
+    by_left, offsets = np.zeros(0, dtype=np.int32), np.array([0, count])
+    inter = np.prod(np.minimum(boxes[:, None, 2:], objects[:, 2:]), axis=2)
+    own, other = boxes[:, 2] * boxes[:, 3], objects[:, 2] * objects[:, 3]
+    for given, theirs in ((none, none), (areas, none), (none, object_areas), (areas, object_areas)):
+        found = all_pairs(boxes, given, by_left, offsets, objects, theirs, images, crowd, 0.0, 0.0)
+        union = (given if len(given) else own)[:, None] + (theirs if len(theirs) else other) - inter
+        table = np.zeros((count, count))
+        table[found[0], found[1]] = found[2]
+        assert np.array_equal(table, inter / union)

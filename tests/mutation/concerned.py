@@ -46,7 +46,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
         "tests/metric/test_mean_average_precision.py",
         "tests/evaluation/test_evaluator.py",
     ),
-    "metric/batch.py": (*_LOSS, "tests/losses/test_empty_windows.py", *_METRIC),
+    "metric/batch.py": ("tests/metric/test_batch.py", *_LOSS, "tests/losses/test_empty_windows.py", *_METRIC),
     "metric/boxes.py": (*_BASELINES[:1], "tests/report/test_found.py"),
     "metric/mean_ap.py": (
         *_LOSS,
