@@ -37,6 +37,16 @@ def test_window_stopped_by_more_than_can_be_counted_is_freed_by_the_last_of_them
     assert_same_steps(batch, options)
 
 
+def test_hits_that_move_up_keep_a_precision_of_one() -> None:
+    """With 30 objects and 11 levels no level asks for a second hit: the first of two may sink, and the second stands in."""
+    objects = [[20 * x, 0, 20 * x + 10, 10] for x in range(30)]
+    nowhere = [[20 * x, 50, 20 * x + 10, 60] for x in range(3)]
+    windows = [*objects[:2], nowhere[0], *objects[2:4], nowhere[1], *objects[4:8], nowhere[2]]
+    batch = scene(windows, range(len(windows), 0, -1), objects)
+    assert at(library_steps(batch, Options("voc07", None)), 0, 0, 0)[2] < 9.0  # it passes the miss at 9 without loss
+    assert_same_steps(batch, Options("voc07", None))
+
+
 @pytest.mark.parametrize("protocol", [VOC12, replace(COCO, max_detections=12)], ids=["voc12", "coco with 12"])
 @pytest.mark.parametrize("seed", range(2))
 def test_steps_across_words_of_64_windows(seed: int, protocol: Protocol) -> None:

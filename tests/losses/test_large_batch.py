@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from stepgrad.errors import InputError
-from stepgrad.losses.large_batch import ReplayError, large_batch
+from stepgrad.losses.large_batch import ReplayError, _random_state, _set_random_state, large_batch
 from tests.train.windows import Windows, made_windows, small_model
 
 IMAGES = 7
@@ -281,3 +281,23 @@ class Scorer(nn.Module):
 
     def forward(self, chunk: list[Tensor]) -> list[Tensor]:
         return [self.layers(x) for x in chunk]
+
+
+@pytest.mark.parametrize("name", ["mps", "cuda:1"])
+def test_random_states_of_other_devices_are_read_and_put_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's module has one device only and takes no name of it."""
+    device = torch.device(name)
+    calls: list[tuple[Any, ...]] = []
+
+    class Module:
+        def get_rng_state(self, *where: torch.device) -> torch.Tensor:
+            calls.append(where)
+            return torch.tensor([7], dtype=torch.uint8)
+
+        def set_rng_state(self, state: torch.Tensor, *where: torch.device) -> None:
+            calls.append((state.tolist(), *where))
+
+    monkeypatch.setattr(torch, "get_device_module", lambda given: Module() if given == device else None)
+    _set_random_state(_random_state([device]))
+    where = () if name == "mps" else (device,)
+    assert calls == [where, ([7], *where)]

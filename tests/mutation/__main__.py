@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.mutation.concerned import COMPILED, concerned
+from tests.mutation.concerned import concerned, has_kernels
 from tests.mutation.mutants import Mutant, all_mutants, mutated
 from tests.mutation.worker import NEVER_IMPORTED, OUT_OF_TIME, PACKAGE, Outcome, run_tests, warm_up
 
@@ -24,6 +26,7 @@ TIMES_THE_CLEAN_RUN = 5
 
 def main() -> int:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops the child too
     everything = [m for m in all_mutants(PACKAGE, tuple(options.packages)) if m.file not in NOT_MUTATED]
     chosen = [m for m in everything if options.only in m.name]
     sample = random.Random(options.seed).sample(chosen, min(options.count, len(chosen)))
@@ -61,15 +64,16 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 def _try(mutant: Mutant, clean: dict[tuple[str, ...], float], out: Path) -> dict[str, Any]:
     tests = concerned(mutant.file)
     log = out.with_suffix(".log")
-    compiled = mutant.file.startswith(COMPILED)
-    if tests[1:] not in clean:  # the first are the file's own doctests
+    compiled = not has_kernels(mutant.file)
+    kind = (*tests[1:], str(compiled))  # the first are the file's own doctests
+    if kind not in clean:
         run = run_tests(tests, None, compiled, 3600.0, log)
         if run.code != 0:
             raise SystemExit(f"{' '.join(tests)} fail without any fault:\n{run.output[-2000:]}")
-        clean[tests[1:]] = run.cpu_seconds
+        clean[kind] = run.cpu_seconds
         print(f"clean: {run.cpu_seconds:.0f} s of CPU for {' '.join(tests)}", flush=True)
     source = mutated(mutant, (PACKAGE / mutant.file).read_text())
-    run = run_tests(tests, (mutant.file, source), compiled, TIMES_THE_CLEAN_RUN * clean[tests[1:]] + 10.0, log)
+    run = run_tests(tests, (mutant.file, source), compiled, TIMES_THE_CLEAN_RUN * clean[kind] + 10.0, log)
     if run.code == NEVER_IMPORTED:
         raise SystemExit(f"{' '.join(tests)} do not import {mutant.file}; mend tests/mutation/concerned.py")
     return {

@@ -1,30 +1,52 @@
 """Which tests concern which file. The quickest come first: a mutant's tests stop at the first failure.
 
-Tests of large scenes are left out: where kernels run as Python they take minutes. The evaluator, which has no kernels of
-its own, is tested with compiled ones.
+A file with kernels is tested with all kernels run as Python, so tests of large scenes, which would take minutes then, are
+left out. The tests of a file without any use the compiled ones: nothing would have to be compiled anew.
 """
 
 from __future__ import annotations
 
 _SCENES = ("tests/kernels/test_small_scenes.py",)
-_METRIC = ("tests/kernels/test_small_parts.py", "tests/kernels/test_nms.py", *_SCENES)
-_LOSS = ("tests/losses/test_map_loss_edges.py", "tests/losses/test_empties.py", "tests/losses/test_bad_input.py")
+_METRIC = ("tests/kernels/test_small_parts.py", "tests/kernels/test_scene.py", "tests/kernels/test_nms.py", *_SCENES)
+_KERNELS = (
+    *("tests/kernels/test_small_parts.py", "tests/kernels/test_scene.py", "tests/kernels/test_cascade.py"),
+    *("tests/kernels/test_rank_steps.py", *_SCENES, "tests/steps/test_map_steps.py", "tests/kernels/test_nms.py"),
+)
+_LOSS = (
+    *("tests/losses/test_map_loss_edges.py", "tests/losses/test_empties.py", "tests/losses/test_bad_input.py"),
+    *("tests/losses/test_options.py", "tests/losses/test_map_loss.py", "tests/losses/test_likely_mistakes.py"),
+)
 _BASELINES = (
     *("tests/losses/test_baselines_windows.py", "tests/losses/test_baselines_smooth.py"),
     *("tests/losses/test_baselines_structured.py", "tests/losses/test_baselines_interface.py"),
 )
+_RANKING = (
+    *("tests/losses/ranking/test_moves.py", "tests/losses/ranking/test_steps_equal_brute_force.py"),
+    *("tests/losses/ranking/test_input.py", "tests/losses/ranking/test_laws.py"),
+)
+_RANKS = ("tests/losses/test_shards.py", "tests/losses/test_threads_as_ranks.py")
+_SEARCH = (
+    *("tests/steps/test_outward.py", "tests/steps/test_find_steps.py", "tests/steps/test_bad_input.py"),
+    *("tests/steps/test_step_function.py", "tests/steps/test_pseudogradient.py"),
+)
 _EVALUATOR = (
-    *("tests/evaluation/test_compare.py", "tests/evaluation/test_evaluator.py", "tests/evaluation/test_bad_input.py"),
-    *("tests/evaluation/test_files.py", "tests/evaluation/test_evaluator_differences.py"),
+    "tests/evaluation/test_small_parts.py",
+    *("tests/evaluation/test_evaluator.py", "tests/evaluation/test_bad_input.py", "tests/evaluation/test_files.py"),
+    *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_compare.py"),
 )
 
 CONCERNED: dict[str, tuple[str, ...]] = {
-    "metric/": _METRIC,
+    "kernels/": _KERNELS,
+    "kernels/balance.py": ("tests/losses/test_balance.py", "tests/steps/test_gradient_laws.py"),
     "kernels/cache.py": ("tests/kernels/test_cache_damage.py", "tests/kernels/test_cache_folder.py"),
-    "metric/batch.py": (
-        *("tests/losses/test_bad_input.py", "tests/losses/test_empties.py", "tests/losses/test_empty_windows.py"),
+    "kernels/list_records.py": _RANKING[:2],
+    "metric/": (
+        "tests/metric/test_arrange.py",
         *_METRIC,
+        "tests/metric/test_mean_average_precision.py",
+        "tests/evaluation/test_evaluator.py",
     ),
+    "metric/batch.py": ("tests/metric/test_batch.py", *_LOSS, "tests/losses/test_empty_windows.py", *_METRIC),
     "metric/boxes.py": (*_BASELINES[:1], "tests/report/test_found.py"),
     "metric/mean_ap.py": (
         *_LOSS,
@@ -35,18 +57,20 @@ CONCERNED: dict[str, tuple[str, ...]] = {
         "tests/kernels/test_small_parts.py",
         *("tests/evaluation/test_compare.py", "tests/evaluation/test_evaluator_differences.py"),
     ),
-    "kernels/": (*_METRIC, "tests/steps/test_map_steps.py"),
-    "steps/": ("tests/steps",),
+    "steps/": _SEARCH,
     "steps/estimators.py": (*_SCENES, "tests/steps/test_estimators.py", "tests/steps/test_map_steps.py"),
+    "steps/map_steps.py": (*_SCENES, *_LOSS, "tests/steps/test_map_steps.py", "tests/losses/test_balance.py"),
     "layers/": ("tests/layers", "tests/steps"),
-    "kernels/balance.py": ("tests/losses/test_balance.py", "tests/steps/test_gradient_laws.py"),
-    "steps/map_steps.py": (*_SCENES, *_LOSS, "tests/losses/test_map_loss.py", "tests/steps/test_map_steps.py"),
-    "losses/": (*_LOSS, "tests/losses/test_map_loss.py", "tests/losses/test_balance.py"),
-    "losses/map_loss.py": (*_LOSS, "tests/losses/test_options.py", "tests/losses/test_map_loss.py"),
+    "losses/": (*_LOSS, "tests/losses/test_balance.py"),
+    "losses/collectives.py": _RANKS,
+    "losses/distributed.py": _RANKS,
+    "losses/shards.py": _RANKS,
+    "losses/large_batch.py": ("tests/losses/test_large_batch.py",),
     "losses/likely_mistakes.py": ("tests/losses/test_likely_mistakes.py",),
     "losses/ragged.py": ("tests/losses/test_ragged.py",),
     "losses/score_memory.py": ("tests/losses/test_score_memory.py",),
     "losses/baselines/": _BASELINES,
+    "losses/ranking/": _RANKING,
     "evaluation/": _EVALUATOR,
     "evaluation/result.py": (*_EVALUATOR, "tests/evaluation/test_best_f1.py"),
     "evaluation/records.py": (*_EVALUATOR, "tests/evaluation/test_parity_decimals.py"),
@@ -55,14 +79,15 @@ CONCERNED: dict[str, tuple[str, ...]] = {
         *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_evaluator.py"),
         "tests/evaluation/test_fixtures.py::test_coco_sample_equals_pycocotools_twelve_numbers",
     ),
-    "evaluation/read_files.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_bad_input.py"),
+    "evaluation/read_files.py": ("tests/evaluation/test_small_parts.py", "tests/evaluation/test_files.py"),
     "evaluation/write_files.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_file_names.py"),
 }
 """By the beginning of a file's path; the longest that fits counts. Doctests of the file itself always do."""
 
 
-COMPILED = ("evaluation/", "kernels/cache.py", "metric/mean_ap.py", "metric/protocol.py")
-"""Files whose tests run with compiled kernels: nothing in them would have to be compiled anew."""
+def has_kernels(file: str) -> bool:
+    """Whether a fault in `file` would have to be compiled."""
+    return (file.startswith("kernels/") and file != "kernels/cache.py") or file == "losses/baselines/max_oracle.py"
 
 
 def concerned(file: str) -> tuple[str, ...]:

@@ -62,13 +62,16 @@ def run_tests(
     child = os.fork()
     if child == 0:
         _child(tests, fault, compiled, cpu_seconds, log)
-    while True:
-        ended, status, used = os.wait4(child, os.WNOHANG)
-        if ended:
-            break
-        if time.monotonic() - began > _SECONDS_PER_CPU_SECOND * cpu_seconds:
-            os.killpg(child, signal.SIGKILL)
-        time.sleep(0.05)
+    ended = 0
+    try:
+        while not ended:
+            ended, status, used = os.wait4(child, os.WNOHANG)
+            if not ended and time.monotonic() - began > _SECONDS_PER_CPU_SECOND * cpu_seconds:
+                os.killpg(child, signal.SIGKILL)
+            time.sleep(0.0 if ended else 0.05)
+    finally:
+        if not ended:  # the run was stopped: the child must not go on and write into the log of the next run
+            os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(status)
     output = log.read_text(errors="replace")
     return Outcome(OUT_OF_TIME if code < 0 else code, used.ru_utime + used.ru_stime, output)

@@ -191,3 +191,10 @@ def test_nms_layer_refuses_boxes_that_do_not_fit() -> None:
 def test_nms_layer_refuses_boxes_that_cannot_be_read(boxes: Any) -> None:
     with pytest.raises(InputError, match="Expected"):
         sg.NMSLayer()(torch.zeros(2), boxes)
+
+
+@pytest.mark.parametrize("make", [lambda t: t.to("meta"), lambda t: t.to_sparse()], ids=["meta", "sparse"])
+def test_tensors_without_readable_numbers_are_refused(make: Any) -> None:
+    for ask in (sg.find_steps, sg.pseudogradient, lambda f, x: sg.step_function(f)(x)):
+        with pytest.raises(InputError, match="Expected a"):
+            ask(lambda v: 0.0, make(torch.ones(2)))

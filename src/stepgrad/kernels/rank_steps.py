@@ -10,6 +10,7 @@ Only true positives' ranks matter, so all false positives between the same two t
 * A true positive rising to the rank q of a false positive with u true positives above becomes number u + 1 there; that
   counts if (u + 1) / q beats p_j of the nearest weighted level j <= u + 1.
 * A true positive k sinking loses p_j once it falls behind all maximisers, m_j >= k: at the first false positive behind M_j.
+  Where p_j = 1, those it passes keep that precision, and p_j is lost only if j = M_j.
 
 AP is monotone along each of these moves, so the first swap that changes it is the nearest step, and a group of tied scores
 is passed as a whole.
@@ -153,7 +154,9 @@ def true_positive_steps(ranked: Ranked, lift: Lift, edits: Edits, env: Envelope,
                 passed = ranked.counted_position[q]
     j = 1
     for k in range(1, T + 1):
-        while j <= T and (env.first[j] < k or env.level[j] != j):
+        # A precision of 1 stays with those that move up, number l - 1 at rank l - 1: of the levels that share it only the last
+        # is lost.
+        while j <= T and (env.first[j] < k or env.level[j] != j or (env.value[j] == 1.0 and env.last[j] > j)):
             j += 1
         if j <= T and ranked.rank[env.last[j]] + 1 < len(ranked.counted_position):
             steps.down[k] = ranked.counted_position[ranked.rank[env.last[j]] + 1]

@@ -165,3 +165,13 @@ def test_the_loss_works_inside_a_compiled_function() -> None:
         gradients.append(leaf.grad)
     assert torch.equal(gradients[0], gradients[1])
     assert gradients[0].any()
+
+
+def test_padding_has_no_steps() -> None:
+    scores, mask = torch.tensor([[3.0, 2.0, 1.0, 9.0]]), torch.tensor([[True, True, True, False]])
+    steps = sg.APLoss().steps(scores, torch.tensor([[0, 1, 0, 1]]), mask=mask)
+    alone = sg.APLoss().steps(scores[:, :3], torch.tensor([[0, 1, 0]]))
+    for name in ("up_at", "up_value", "down_at", "down_value"):
+        assert torch.equal(getattr(steps, name)[:, :3], getattr(alone, name)), name
+    told = [getattr(steps, name)[0, 3].item() for name in ("up_at", "up_value", "down_at", "down_value")]
+    assert told == [float("inf"), 0.0, -float("inf"), 0.0]

@@ -70,3 +70,18 @@ def test_following_the_gradient_from_a_random_list_improves_the_metric(case: Cas
         loss(scores, relevance).backward()
         optimiser.step()
     assert loss(scores, relevance).item() < 0.5 * start
+
+
+@each_loss
+@pytest.mark.parametrize("eps", [0.01, 0.5])
+def test_the_gradient_of_the_log_is_that_of_the_metric_over_its_value(case: Case, eps: float) -> None:
+    if case.make(3).lowest < 0.0:
+        return  # no logarithm of a metric that can be negative
+    rng = np.random.default_rng(6)
+    scores, labels, query = rng.normal(size=24), rng.integers(0, 3, 24), torch.arange(24) // 6
+    plain = case.make(3, reduction="none")
+    found = gradient_of(case.make(3, log=True, eps=eps, reduction="none"), scores, labels, query)
+    expected = gradient_of(plain, scores, labels, query)
+    value = np.nan_to_num(plain.metrics["per_query"])[query]
+    assert expected.any()
+    np.testing.assert_allclose(found, expected / (value + eps), rtol=1e-12)

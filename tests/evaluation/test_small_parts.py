@@ -1,0 +1,186 @@
+"""Parts of the evaluator one by one: rules in words, tables, what a file's numbers must be, corners taken for sizes."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stepgrad.evaluation.rules import RULES, describe
+
+from stepgrad.data import DetectionDataset, load_dataset
+from stepgrad.errors import DataError, LikelyMistakeWarning
+from stepgrad.evaluation import Evaluator
+from stepgrad.evaluation.judge import Counting
+from stepgrad.evaluation.read_files import _Reader, read_coco_results
+from stepgrad.evaluation.swapped_format import warn_of_corners
+from stepgrad.metric.protocol import COCO, VOC07, VOC07_PYTHON, VOC12, Protocol
+from tests.data.builders import write_coco, write_voc
+from tests.evaluation.datasets import boxes_at, pred, target
+
+WORDS = {
+    "pixel offset": ("adds 1 to widths and heights", "adds 0 to widths and heights"),
+    "equality": ("IoU > threshold", "IoU >= threshold"),
+    "duplicate rule": ("takes the best object", "takes the best object still free"),
+    "difficult": ("difficult objects count", "difficult objects ignored"),
+    "max detections": ("every detection", "at most 100 an image"),
+    "ties": ("equal scores in the order given", "equal scores image by image"),
+    "match thresholds": ("0.5", "0.5 to 0.95, 10 of them"),
+    "recall levels": ("area", "101 levels (float)"),
+    "absent classes": ("count as 0", "left out"),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_each_rule_is_told_in_words(rule: str) -> None:
+    first = replace(VOC07_PYTHON, recall_levels=None, recall_grid="exact", difficult="count")
+    told = describe(Counting(first, "file"), rule), describe(Counting(COCO, "image"), rule)
+    assert told == WORDS[rule]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_few_thresholds_are_listed_and_many_are_summed_up(count: int) -> None:
+    values = tuple(0.5 + 0.1 * i for i in range(count))
+    told = describe(Counting.of(replace(VOC12, match_thresholds=values)), "match thresholds")
+    assert told == ("0.5 to 0.8, 4 of them" if count == 4 else ", ".join(["0.5", "0.6", "0.7"][:count]))
+
+
+def table_of(protocol: str | Protocol) -> dict[str, list[str]]:
+    """A class with a hit and a miss, one with a difficult object only, one with nothing; by column."""
+    evaluator = Evaluator(3, protocol, ["cat", "dog", "cow"])
+    found = pred(boxes_at(0, 50, 20), [0.9, 0.8, 0.7], [0, 0, 1])
+    truth = target(boxes_at(0, 90, 20), [0, 0, 1]) | {"difficult": np.array([False, False, True])}
+    evaluator.update([found], [truth])
+    header, rows = evaluator.compute().table()
+    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def test_table_has_a_row_per_class_and_the_mean() -> None:
+    table = table_of("voc12")
+    assert table == {
+        "class": ["cat", "dog", "cow", "mean of 3"],
+        "objects": ["2", "0", "0", "2"],
+        "ignored": ["0", "1", "0", "1"],
+        "detections": ["2", "1", "0", "3"],
+        "recall": ["0.5000", "-", "-", ""],
+        "AP": ["0.5000", "0.0000", "0.0000", "0.1667"],
+    }
+
+
+def test_classes_left_out_have_no_numbers_and_are_not_in_the_mean() -> None:
+    table = table_of(replace(COCO, name="coco"))
+    assert table["class"][-1] == "mean of 1"
+    for name in ("AP", "AP50", "AP75"):
+        assert table[name] == ["0.5050", "-", "-", "0.5050"]  # 51 of 101 levels
+
+
+def test_further_columns_are_those_people_look_for() -> None:
+    assert list(table_of(VOC07))[6:] == ["AP (area)"]
+    assert list(table_of(VOC12))[6:] == []
+    assert list(table_of(replace(VOC12, match_thresholds=(0.5, 0.6))))[6:] == ["AP50"]
+    assert list(table_of(replace(VOC12, match_thresholds=(0.75,))))[6:] == []
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> DetectionDataset:
+    return load_dataset(write_coco(tmp_path / "COCO"), need_images=False)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_numbers_of_a_box_are_checked_along_both_axes(axis: int, coco: DetectionDataset) -> None:
+    count, refuse = _Reader.of(coco, "count"), _Reader.of(coco, "error")
+
+    def box(place: float, size: float) -> list[float]:
+        return [*((place, 1.0) if axis == 0 else (1.0, place)), *((size, 2.0) if axis == 0 else (2.0, size))]
+
+    for fine in (box(-5.0, 3.0), box(0.0, 0.0), box(1.0, 0.5)):
+        count.numbers(0.0, fine, "here")
+    refuse.numbers(-1.0, box(0.0, 1e-300), "here")
+    with pytest.raises(DataError, match=r"here: the box is .* wide and .* high; remove it, or count such"):
+        refuse.numbers(1.0, box(0.0, 0.0), "here")
+    with pytest.raises(DataError, match=r"here: the box is .* wide and .* high; swap its corners"):
+        count.numbers(1.0, box(0.0, -0.5), "here")
+    for large in (box(1.7e308, 1.7e308), box(0.0, 1.0e308)):
+        with pytest.raises(DataError, match="too large for double precision"):
+            count.numbers(1.0, large, "here")
+    for broken in (box(np.nan, 1.0), box(0.0, np.inf)):
+        with pytest.raises(DataError, match="expected a finite box"):
+            count.numbers(1.0, broken, "here")
+    with pytest.raises(DataError, match="expected a finite score but got nan"):
+        count.numbers(np.nan, box(0.0, 1.0), "here")
+
+
+def test_an_unknown_image_gets_a_suggestion_unless_there_are_too_many_to_compare(tmp_path: Path) -> None:
+    voc = load_dataset(write_voc(tmp_path / "VOC"), class_names=["cat", "dog"], need_images=False)
+    reader = _Reader.of(voc, "count")
+    known = str(voc.ids[0])
+    assert reader.image(known, "here") == 0
+    with pytest.raises(DataError, match=f"is not among the {len(voc)} images of .*Did you mean.*{known}"):
+        reader.image(known + "x", "here")
+    for odd in (0.5, None, [known]):
+        with pytest.raises(DataError, match=r"of the same split.$"):
+            reader.image(odd, "here")
+    many = replace(reader, positions={known: 0} | {f"other {i}": i for i in range(1, 10_000)})
+    with pytest.raises(DataError, match=r"is not among the 10000 images of .* of the same split.$"):
+        many.image(known + "x", "here")
+
+
+def warned(boxes: np.ndarray, dataset: DetectionDataset) -> bool:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        warn_of_corners(Path("found.json"), boxes, np.zeros(len(boxes), dtype=np.int64), dataset)
+    return any(issubclass(one.category, LikelyMistakeWarning) for one in told)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_corners_are_told_by_a_quarter_that_leave_and_nine_tenths_that_fit(axis: int, coco: DetectionDataset) -> None:
+    """Images are 60 x 40; along one axis a box leaves its image as a size, and fits as a corner."""
+    inside, leaving, neither = [5.0, 5.0, 10.0, 10.0], [5.0, 5.0, 10.0, 10.0], [5.0, 5.0, 2.0, 2.0]
+    size = (60.0, 40.0)[axis]
+    leaving[axis], leaving[axis + 2] = size - 5.0, size
+    assert warned(np.array([leaving] * 25 + [inside] * 75), coco)
+    assert not warned(np.array([leaving] * 24 + [inside] * 76), coco)
+    assert warned(np.array([leaving] * 30 + [inside] * 60 + [neither] * 10), coco)
+    assert not warned(np.array([leaving] * 30 + [inside] * 59 + [neither] * 11), coco)
+    assert not warned(np.zeros((0, 4)), coco)
+    edge = list(inside)
+    edge[axis], edge[axis + 2] = size - 9.0, 10.0  # a pixel over the edge does not leave it
+    assert not warned(np.array([edge] * 100), coco)
+    leaving[axis + 2] = size + 1.0  # nor does a corner a pixel over the edge keep from fitting
+    assert warned(np.array([leaving] * 100), coco)
+    leaving[axis + 2] = size + 1.5
+    assert not warned(np.array([leaving] * 100), coco)
+
+
+def test_the_first_box_that_tells_corners_is_shown(coco: DetectionDataset) -> None:
+    boxes = np.array([[5.0, 5.0, 10.0, 10.0], [50.0, 5.0, 60.0, 10.0], [51.0, 5.0, 60.0, 10.0]])
+    with pytest.warns(
+        LikelyMistakeWarning, match=r"2 of 3 boxes leave their images, as \[50.0, 5.0, 60.0, 10.0\] does"
+    ):
+        warn_of_corners(Path("found.json"), boxes, np.zeros(3, dtype=np.int64), coco)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *([1], "x", {"image_id": 4, "category_id": 18, "bbox": [1, 2, 3, 4]}),
+        *(
+            {"image_id": 4, "category_id": 18, "bbox": b, "score": 0.5}
+            for b in ([1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, "4"])
+        ),
+        *(
+            {"image_id": 4, "category_id": 18, "bbox": b, "score": 0.5}
+            for b in ("1234", [True, 2, 3, 4], [1, 2, 3, None])
+        ),
+        *({"image_id": 4, "category_id": 18, "bbox": [1, 2, 3, 4], "score": s} for s in (True, "0.5", None)),
+    ],
+    ids=str,
+)
+def test_every_entry_needs_its_four_fields(entry: object, tmp_path: Path, coco: DetectionDataset) -> None:
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps([entry]))
+    with pytest.raises(DataError, match=r"found.json: detection 0: expected"):
+        read_coco_results(path, coco)
