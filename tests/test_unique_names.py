@@ -1,4 +1,4 @@
-"""One word, one meaning: a reader who searches for the name of a class finds one class."""
+"""One word, one meaning: a reader who searches for the name of a class finds one class, and perhaps its slow twin."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections import defaultdict
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src/stepgrad"
-OWN_WORDS = {"data", "evaluation", "report", "cli", "detector", "integrations"}
-"""Packages whose classes share their names with no other class of the project."""
 
 
 def classes() -> dict[str, list[str]]:
@@ -25,6 +23,6 @@ def test_classes_share_their_names_with_no_other_class() -> None:
     shared = {
         name: files
         for name, files in classes().items()
-        if len(files) > 1 and OWN_WORDS & {file.split("/")[0] for file in files}
+        if len([file for file in files if not file.startswith("reference/")]) > 1
     }
     assert shared == {}

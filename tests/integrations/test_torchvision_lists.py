@@ -15,7 +15,7 @@ from stepgrad.errors import ConfigError
 from stepgrad.integrations import _detector
 from stepgrad.integrations._two_stage import best_in_place_of_negatives
 from stepgrad.integrations.torchvision import train_for_map
-from stepgrad.losses.ragged import Candidates
+from stepgrad.losses.ragged import ScoredPairs
 from tests.double_precision import double_precision
 from tests.integrations.tiny import (
     CLASSES,
@@ -47,12 +47,12 @@ def distances(first: Tensor, second: Tensor) -> Tensor:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Candidates]:
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[ScoredPairs]:
     """The candidates of every call."""
-    found: list[Candidates] = []
+    found: list[ScoredPairs] = []
     original = _detector.ragged_map_loss
 
-    def spy(loss_fn: sg.MAPLoss, candidates: Candidates, targets: Any) -> Tensor:
+    def spy(loss_fn: sg.MAPLoss, candidates: ScoredPairs, targets: Any) -> Tensor:
         found.append(candidates)
         return original(loss_fn, candidates, targets)
 
@@ -131,7 +131,7 @@ def rows(classes: Tensor, boxes: Tensor, scores: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("family", DENSE)
-def test_candidates_are_those_inference_passes_on_to_nms(family: str, seen: list[Candidates]) -> None:
+def test_candidates_are_those_inference_passes_on_to_nms(family: str, seen: list[ScoredPairs]) -> None:
     options = {"score_thresh": 0.25, "topk_candidates": 40, "nms_thresh": 1.0}
     with double_precision():
         model = tiny_model(family, **options, detections_per_img=EVERYTHING)
@@ -150,7 +150,7 @@ def test_candidates_are_those_inference_passes_on_to_nms(family: str, seen: list
 
 
 @pytest.mark.parametrize("family", DENSE)
-def test_positives_take_part_however_low_they_score(family: str, seen: list[Candidates]) -> None:
+def test_positives_take_part_however_low_they_score(family: str, seen: list[ScoredPairs]) -> None:
     images, targets = tiny_batch(family)
     sizes = []
     for keep in (False, True):
@@ -164,7 +164,7 @@ def test_positives_take_part_however_low_they_score(family: str, seen: list[Cand
 
 
 @pytest.mark.parametrize("mode", ["replace", "mix"])
-def test_ground_truth_is_not_among_the_windows_of_the_list(mode: str, seen: list[Candidates]) -> None:
+def test_ground_truth_is_not_among_the_windows_of_the_list(mode: str, seen: list[ScoredPairs]) -> None:
     model = train_for_map(tiny_model("faster_rcnn"), mode=mode)
     model.roi_heads.box_predictor.bbox_pred.weight.data.zero_()  # boxes are the windows themselves
     model.roi_heads.box_predictor.bbox_pred.bias.data.zero_()
@@ -178,7 +178,7 @@ def test_ground_truth_is_not_among_the_windows_of_the_list(mode: str, seen: list
         assert (distances(target["boxes"], listed).min(dim=1).values > 0.1).all()
 
 
-def test_replacing_ranks_the_best_proposals_and_all_sampled_positives(seen: list[Candidates]) -> None:
+def test_replacing_ranks_the_best_proposals_and_all_sampled_positives(seen: list[ScoredPairs]) -> None:
     model = train_for_map(tiny_model("faster_rcnn"), mode="replace")
     model.roi_heads.box_predictor.bbox_pred.weight.data.zero_()
     model.roi_heads.box_predictor.bbox_pred.bias.data.zero_()
@@ -203,7 +203,7 @@ def test_places_of_negatives_go_to_the_best_free_proposals(proposals: int) -> No
     assert out[labels == 0].tolist() == [0, 1, 3]
 
 
-def test_box_heads_with_batch_norm_keep_their_negatives(seen: list[Candidates]) -> None:
+def test_box_heads_with_batch_norm_keep_their_negatives(seen: list[ScoredPairs]) -> None:
     model = tiny_model("faster_rcnn")
     model.roi_heads.box_head.fc6 = nn.Sequential(model.roi_heads.box_head.fc6, nn.BatchNorm1d(64))
     images, targets = tiny_batch("faster_rcnn")
@@ -216,7 +216,7 @@ def test_box_heads_with_batch_norm_keep_their_negatives(seen: list[Candidates]) 
         train_for_map(model, windows_per_image=30)
 
 
-def test_a_threshold_leaves_out_low_pairs_but_not_positives(seen: list[Candidates]) -> None:
+def test_a_threshold_leaves_out_low_pairs_but_not_positives(seen: list[ScoredPairs]) -> None:
     images, targets = tiny_batch("faster_rcnn")
     sizes = {}
     for threshold, keep in [(0.0, True), (0.3, True), (0.3, False)]:

@@ -8,7 +8,7 @@ import torch
 from pycocotools import mask as coco_masks
 
 import stepgrad as sg
-from stepgrad.losses.ragged import Candidates, ragged_map_loss
+from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 from stepgrad.reference.map_loss import loss_gradient, loss_value
 from stepgrad.reference.mean_ap import batch_map
 from stepgrad.reference.nms import nms
@@ -72,7 +72,7 @@ def test_candidates_without_area_give_the_loss_of_the_rectangle(seed: int) -> No
     image = torch.cat([torch.full((s.numel(),), i) for i, s in enumerate(scores)])
     column = torch.cat([torch.arange(2).repeat(len(s)) for s in scores])
     flat_boxes = torch.cat([b.reshape(-1, 4) for b in boxes])
-    candidates = Candidates(torch.cat([s.reshape(-1) for s in scores]), flat_boxes, image, column)
+    candidates = ScoredPairs(torch.cat([s.reshape(-1) for s in scores]), flat_boxes, image, column)
     found = torch.autograd.grad(ragged_map_loss(loss_fn, candidates, targets), scores)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-15)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import stepgrad as sg
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.losses.ragged import Candidates, ragged_map_loss
+from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 
 K = 3
 
@@ -28,9 +28,9 @@ def scene(seed: int, images: int = 3, windows: int = 25) -> tuple[list[Tensor], 
     return scores, boxes, targets
 
 
-def candidates_of(scores: list[Tensor], boxes: list[Tensor], taken: list[Tensor]) -> Candidates:
+def candidates_of(scores: list[Tensor], boxes: list[Tensor], taken: list[Tensor]) -> ScoredPairs:
     image = torch.cat([torch.full((int(t.sum()),), i) for i, t in enumerate(taken)])
-    return Candidates(
+    return ScoredPairs(
         torch.cat([s[t] for s, t in zip(scores, taken, strict=True)]),
         torch.cat([b[t] for b, t in zip(boxes, taken, strict=True)]),
         image,
@@ -96,7 +96,7 @@ def test_each_class_ranks_its_own_candidates_only(seed: int, estimator: str) -> 
 def test_no_candidates_and_no_objects_give_a_loss_on_the_graph() -> None:
     loss_fn = sg.MAPLoss(K)
     scores = torch.zeros(0, requires_grad=True)
-    nothing = Candidates(scores, torch.zeros(0, 4), torch.zeros(0).long(), torch.zeros(0).long())
+    nothing = ScoredPairs(scores, torch.zeros(0, 4), torch.zeros(0).long(), torch.zeros(0).long())
     for target in (
         {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0).long()},
         {"boxes": torch.tensor([[0.0, 0.0, 1.0, 1.0]]), "labels": torch.tensor([1])},
@@ -117,6 +117,6 @@ def test_no_candidates_and_no_objects_give_a_loss_on_the_graph() -> None:
 )
 def test_bad_candidates_are_named(score: float, box: list[float], kind: type[Exception], words: str) -> None:
     target = {"boxes": torch.tensor([[0.0, 0.0, 1.0, 1.0]]), "labels": torch.tensor([2])}
-    bad = Candidates(torch.tensor([score]), torch.tensor([box]), torch.tensor([1]), torch.tensor([2]))
+    bad = ScoredPairs(torch.tensor([score]), torch.tensor([box]), torch.tensor([1]), torch.tensor([2]))
     with pytest.raises(kind, match=words):
         ragged_map_loss(sg.MAPLoss(K), bad, [target, target])

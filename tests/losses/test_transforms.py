@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 import stepgrad as sg
 from stepgrad.errors import StepgradError, UnsupportedTransformError
 from stepgrad.losses.baselines import SmoothAPLoss
-from stepgrad.losses.ragged import Candidates, ragged_map_loss
+from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 
 BOXES = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
 TARGET = {"boxes": BOXES[:1], "labels": torch.tensor([0])}
@@ -24,7 +24,7 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "MAPLoss": lambda s: sg.MAPLoss(1)([s[:, None]], [BOXES], [TARGET]),
     "MAPLoss of boxes": lambda s: sg.MAPLoss(1)([SCORES[:, None]], [BOXES + s[:, None]], [TARGET]),
     "DistributedMAPLoss": lambda s: sg.DistributedMAPLoss(1)([s[:, None]], [BOXES], [TARGET]),
-    "ragged_map_loss": lambda s: ragged_map_loss(sg.MAPLoss(1), Candidates(s, BOXES, FIRST, FIRST), [TARGET]),
+    "ragged_map_loss": lambda s: ragged_map_loss(sg.MAPLoss(1), ScoredPairs(s, BOXES, FIRST, FIRST), [TARGET]),
     "baseline": lambda s: SmoothAPLoss(1)([s[:, None]], [BOXES], [TARGET]),
     "APLoss": lambda s: sg.APLoss()(s, torch.tensor([1, 0, 1])),
     "step_function": lambda s: sg.step_function(lambda x: (x > 0.5).double().mean(), candidates=0.5)(s),

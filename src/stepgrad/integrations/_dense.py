@@ -20,7 +20,7 @@ from torch.nn.functional import log_softmax, logsigmoid
 from torchvision.ops.boxes import clip_boxes_to_image
 
 from stepgrad.integrations._detector import Detector, DetectorSwitch, Specialised, wide
-from stepgrad.losses.ragged import Candidates
+from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
 
 KEY = "classification"  # of the loss dict
@@ -83,7 +83,7 @@ class DenseDetector(Detector):
         finally:
             del self.head._pass
 
-    def _candidates(self, targets: Sequence[Target], outputs: Outputs, anchors: Sequence[Tensor]) -> Candidates:
+    def _candidates(self, targets: Sequence[Target], outputs: Outputs, anchors: Sequence[Tensor]) -> ScoredPairs:
         """The chosen pairs of every image, those of classes present."""
         ranking = self.ranking({name: output.detach() for name, output in outputs.items()})
         switch, K = self.map_loss_switch, ranking.shape[-1]
@@ -101,7 +101,7 @@ class DenseDetector(Detector):
             boxes.append(decoded[has_area])
         image = torch.cat([torch.full_like(pairs, i) for i, pairs in enumerate(chosen)])
         pairs = torch.cat(chosen)
-        return Candidates(self.scores_at(outputs, image, pairs // K, pairs % K), torch.cat(boxes), image, pairs % K)
+        return ScoredPairs(self.scores_at(outputs, image, pairs // K, pairs % K), torch.cat(boxes), image, pairs % K)
 
     def _choose(self, ranking: Tensor, classes: Tensor, matched: Tensor, labels: Tensor) -> Tensor:
         """Pairs (anchor * K + class) of one image, in ascending order."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from stepgrad.errors import ConfigError, InputError, real_number, whole_number
 from stepgrad.integrations._switch import MapLossSwitch, check_int64
 from stepgrad.losses.map_loss import MAPLoss
-from stepgrad.losses.ragged import Candidates, ragged_map_loss
+from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 from stepgrad.metric.batch import Target
 
 MAP_KEY = "loss_map"  # what "mix" adds to the loss dict
@@ -108,7 +108,7 @@ class DetectorSwitch(MapLossSwitch):
         return torch.cat([t["labels"] for t in targets]).unique() - self.first_label
 
     def put_into(
-        self, losses: dict[str, Tensor], key: str, targets: Sequence[Target], find_candidates: Callable[[], Candidates]
+        self, losses: dict[str, Tensor], key: str, targets: Sequence[Target], find_candidates: Callable[[], ScoredPairs]
     ) -> dict[str, Tensor]:
         """The loss dict to train with, given the model's own; `key` is its classification loss."""
         if not self.needed:

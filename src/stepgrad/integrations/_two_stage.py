@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops.boxes import clip_boxes_to_image
 
 from stepgrad.integrations._detector import Detector, DetectorSwitch, Specialised, wide
-from stepgrad.losses.ragged import Candidates
+from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
 
 SMALLEST_BOX = 1e-2  # width and height below which RoIHeads itself drops a detection
@@ -78,7 +78,7 @@ class BoxHeads(Specialised):
             hook.remove()
             del self._pass
 
-        def find_candidates() -> Candidates:
+        def find_candidates() -> ScoredPairs:
             self._score_more(done, features, proposals, image_shapes)
             return self._candidates(done, [len(p) for p in proposals], image_shapes, targets)
 
@@ -139,7 +139,7 @@ class BoxHeads(Specialised):
 
     def _candidates(
         self, done: _BoxHeadPass, proposals: Sequence[int], shapes: Sequence[tuple[int, int]], targets: Sequence[Target]
-    ) -> Candidates:
+    ) -> ScoredPairs:
         """Windows that are proposals, as candidates of the classes present."""
         switch, logits = self.map_switch, done.outputs[0][0]
         switch.check_columns(logits.shape[1] - 1)
@@ -156,7 +156,7 @@ class BoxHeads(Specialised):
             torch.arange(len(shapes), device=logits.device),
             torch.tensor([len(p) for p in done.proposals], device=logits.device),
         )
-        return Candidates(
+        return ScoredPairs(
             scores[taken], boxes[taken], image[windows, None].expand_as(taken)[taken], classes.expand_as(taken)[taken]
         )
 

@@ -31,7 +31,7 @@ _ABSENT = ClassGradient(ap=0.0, P=0, kept=0, gradient=None)
 
 
 @dataclass(frozen=True)
-class Candidates:
+class ScoredPairs:
     """M scored (window, class) pairs of a batch; equal scores rank in this order, image by image."""
 
     scores: Tensor  # (M,), the loss's gradient goes here
@@ -40,7 +40,7 @@ class Candidates:
     classes: Tensor  # (M,) int64, columns as the targets' labels count them
 
 
-def ragged_map_loss(loss_fn: MAPLoss, candidates: Candidates, targets: Sequence[Target]) -> Tensor:
+def ragged_map_loss(loss_fn: MAPLoss, candidates: ScoredPairs, targets: Sequence[Target]) -> Tensor:
     """The loss of candidates, as `loss_fn` defines it; its `metrics` are those of this call, and `candidates`, their number.
 
     Classes without objects in the batch have AP 0 and no gradient whatever is found, so they are not ranked; `kept` counts
@@ -48,10 +48,10 @@ def ragged_map_loss(loss_fn: MAPLoss, candidates: Candidates, targets: Sequence[
 
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> one_class = torch.zeros(3, dtype=torch.long)
-    >>> found = Candidates(torch.tensor([0.2, 0.1, 0.9], requires_grad=True), boxes, one_class, one_class)
+    >>> pairs = ScoredPairs(torch.tensor([0.2, 0.1, 0.9], requires_grad=True), boxes, one_class, one_class)
     >>> loss_fn = MAPLoss(num_classes=1)
-    >>> ragged_map_loss(loss_fn, found, [{"boxes": boxes[:1], "labels": torch.tensor([0])}]).backward()
-    >>> loss_fn.metrics["map"], found.scores.grad.sign().tolist()
+    >>> ragged_map_loss(loss_fn, pairs, [{"boxes": boxes[:1], "labels": torch.tensor([0])}]).backward()
+    >>> loss_fn.metrics["map"], pairs.scores.grad.sign().tolist()
     (0.5, [-1.0, -1.0, 1.0])
     """
     needed = torch.is_grad_enabled() and candidates.scores.requires_grad
@@ -65,7 +65,7 @@ def ragged_map_loss(loss_fn: MAPLoss, candidates: Candidates, targets: Sequence[
 
 @dataclass(frozen=True)
 class _Lists:
-    """Candidates on the CPU, sorted by class and image, and the objects."""
+    """ScoredPairs on the CPU, sorted by class and image, and the objects."""
 
     order: NDArray[np.int64]  # (M,) candidate at each sorted place
     scores: NDArray[np.floating]  # (M,) sorted, like the next three
@@ -75,7 +75,7 @@ class _Lists:
     objects: Batch  # of no windows
 
 
-def _lists(num_classes: int, candidates: Candidates, targets: Sequence[Target]) -> _Lists:
+def _lists(num_classes: int, candidates: ScoredPairs, targets: Sequence[Target]) -> _Lists:
     refuse_unreadable(candidates.scores, candidates.boxes)
     check_box_format(candidates.boxes, "Expected the candidates' boxes")
     scores = candidates.scores.detach()
