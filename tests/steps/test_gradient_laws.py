@@ -159,7 +159,7 @@ law_names = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 
 
 @law_names
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(batch=batches(), options=OPTIONS, seed=st.integers(0, 999))
 def test_gradient_law(law: Law, batch: Batch, options: Options, seed: int) -> None:
     law(batch, options, np.random.default_rng(seed))
