@@ -35,7 +35,7 @@ Scene = tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, torch.Tenso
 
 
 def scene(images: int, windows: int, seed: int = 0) -> Scene:
-    """Noise with three objects an image; a fifth of the windows lie near an object."""
+    """Noise with three objects per image; a fifth of the windows lie near an object."""
     g = torch.Generator().manual_seed(seed)
     height, width = 375, 500
     pictures = [torch.randint(0, 256, (3, height, width), generator=g, dtype=torch.uint8) for _ in range(images)]

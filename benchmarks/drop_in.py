@@ -3,7 +3,7 @@
     python -m benchmarks.drop_in                    # some ten minutes; writes results/drop_in.{json,md}
     python -m benchmarks.drop_in --only retinanet   # one family, printed only
 
-Forward and backward of stock torchvision models with random weights, 20 classes, five objects an image. Stock, "mix" and
+Forward and backward of stock torchvision models with random weights, 20 classes, five objects per image. Stock, "mix" and
 "replace" take turns in every round. Two-stage models at the size of their name; RetinaNet and FCOS at 100,000 anchors, FCOS
 with a small backbone, since it has one anchor a cell and would need an image of 2,200 pixels.
 """

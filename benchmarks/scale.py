@@ -229,7 +229,7 @@ def check_claims(results: dict[str, Any]) -> list[Claim]:
             f"peak memory of a step of {images} images in chunks of {CHUNK}, against a plain step of {CHUNK}",
             target=1.3,
             measured=large / small,
-            detail=f"{large / 1e6:.0f} MB against {small / 1e6:.0f} MB beyond model and input, {WINDOWS} windows an image; "
+            detail=f"{large / 1e6:.0f} MB against {small / 1e6:.0f} MB beyond model and input, {WINDOWS} windows per image; "
             f"with what the C library keeps {large_kept / 1e6:.0f} MB against {small_kept / 1e6:.0f} MB",
         ),
         Claim(

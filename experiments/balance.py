@@ -44,7 +44,7 @@ IMAGES_PER_STEP, WINDOWS_PER_IMAGE = 32, 300
 NLL_STEPS, NLL_RATE = 600, 1e-3
 RATES = {"scratch": (1e-3, 3e-3), "nll": (3e-5, 1e-4, 3e-4)}
 MAP_STEPS = 100
-CONTROL_STEPS = 4 * MAP_STEPS  # cross-entropy takes 8 images a step where mAP takes 32
+CONTROL_STEPS = 4 * MAP_STEPS  # cross-entropy takes 8 images per step where mAP takes 32
 
 
 @dataclass(frozen=True)

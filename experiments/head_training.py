@@ -113,7 +113,7 @@ def train_nll(
     seed: int,
     after_step: Callable[[], None] = lambda: None,
 ) -> None:
-    """Cross-entropy on 8 images x 64 windows a step, a quarter of them on objects, as Fast R-CNN samples them."""
+    """Cross-entropy on 8 images x 64 windows per step, a quarter of them on objects, as Fast R-CNN samples them."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
     optimiser = tuning.make(head.parameters())

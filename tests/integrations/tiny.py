@@ -16,7 +16,7 @@ from torchvision.models.detection.ssd import SSD
 from torchvision.ops import MultiScaleRoIAlign
 
 SIZE, CLASSES, CHANNELS, HIDDEN, KEYPOINTS = 64, 3, 32, 64, 2
-SAMPLED = 48  # windows an image that two-stage models sample
+SAMPLED = 48  # windows per image that two-stage models sample
 FAMILIES = ["faster_rcnn", "mask_rcnn", "keypoint_rcnn", "retinanet", "fcos", "ssd"]
 TWO_STAGE = FAMILIES[:3]
 DENSE = FAMILIES[3:]
@@ -89,7 +89,7 @@ def extra_parts(family: str) -> dict[str, nn.Module]:
 
 
 def tiny_batch(family: str, images: int = 2, seed: int = 1) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-    """Noise with four objects an image, of all classes, in brighter rectangles."""
+    """Noise with four objects per image, of all classes, in brighter rectangles."""
     g = torch.Generator().manual_seed(seed)
     first = 0 if family in WITHOUT_BACKGROUND else 1
     pictures, targets = [], []

@@ -33,7 +33,7 @@ class Windows:
 
 
 def made_windows(images: int, windows: int = 12, seed: int = 0, dtype: torch.dtype = torch.float32) -> Windows:
-    """A few objects an image; half of the windows lie on one, and their features say so, with noise."""
+    """A few objects per image; half of the windows lie on one, and their features say so, with noise."""
     generator = torch.Generator().manual_seed(seed)
     parts = [_image(windows + i % 3, generator) for i in range(images)]
     return Windows([p[0].to(dtype) for p in parts], [p[1] for p in parts], [p[2] for p in parts])

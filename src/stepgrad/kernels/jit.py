@@ -48,7 +48,7 @@ def lowest_bit(typingctx: Any, word: Any) -> Any:
 
 
 class RefType(types.Type):
-    """A tuple of arrays by address. Numba passes tuples by value, seven words an array, and counts references to each
+    """A tuple of arrays by address. Numba passes tuples by value, seven words per array, and counts references to each
     array it touches; for a scene of sixty arrays that costs more than the work."""
 
     def __init__(self, inner: Any) -> None:

@@ -30,7 +30,7 @@ class ImageSource:
 
 
 class FeatureSource(ImageSource):
-    """Gives the features of a frozen trunk, computed once an image and kept on disk."""
+    """Gives the features of a frozen trunk, computed once per image and kept on disk."""
 
     def __init__(self, model: FastRCNN, folder: Path, scaling: str) -> None:
         self.model = model
@@ -57,7 +57,7 @@ class FeatureSource(ImageSource):
         return Example(Features(found[0].to(device), found[1]), windows, target)
 
     def _image_facts(self, data: Data, index: int) -> tuple[str, int]:
-        """Fingerprint and width of an image, read once a process."""
+        """Fingerprint and width of an image, read once per process."""
         place = (data.dataset.name, data.first + index)
         if place not in self._facts:
             self._facts[place] = data.picture_facts(index)
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 
 class FeatureCache:
-    """One file an image, exact to the bit, under the fingerprint of the trunk that made it.
+    """One file per image, exact to the bit, under the fingerprint of the trunk that made it.
 
     A damaged file counts as absent and is written again. A disk that is full, or cannot be written to, is reported once
     as a warning; from then on features are only read.

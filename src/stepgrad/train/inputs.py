@@ -244,7 +244,7 @@ def _own_folder(source: str, dataset: DetectionDataset) -> str:
 
 
 class Order:
-    """The endless sequence of (image, mirrored?) pairs: every pair once an epoch, shuffled anew for each.
+    """The endless sequence of (image, mirrored?) pairs: every pair once per epoch, shuffled anew for each.
 
     >>> order = Order(count=2, flip=True, seed=0)
     >>> sorted(order.entries(0, 4))
