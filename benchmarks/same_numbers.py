@@ -162,7 +162,7 @@ class Version:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(ROOT)])}
         words = [sys.executable, "-W", "ignore", "-m", "benchmarks.same_numbers", "--child", "--scenes", str(scenes)]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, text=True)
+        self.process = subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, encoding="utf-8")
 
     def line(self) -> dict[str, Any]:
         assert self.process.stdout is not None

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stepgrad.evaluation.rules import RULES, describe
 
 from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.errors import DataError, LikelyMistakeWarning
 from stepgrad.evaluation import Evaluator
-from stepgrad.evaluation.judge import Counting
+from stepgrad.evaluation.judge import RULES, Counting, describe_rule
 from stepgrad.evaluation.read_files import _Reader, read_coco_results
 from stepgrad.evaluation.swapped_format import warn_of_corners
 from stepgrad.metric.protocol import COCO, VOC07, VOC07_PYTHON, VOC12, Protocol
@@ -37,14 +36,14 @@ WORDS = {
 @pytest.mark.parametrize("rule", RULES)
 def test_each_rule_is_told_in_words(rule: str) -> None:
     first = replace(VOC07_PYTHON, recall_levels=None, recall_grid="exact", difficult="count")
-    told = describe(Counting(first, "file"), rule), describe(Counting(COCO, "image"), rule)
+    told = describe_rule(Counting(first, "file"), rule), describe_rule(Counting(COCO, "image"), rule)
     assert told == WORDS[rule]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_few_thresholds_are_listed_and_many_are_summed_up(count: int) -> None:
     values = tuple(0.5 + 0.1 * i for i in range(count))
-    told = describe(Counting.of(replace(VOC12, match_thresholds=values)), "match thresholds")
+    told = describe_rule(Counting.of(replace(VOC12, match_thresholds=values)), "match thresholds")
     assert told == ("0.5 to 0.8, 4 of them" if count == 4 else ", ".join(["0.5", "0.6", "0.7"][:count]))
 
 
