@@ -80,12 +80,15 @@ def test_the_gradient_of_the_log_is_that_of_the_metric_over_its_value(case: Case
         return  # no logarithm of a metric that can be negative
     rng = np.random.default_rng(6)
     scores, labels, query = rng.normal(size=24), rng.integers(0, 3, 24), torch.arange(24) // 6
-    plain = case.make(3, reduction="none")
-    found = gradient_of(case.make(3, log=True, eps=eps, reduction="none"), scores, labels, query)
+    plain, logged = case.make(3, reduction="none"), case.make(3, log=True, eps=eps, reduction="none")
+    found = gradient_of(logged, scores, labels, query)
     expected = gradient_of(plain, scores, labels, query)
     value = np.nan_to_num(plain.metrics["per_query"])[query]
     assert expected.any()
     np.testing.assert_allclose(found, expected / (value + eps), rtol=1e-12)
+    losses = logged(torch.tensor(scores), torch.tensor(labels), query).numpy()
+    counted = np.isfinite(plain.metrics["per_query"])
+    np.testing.assert_allclose(losses, np.where(counted, -np.log(value[::6] + eps), 0.0), rtol=1e-12)
 
 
 @each_loss
