@@ -100,3 +100,10 @@ def test_points_asked_together_are_bounded_and_answers_are_the_same(
     steps = find_steps(f, np.zeros(3), vectorized=True, candidates=[[1.0], [2.0], [3.0]])
     assert steps.up_at.tolist() == [1.0, 2.0, 3.0]
     assert max(rows) == (1 if at_once < 6 else 6)
+
+
+@pytest.mark.parametrize("candidates", [None, [1.0]], ids=["searched", "candidates"])
+def test_a_point_without_coordinates_has_a_value_and_no_steps(candidates: list[float] | None) -> None:
+    steps = find_steps(lambda p: 7.0, np.zeros(0), candidates=candidates)
+    assert float(steps.value) == 7.0
+    assert len(steps.up_at) == len(steps.down_at) == 0
