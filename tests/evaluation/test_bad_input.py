@@ -117,6 +117,19 @@ BAD_TARGETS = {
 }
 
 
+def test_of_several_wrong_rows_the_first_is_shown() -> None:
+    boxes = boxes_at(0, 50, 100, 150)
+    for name, wrong, message in (
+        ("scores", [0.5, NAN, float("inf"), 0.1], r"scores\[1\] is nan"),
+        ("boxes", [0, 50, NAN, float("inf")], r"boxes\[2\] is \[nan, "),
+        ("labels", [0, 1, 8, 9], "detection 2 has label 8"),
+    ):
+        given = pred(boxes, [0.4, 0.3, 0.2, 0.1], [0, 1, 0, 1])
+        given[name] = boxes_at(*wrong) if name == "boxes" else torch.tensor(wrong)
+        with pytest.raises(InputError, match=message):
+            Evaluator(3).update([given], [GOOD_TARGET])
+
+
 @pytest.mark.parametrize("case", BAD_PREDS)
 def test_bad_detections_are_refused_with_the_image(case: str) -> None:
     changes, error, message = BAD_PREDS[case]

@@ -83,6 +83,15 @@ def test_further_columns_are_those_people_look_for() -> None:
     assert list(table_of(replace(VOC12, match_thresholds=(0.75,))))[6:] == []
 
 
+def test_the_curve_shown_is_that_of_the_first_threshold_unless_another_is_asked_for() -> None:
+    evaluator = Evaluator(1, "coco")
+    evaluator.update([pred(boxes_at(0, height=6), [0.9])], [target(boxes_at(0))])  # IoU 0.6
+    (row,) = evaluator.compute().classes
+    assert (row.curve().threshold, row.curve().precision.tolist()) == (0.5, [1.0])
+    assert (row.curve(0.65).threshold, row.curve(0.65).precision.tolist()) == (0.65, [0.0])
+    assert row.recall == 1.0
+
+
 @pytest.fixture
 def coco(tmp_path: Path) -> DetectionDataset:
     return load_dataset(write_coco(tmp_path / "COCO"), need_images=False)

@@ -9,7 +9,7 @@ import torch
 import stepgrad as sg
 from benchmarks.scenes import Scene, clustered_scene
 from stepgrad.errors import NonFiniteError
-from stepgrad.kernels.balance import balanced
+from stepgrad.kernels.balance import _remove_scale, balanced
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,22 @@ def test_no_element_exceeds_the_clip(scene: Scene, balance: str) -> None:
 
 def test_pushes_of_one_sign_leave_nothing() -> None:
     assert balanced(np.array([1.0, 0.0, 2.0])).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("scores", [[2.0, 2.0, 5.0], [1e200, -1e200, 5.0]], ids=["equal", "enormous"])
+def test_scores_without_a_finite_spread_keep_their_gradient(scores: list[float]) -> None:
+    gradient = np.array([1.0, -1.0, 0.0])
+    _remove_scale(gradient, np.array(scores))
+    assert gradient.tolist() == [1.0, -1.0, 0.0]
+
+
+def test_the_stretch_is_taken_out_of_windows_with_a_gradient_only() -> None:
+    gradient, scores = np.array([3.0, -1.0, 0.0, -2.0]), np.array([1.0, 2.0, 50.0, 6.0])
+    _remove_scale(gradient, scores)
+    centred = scores[[0, 1, 3]] - 3.0
+    expected = np.array([3.0, -1.0, -2.0])
+    expected -= centred * (expected @ centred) / (centred @ centred)
+    np.testing.assert_allclose(gradient, [*expected[:2], 0.0, expected[2]], rtol=1e-14)
 
 
 def test_l4_of_enormous_scores_is_an_error_and_not_an_infinite_loss() -> None:

@@ -123,6 +123,19 @@ def test_a_restored_memory_goes_on_as_the_old_one() -> None:
     assert len(restored) == 5
 
 
+def test_a_memory_restored_from_tensors_alone_goes_on_as_the_old_one() -> None:
+    loss_fn, memory, restored, fresh = sg.MAPLoss(3), ScoreMemory(5), ScoreMemory(5), ScoreMemory(5)
+    for seed in (0, 1):
+        memory(loss_fn, *batch_of(seed, False))
+    assert all(isinstance(value, torch.Tensor) for value in memory.tensors().values())
+    restored.load_tensors(memory.tensors())
+    fresh.load_tensors({})  # of a file written before there was a memory
+    assert (len(restored), len(fresh)) == (5, 0)
+    for seed in (2, 3):
+        assert torch.equal(restored(loss_fn, *batch_of(seed)), memory(loss_fn, *batch_of(seed)))
+    assert restored.state_dict()["names"] == memory.state_dict()["names"]
+
+
 def test_batches_without_images_are_ordinary() -> None:
     loss_fn, memory = sg.MAPLoss(3), ScoreMemory(5)
     memory(loss_fn, *batch_of(0, False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepgrad.steps import evaluate
 from stepgrad.steps.nearest import find_steps
 from stepgrad.steps.search import outward
 
@@ -72,3 +73,37 @@ def test_a_change_is_measured_against_the_value_tolerance_times_the_value_or_one
         )
         assert np.isfinite(steps.up_at[0]) == seen
         assert steps.up_value[0] == (base + jump if seen else base)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("x", [0.0, 40.0])
+def test_a_step_is_located_to_the_tolerance_on_the_side_of_x(x: float, sign: float) -> None:
+    width = 0.125 * max(1.0, x)
+    for distance in np.linspace(0.3, 9.7, 40).tolist():
+        place = x + sign * distance
+        steps = find_steps(lambda p, place=place: float(sign * p[0] > sign * place), np.array([x]), tolerance=0.125)
+        found = float((steps.up_at if sign > 0 else steps.down_at)[0])
+        assert 0.0 <= sign * (place - found) <= width
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_points_asked_together_are_bounded_and_answers_are_the_same(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "_NUMBERS_AT_ONCE", at_once)
+    rows = []
+
+    def f(points: np.ndarray) -> np.ndarray:
+        rows.append(len(points))
+        return (points > [1.0, 2.0, 3.0]).sum(axis=1)
+
+    steps = find_steps(f, np.zeros(3), vectorized=True, candidates=[[1.0], [2.0], [3.0]])
+    assert steps.up_at.tolist() == [1.0, 2.0, 3.0]
+    assert max(rows) == (1 if at_once < 6 else 6)
+
+
+@pytest.mark.parametrize("candidates", [None, [1.0]], ids=["searched", "candidates"])
+def test_a_point_without_coordinates_has_a_value_and_no_steps(candidates: list[float] | None) -> None:
+    steps = find_steps(lambda p: 7.0, np.zeros(0), candidates=candidates)
+    assert float(steps.value) == 7.0
+    assert len(steps.up_at) == len(steps.down_at) == 0

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepgrad.kernels.balance import balanced
 from tests.losses.ranking.cases import LOSSES, Case, gradient_of
 
 each_loss = pytest.mark.parametrize("case", LOSSES.values(), ids=LOSSES.keys())
@@ -79,9 +80,27 @@ def test_the_gradient_of_the_log_is_that_of_the_metric_over_its_value(case: Case
         return  # no logarithm of a metric that can be negative
     rng = np.random.default_rng(6)
     scores, labels, query = rng.normal(size=24), rng.integers(0, 3, 24), torch.arange(24) // 6
-    plain = case.make(3, reduction="none")
-    found = gradient_of(case.make(3, log=True, eps=eps, reduction="none"), scores, labels, query)
+    plain, logged = case.make(3, reduction="none"), case.make(3, log=True, eps=eps, reduction="none")
+    found = gradient_of(logged, scores, labels, query)
     expected = gradient_of(plain, scores, labels, query)
     value = np.nan_to_num(plain.metrics["per_query"])[query]
     assert expected.any()
     np.testing.assert_allclose(found, expected / (value + eps), rtol=1e-12)
+    losses = logged(torch.tensor(scores), torch.tensor(labels), query).numpy()
+    counted = np.isfinite(plain.metrics["per_query"])
+    np.testing.assert_allclose(losses, np.where(counted, -np.log(value[::6] + eps), 0.0), rtol=1e-12)
+
+
+@each_loss
+@pytest.mark.parametrize("estimator", ["mee", "radius"])
+def test_pushes_of_a_query_are_balanced_as_those_of_a_class_are(case: Case, estimator: str) -> None:
+    rng = np.random.default_rng(7)
+    scores, labels, query = rng.normal(size=40), rng.integers(0, 3, 40), np.arange(40) // 8
+    plain, mended = (
+        gradient_of(
+            case.make(3, balance=balance, estimator=estimator, reduction="none"), scores, labels, torch.tensor(query)
+        )
+        for balance in ("none", "query")
+    )
+    expected = np.concatenate([balanced(plain[query == q]) for q in range(5)])
+    np.testing.assert_allclose(mended, expected, rtol=1e-12, atol=1e-15)
