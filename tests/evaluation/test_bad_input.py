@@ -117,6 +117,20 @@ BAD_TARGETS = {
 }
 
 
+def test_boxes_up_to_a_quarter_of_the_largest_double_are_judged() -> None:
+    """Two of them, and their sum, are still numbers."""
+    side = (torch.finfo(torch.float64).max / 4.0) ** 0.5
+    for share, fits in ((0.999, True), (1.001, False)):
+        box = torch.tensor([[0.0, 0.0, side * share, side]], dtype=torch.float64)
+        evaluator = Evaluator(1, "voc12")
+        if fits:
+            evaluator.update([pred(box, [0.5])], [target(box)])
+            assert evaluator.compute().map == 1.0
+        else:
+            with pytest.raises(InputError, match="double precision"):
+                evaluator.update([pred(box, [0.5])], [target(box)])
+
+
 def test_of_several_wrong_rows_the_first_is_shown() -> None:
     boxes = boxes_at(0, 50, 100, 150)
     for name, wrong, message in (

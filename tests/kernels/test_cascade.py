@@ -11,6 +11,7 @@ from stepgrad.kernels.cascade import (
     ADDED,
     REMOVED,
     Cascade,
+    _has_stopper,
     _pop,
     _push,
     clear,
@@ -122,6 +123,19 @@ def test_the_highest_window_freed_is_the_best_that_nobody_else_stops(seed: int) 
         for b in kept:
             freed = [case.position(i, c) for c, above in stoppers.items() if above == [b]]
             assert highest_freed(case.slot(i, b), case.view) == min(freed, default=-1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stopper_is_a_kept_higher_neighbour_that_is_not_gone(seed: int) -> None:
+    case = viewed(seed, windows=160 if seed == 0 else 50)
+    cascade = new_cascade(len(case.view.slots.image_of_word))
+    for i, kept in enumerate(case.kept):
+        neighbours = case.scene.images[i].neighbours
+        for gone in kept[:3]:
+            only_lift_out(case.slot(i, gone), cascade, case.view.rows)
+            for b in range(len(case.scores[i])):
+                above = [d for d in kept if d in neighbours[b] and case.position(i, d) < case.position(i, b)]
+                assert _has_stopper(case.slot(i, b), cascade, case.view) == bool(set(above) - {gone})
 
 
 def test_candidates_leave_the_heap_in_the_order_of_the_list() -> None:

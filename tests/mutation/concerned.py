@@ -9,8 +9,10 @@ from __future__ import annotations
 _SCENES = ("tests/kernels/test_small_scenes.py",)
 _METRIC = ("tests/kernels/test_small_parts.py", "tests/kernels/test_scene.py", "tests/kernels/test_nms.py", *_SCENES)
 _KERNELS = (
-    *("tests/kernels/test_small_parts.py", "tests/kernels/test_scene.py", "tests/kernels/test_cascade.py"),
-    *("tests/kernels/test_rank_steps.py", *_SCENES, "tests/steps/test_map_steps.py", "tests/kernels/test_nms.py"),
+    *("tests/kernels/test_small_parts.py", "tests/kernels/test_edited_ap.py", "tests/kernels/test_scene.py"),
+    "tests/kernels/test_cascade.py",
+    *("tests/kernels/test_rank_steps.py", "tests/kernels/test_replay.py", *_SCENES),
+    *("tests/steps/test_map_steps.py", "tests/kernels/test_nms.py"),
 )
 _LOSS = (
     *("tests/losses/test_map_loss_edges.py", "tests/losses/test_empties.py", "tests/losses/test_bad_input.py"),

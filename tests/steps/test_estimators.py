@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import stepgrad as sg
+from stepgrad.errors import ConfigError
 from stepgrad.reference import estimators
 from stepgrad.reference.mean_ap import scene_of
 from stepgrad.reference.steps import NearestSteps, StepFunction, step_function
@@ -130,3 +131,12 @@ def test_estimators_work_elementwise_on_any_shape(estimator: Callable[..., torch
     whole = estimator(*arguments, min_step=0.1)
     assert whole.shape == x.shape
     assert torch.equal(whole[1, 2, 3], estimator(*(a[1, 2, 3] for a in arguments), min_step=0.1))
+
+
+@pytest.mark.parametrize("min_step", [-1e-9, math.inf, math.nan])
+def test_the_least_step_is_a_finite_number_of_at_least_zero(min_step: float) -> None:
+    steps = [torch.tensor(v) for v in (0.0, 0.5, 1.0, 0.75, -3.0, 0.25)]
+    for estimator in (sg.sde, sg.mee):
+        assert torch.isfinite(estimator(*steps, min_step=0.0))
+        with pytest.raises(ConfigError, match="min_step"):
+            estimator(*steps, min_step=min_step)

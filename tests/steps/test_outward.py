@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepgrad.errors import InputError
 from stepgrad.steps import evaluate
 from stepgrad.steps.nearest import find_steps
 from stepgrad.steps.search import outward
@@ -107,3 +108,9 @@ def test_a_point_without_coordinates_has_a_value_and_no_steps(candidates: list[f
     steps = find_steps(lambda p: 7.0, np.zeros(0), candidates=candidates)
     assert float(steps.value) == 7.0
     assert len(steps.up_at) == len(steps.down_at) == 0
+
+
+def test_a_change_before_any_candidate_is_refused_with_the_first_of_them() -> None:
+    said = "coordinate 0 moved from 0 to 2.5, past no candidate, it changes from 1 to 26;"
+    with pytest.raises(InputError, match=said):
+        find_steps(lambda p: 10.0 * p[0] + p[1], np.array([0.0, 1.0]), candidates=[5.0])

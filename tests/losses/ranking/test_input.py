@@ -175,3 +175,14 @@ def test_padding_has_no_steps() -> None:
         assert torch.equal(getattr(steps, name)[:, :3], getattr(alone, name)), name
     told = [getattr(steps, name)[0, 3].item() for name in ("up_at", "up_value", "down_at", "down_value")]
     assert told == [float("inf"), 0.0, -float("inf"), 0.0]
+
+
+def test_complex_numbers_have_no_order_in_any_argument() -> None:
+    scores, relevance, query = torch.ones(3), torch.tensor([0, 1, 0]), torch.zeros(3, dtype=torch.int64)
+    for given in (
+        (scores, relevance.to(torch.complex64), query),
+        (scores, relevance.to(torch.complex64)),
+        (scores, relevance, query.to(torch.complex64)),
+    ):
+        with pytest.raises(InputError, match="complex"):
+            sg.APLoss()(*given)
