@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import stepgrad as sg
-from stepgrad.evaluation import Comparison, Evaluator, Pair, compare
+from stepgrad.evaluation import Comparison, Evaluator, Pair
+from stepgrad.evaluation.compare import compare
 from stepgrad.evaluation.judge import RULES, Counting, differing, judge, switched
 from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC07, VOC12, get_protocol
 from tests.evaluation.datasets import Entries, boxes_at, pred, random_dataset, target
