@@ -20,6 +20,7 @@ from stepgrad.train.config import to_dict
 from stepgrad.train.run_folder import open_run, read_log
 from tests import double_precision
 from tests.patience import PATIENCE
+from tests.torchrun import ended_well
 from tests.train.test_engine import small_config
 
 
@@ -40,7 +41,7 @@ def start(
 
 def finish(process: subprocess.Popen[str]) -> str:
     out, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, out
+    assert ended_well(process.returncode, out), out
     return out
 
 
