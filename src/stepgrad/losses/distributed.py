@@ -29,25 +29,13 @@ from stepgrad.losses.shards import Sizes, bytes_tensor, classes_of, pack, raw, s
 from stepgrad.metric.batch import Batch, Target
 from stepgrad.metric.protocol import Protocol
 from stepgrad.plain_tensors import keep_out_of_compiled_graphs, narrowed
+from stepgrad.steps.autograd import scale_gradient
 from stepgrad.steps.map_steps import ClassGradient
 
 __all__ = ["DistributedMAPLoss", "RankError", "Traffic", "average_gradients"]
 
 _ACCEPTED, _NEEDED, _SETTINGS, _FIRST_SIZE = range(4)  # columns of an announcement
 _MESSAGE = 500  # bytes of a refusal that others get to see
-
-
-class _Scaled(torch.autograd.Function):
-    """The same number with a gradient so many times as large."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
-        return outer * ctx.factor, None
 
 
 @dataclass(frozen=True)
@@ -135,7 +123,7 @@ class DistributedMAPLoss(nn.Module):
         loss = self.objective.as_loss(measured, shard.flat, shard.batch.scores)
         if self.objective.l4 is not None:
             loss = loss + self.objective.l4 * others_l4
-        return _Scaled.apply(loss, float(channel.world)) if self.gradients == "averaged" else loss
+        return scale_gradient(loss, float(channel.world)) if self.gradients == "averaged" else loss
 
     def _announce(
         self, channel: Channel, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None

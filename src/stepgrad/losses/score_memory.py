@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from stepgrad.errors import InputError, whole_number
 from stepgrad.losses.objective import BatchLoss
 from stepgrad.metric.batch import Target
+from stepgrad.steps.autograd import scale_gradient
 
 Loss = Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Target]], Tensor]
 _Image = dict[str, Tensor]  # scores, boxes, and the target's entries as "target.boxes" and so on
@@ -74,7 +75,7 @@ class ScoreMemory:
         )
         self._remember(names, scores, boxes, targets)
         if self.rescale and old and len(scores):
-            loss = _scaled_gradient(loss, (len(scores) + len(old)) / len(scores))
+            loss = scale_gradient(loss, (len(scores) + len(old)) / len(scores))
         return loss
 
     def clear(self) -> None:
@@ -163,8 +164,3 @@ def _target(image: _Image) -> Target:
 
 def _device(tensors: Sequence[Tensor]) -> torch.device | None:
     return tensors[0].device if len(tensors) else None
-
-
-def _scaled_gradient(loss: Tensor, factor: float) -> Tensor:
-    """The same number with a gradient `factor` times as large."""
-    return loss.detach() + factor * (loss - loss.detach()) if loss.requires_grad else loss

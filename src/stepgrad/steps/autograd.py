@@ -61,3 +61,14 @@ def attach(x: Tensor, value: Tensor, pull_back: PullBack, *saved: Tensor) -> Ten
 def once(pull_back: Callable[[Tensor], Tensor]) -> PullBack:
     """`pull_back`, of which torch cannot see the inside, refusing a second derivative."""
     return lambda outer: _Once.apply(outer, pull_back)
+
+
+def scale_gradient(value: Tensor, factor: float) -> Tensor:
+    """The same number with a gradient `factor` times as large.
+
+    >>> x = torch.tensor(2.0, requires_grad=True)
+    >>> scale_gradient(x, 3.0).backward()
+    >>> x.grad.item()
+    3.0
+    """
+    return attach(value, value.detach(), lambda outer: outer * factor)
