@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from stepgrad.evaluation.records import Evidence
 from stepgrad.kernels.class_view import ClassView
-from stepgrad.kernels.edited_ap import Ranked
 from stepgrad.kernels.jit import explain_wait
+from stepgrad.kernels.judged import roles_of_class
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Areas, Arrangement, class_average_precision, layout_of, ranked_list
+from stepgrad.metric.arrange import Areas, Arrangement, class_average_precisions, layout_of
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.protocol import Protocol
@@ -98,18 +98,15 @@ def judge(evidence: Evidence, counting: Counting, labels: Sequence[int] | None =
 
 def _judge_class(evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int) -> ClassJudgement:
     arrangement, view = _class_view(evidence, protocol, ranked, label)
-    rules = arrangement.rules()
-    ap = [class_average_precision(view, rule) for rule in rules]
-    verdicts = [_verdicts(ranked_list(view, rule)) for rule in rules]
+    rules = arrangement.rules
+    ap = class_average_precisions(view, rules)
     area = (
-        ap
-        if protocol.recall_levels is None
-        else [class_average_precision(_with_area(view, protocol), rule) for rule in rules]
+        ap if protocol.recall_levels is None else class_average_precisions(_with_area(view, protocol), rules)
     )
     return ClassJudgement(
         label=label,
         detections=ranked,
-        verdicts=np.stack(verdicts),
+        verdicts=roles_of_class(view, rules),
         ap=np.array(ap),
         area_ap=math.fsum(area) / len(area),
         P=view.P,
@@ -148,12 +145,6 @@ def _class_view(
 def _with_area(view: ClassView, protocol: Protocol) -> ClassView:
     counts, norm = replace(protocol, recall_levels=None).level_counts(view.P)
     return view._replace(cumulative=np.cumsum(counts), norm=norm)
-
-
-def _verdicts(ranked: Ranked) -> NDArray[np.int8]:
-    """The verdict on each detection, from the counts of true and counted detections above it."""
-    true, counted = np.diff(ranked.tp_above), np.diff(ranked.counted_above)
-    return np.where(true > 0, TRUE_POSITIVE, np.where(counted > 0, FALSE_POSITIVE, IGNORED)).astype(np.int8)
 
 
 def differing(a: Counting, b: Counting) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.kernels.jit import inlined, kernel
-from stepgrad.kernels.matching import Candidates, Objects, Pairs, Rule, candidates_of, match_all
+from stepgrad.kernels.matching import Objects, Pairs
 from stepgrad.kernels.nms import Kept
 from stepgrad.kernels.overlaps import Rows, Slots
 
@@ -40,6 +40,12 @@ def image_of(view: ClassView, slot: int) -> int:
     return view.slots.image_of_word[slot >> 6]
 
 
+@inlined
+def is_kept(view: ClassView, slot: int) -> bool:
+    """Whether NMS kept the window."""
+    return view.kept.kept[slot >> 6] & (np.uint64(1) << np.uint64(slot & 63)) != 0
+
+
 @kernel
 def order_by_slot(
     scores: NDArray[np.floating], c: int, by_window: NDArray[np.int32], slot_of: NDArray[np.int32], slots: int
@@ -54,23 +60,6 @@ def order_by_slot(
         position[slot] = p
         by_slot[slot] = scores[by_window[p], c]
     return by_slot, order, position
-
-
-@kernel
-def match_class(view: ClassView, rule: Rule) -> tuple[Candidates, NDArray[np.int8]]:
-    """The objects each window reaches at the rule's threshold, and the role of every slot."""
-    candidates = candidates_of(view.pairs, view.objects, rule, len(view.position), view.images)
-    roles = match_all(
-        view.order,
-        view.kept.kept,
-        view.slots.image_of_word,
-        view.pairs,
-        view.objects,
-        candidates,
-        rule,
-        view.max_detections,
-    )
-    return candidates, roles
 
 
 def count_kept(view: ClassView) -> int:

@@ -59,16 +59,18 @@ def add_estimates(
     slot_of: NDArray[np.int32],
     scores: NDArray[np.float64],
     steps: StepSums,
+    t: int,
     norm: float,
     symmetric: bool,
     min_step: float,
 ) -> None:
-    """out[window] += the estimate from the window's nearest steps, SDE if `symmetric`, else MEE."""
-    value = steps.present / norm
+    """out[window] += the estimates from the window's nearest steps at threshold t, SDE if `symmetric`, else MEE."""
+    value = steps.present[t] / norm
     for window in range(len(out)):
         s = slot_of[window]
-        up, down = steps.up_sum[s] / norm, steps.down_sum[s] / norm
+        up, down = steps.up_sum[t, s] / norm, steps.down_sum[t, s] / norm
+        up_at, down_at = steps.up_at[t, s], steps.down_at[t, s]
         if symmetric:
-            out[window] += sde_at(scores[s], value, steps.up_at[s], up, steps.down_at[s], down, min_step)
+            out[window] += sde_at(scores[s], value, up_at, up, down_at, down, min_step)
         else:
-            out[window] += mee_at(scores[s], value, steps.up_at[s], up, steps.down_at[s], down, min_step)
+            out[window] += mee_at(scores[s], value, up_at, up, down_at, down, min_step)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.kernels.jit import kernel
+from stepgrad.kernels.jit import inlined, kernel
 
 FALSE_POSITIVE, TRUE_POSITIVE, IGNORED, ABSENT = 0, 1, 2, 3
 BEST, BEST_FREE = 0, 1  # protocol.duplicates
@@ -37,13 +37,24 @@ class Objects(NamedTuple):
     ignored: NDArray[np.bool_]  # difficult or crowd: not to be found, no fault to find
 
 
-class Candidates(NamedTuple):
-    """What each window could be matched to at one threshold."""
+class Rules(NamedTuple):
+    """One rule per match threshold."""
 
-    best: NDArray[np.int32]  # (slots,) object of the largest IoU, -1 if none reaches the threshold
-    first: NDArray[np.int32]  # (slots,) its entries in Pairs ...
-    last: NDArray[np.int32]  # ... up to here
-    several: NDArray[np.bool_]  # (images,) some window of the image reaches more than one object
+    thresholds: NDArray[np.float64]
+    equality: bool
+    rule: int
+
+
+class Reach(NamedTuple):
+    """What windows could be matched to, at each match threshold t. *Reachers* overlap an object enough at one of them."""
+
+    number: NDArray[np.int32]  # (slots,) of a window among the reachers, -1 for the others
+    slots: NDArray[np.int32]  # (R,) the reachers in slot order
+    first: NDArray[np.int32]  # (R,) their entries in Pairs ...
+    last: NDArray[np.int32]  # (R,) ... up to here
+    best: NDArray[np.int32]  # (t, R) object of the largest IoU, -1 if none reaches the threshold
+    several: NDArray[np.bool_]  # (t, images) some window of the image reaches more than one object
+    fresh: NDArray[np.bool_]  # (t, images) some window of the image reaches other objects than at threshold t - 1
 
 
 @kernel
@@ -56,37 +67,75 @@ def reaches(iou: float, rule: Rule) -> bool:
     return iou > rule.threshold
 
 
+@inlined
+def rule_at(rules: Rules, t: int) -> Rule:
+    """The rule at threshold number t."""
+    return Rule(rules.thresholds[t], rules.equality, rules.rule)
+
+
 @kernel
-def candidates_of(pairs: Pairs, objects: Objects, rule: Rule, slots: int, images: int) -> Candidates:
-    """The objects each window reaches; among equal overlaps "best" takes the first, "best_free" the last."""
-    best = np.full(slots, -1, dtype=np.int32)
-    first = np.zeros(slots, dtype=np.int32)
-    last = np.zeros(slots, dtype=np.int32)
-    several = np.zeros(images, dtype=np.bool_)
-    largest = 0.0
+def _reachers(pairs: Pairs, rules: Rules, slots: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The slots that reach an object (few), in slot order, so image after image; and the number of each slot among them."""
+    number = np.full(slots, -1, dtype=np.int32)
+    found = np.empty(len(pairs.slot), dtype=np.int32)
+    count = 0
     for k in range(len(pairs.slot)):
         slot = pairs.slot[k]
-        if not reaches(pairs.iou[k], rule):
+        if number[slot] >= 0:
             continue
-        if best[slot] < 0:
-            first[slot] = k
-            largest = -1.0
-        else:
-            several[objects.image[pairs.object[k]]] = True
-        last[slot] = k + 1
-        if pairs.iou[k] > largest:
-            largest = pairs.iou[k]
-            best[slot] = pairs.object[k]
-    return Candidates(best, first, last, several)
+        for t in range(len(rules.thresholds)):
+            if reaches(pairs.iou[k], rule_at(rules, t)):
+                found[count] = slot
+                number[slot] = count
+                count += 1
+                break
+    return found[:count], number
+
+
+@kernel
+def reach_of(pairs: Pairs, objects: Objects, rules: Rules, slots: int, images: int) -> Reach:
+    """The objects each window reaches; among equal overlaps "best" takes the first, "best_free" the last."""
+    found, number = _reachers(pairs, rules, slots)
+    T = len(rules.thresholds)
+    first = np.full(len(found), len(pairs.slot), dtype=np.int32)
+    last = np.zeros(len(found), dtype=np.int32)
+    best = np.full((T, len(found)), -1, dtype=np.int32)
+    largest = np.empty(len(found))
+    several = np.zeros((T, images), dtype=np.bool_)
+    fresh = np.ones((T, images), dtype=np.bool_)
+    fresh[1:] = False
+    for k in range(len(pairs.slot)):
+        r = number[pairs.slot[k]]
+        if r >= 0:
+            first[r] = min(first[r], k)
+            last[r] = k + 1
+    for t in range(T):
+        largest[:] = -1.0
+        for k in range(len(pairs.slot)):
+            r = number[pairs.slot[k]]
+            if r < 0:
+                continue
+            image = objects.image[pairs.object[k]]
+            here = reaches(pairs.iou[k], rule_at(rules, t))
+            if t > 0 and here != reaches(pairs.iou[k], rule_at(rules, t - 1)):
+                fresh[t, image] = True
+            if not here:
+                continue
+            if best[t, r] >= 0:
+                several[t, image] = True
+            if pairs.iou[k] > largest[r]:
+                largest[r] = pairs.iou[k]
+                best[t, r] = pairs.object[k]
+    return Reach(number, found, first, last, best, several, fresh)
 
 
 @kernel
 def _best_free(
-    slot: int, pairs: Pairs, objects: Objects, candidates: Candidates, rule: Rule, taken: NDArray[np.int32], stamp: int
+    r: int, pairs: Pairs, objects: Objects, reach: Reach, rule: Rule, taken: NDArray[np.int32], stamp: int
 ) -> int:
     """The free object of the largest IoU (the later of equals); an ignored one only if no countable one is free."""
     choice, largest = -1, -1.0
-    for k in range(candidates.first[slot], candidates.last[slot]):
+    for k in range(reach.first[r], reach.last[r]):
         target = pairs.object[k]
         if not reaches(pairs.iou[k], rule) or (taken[target] == stamp and not objects.ignored[target]):
             continue
@@ -102,14 +151,14 @@ def _best_free(
 
 @kernel
 def role_of(
-    slot: int, pairs: Pairs, objects: Objects, candidates: Candidates, rule: Rule, taken: NDArray[np.int32], stamp: int
+    r: int, t: int, pairs: Pairs, objects: Objects, reach: Reach, rules: Rules, taken: NDArray[np.int32], stamp: int
 ) -> int:
-    """The role of the next detection of an image, marking the object it takes with `stamp`."""
-    if candidates.best[slot] < 0:
+    """The role of reacher r, the next detection of its image, marking the object it takes with `stamp`."""
+    target = reach.best[t, r]
+    if target < 0:
         return FALSE_POSITIVE
-    target = candidates.best[slot]
-    if rule.rule == BEST_FREE:
-        target = _best_free(slot, pairs, objects, candidates, rule, taken, stamp)
+    if rules.rule == BEST_FREE:
+        target = _best_free(r, pairs, objects, reach, rule_at(rules, t), taken, stamp)
         if target < 0:
             return FALSE_POSITIVE
     if objects.ignored[target]:
@@ -118,39 +167,6 @@ def role_of(
         return FALSE_POSITIVE
     taken[target] = stamp
     return TRUE_POSITIVE
-
-
-@kernel
-def match_all(
-    order: NDArray[np.int32],
-    kept: NDArray[np.uint64],
-    image_of_word: NDArray[np.int32],
-    pairs: Pairs,
-    objects: Objects,
-    candidates: Candidates,
-    rule: Rule,
-    max_detections: int,
-) -> NDArray[np.int8]:
-    """The role of every slot: kept windows in decreasing score, the others ABSENT.
-
-    Objects belong to one image, so walking the whole batch in score order matches each image in its own order.
-    """
-    roles = np.full(64 * len(kept), ABSENT, dtype=np.int8)
-    taken = np.zeros(len(objects.image), dtype=np.int32)
-    seen = np.zeros(len(candidates.several), dtype=np.int32)
-    best = candidates.best
-    for slot in order:
-        word = slot >> 6
-        if not kept[word] & (np.uint64(1) << np.uint64(slot & 63)):
-            continue
-        seen[image_of_word[word]] += 1
-        if seen[image_of_word[word]] > max_detections:
-            roles[slot] = IGNORED
-        elif best[slot] < 0:
-            roles[slot] = FALSE_POSITIVE
-        else:
-            roles[slot] = role_of(slot, pairs, objects, candidates, rule, taken, 1)
-    return roles
 
 
 @kernel

@@ -14,74 +14,76 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.kernels.cascade import ADDED, REMOVED, highest_freed, on_top, only_lift_out, without
-from stepgrad.kernels.class_view import ClassView, image_of
-from stepgrad.kernels.edited_ap import edited_sum
+from stepgrad.kernels.class_view import ClassView, image_of, is_kept
+from stepgrad.kernels.edited_ap import tp_above
 from stepgrad.kernels.exact_sum import differ
 from stepgrad.kernels.jit import by_reference, keep_alive, kernel
-from stepgrad.kernels.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, Rule
-from stepgrad.kernels.rank_steps import NONE, GapSteps, envelope_of, false_positive_steps, true_positive_steps
-from stepgrad.kernels.replay import (
-    edit_for_place,
-    list_rivals,
-    place_of,
-    replay_shifts_a_true_positive,
-    replay_touches_objects,
-    sum_with,
-    unrivalled,
-)
-from stepgrad.kernels.scene import COUNT, Scene, build_scene, list_sum
+from stepgrad.kernels.matching import BEST_FREE, FALSE_POSITIVE, IGNORED, Rules
+from stepgrad.kernels.rank_steps import NONE, GapSteps, false_positive_steps, new_gap_steps, true_positive_steps
+from stepgrad.kernels.replay import edit_for_place, list_rivals, place_of, sum_with, unrivalled
+from stepgrad.kernels.scene import COUNT, Scene, best_of, build_scene, is_reacher, role_at
+from stepgrad.kernels.shifts import forget_shifts, leaves_list_alone, leaves_ranks_alone, sums_after_replay
 
 THROUGH_NONE, THROUGH_EXACT, THROUGH_PAPER = 0, 1, 2
 
 
 class StepSums(NamedTuple):
-    """Nearest steps by slot: the score at which the step is (+-inf: none) and the sum just beyond it."""
+    """Nearest steps by threshold and slot: the score at which the step is (+-inf: none) and the sum just beyond it."""
 
-    up_at: NDArray[np.float64]
+    up_at: NDArray[np.float64]  # (t, slots)
     up_sum: NDArray[np.float64]
     down_at: NDArray[np.float64]
     down_sum: NDArray[np.float64]
-    present: float  # the sum as things stand
+    present: NDArray[np.float64]  # (t,) the sums as things stand
+
+
+class Search(NamedTuple):
+    """What a search for steps goes by: closed forms for false and true positives, results, and room for sums."""
+
+    fp: GapSteps
+    tp: GapSteps
+    out: StepSums
+    high: NDArray[np.float64]  # (t,)
+    low: NDArray[np.float64]
 
 
 @kernel
-def _gap_beyond(scene: Scene, k: int, rising: bool) -> int:
+def _gap_beyond(scene: Scene, t: int, k: int, rising: bool) -> int:
     """The gap just beyond true positive k and its ties."""
-    passed = scene.ranked.tp_position[k]
+    passed = scene.ranked.tp_position[t, k]
     return int(scene.ties.start[passed]) if rising else int(scene.ties.end[passed]) + 1
 
 
 @kernel
-def _first_change_past_tps(scene: Scene, near: int, far: int, hi: float, lo: float) -> tuple[int, float]:
+def _first_change_past_tps(scene: Scene, t: int, near: int, far: int, hi: float, lo: float) -> tuple[int, float]:
     """`_first_change` for a false positive: only the true positives on its way matter."""
     rising = far < near
-    tp_above = scene.ranked.tp_above
     # `same` and `changed` number true positives: beyond the first the sum is as now, beyond the second it is not.
-    same, changed = (tp_above[near] + 1, tp_above[far] + 1) if rising else (tp_above[near], tp_above[far])
+    same, changed = tp_above(scene.ranked, t, near) + int(rising), tp_above(scene.ranked, t, far) + int(rising)
     if same == changed:
         return NONE, hi
-    value, far_lo = sum_with(scene, FALSE_POSITIVE, _gap_beyond(scene, changed, rising))
+    value, far_lo = sum_with(scene, t, FALSE_POSITIVE, _gap_beyond(scene, t, changed, rising))
     if value == hi and far_lo == lo:
         return NONE, hi
     while abs(same - changed) > 1:
         middle = (same + changed) // 2
-        mid_hi, mid_lo = sum_with(scene, FALSE_POSITIVE, _gap_beyond(scene, middle, rising))
+        mid_hi, mid_lo = sum_with(scene, t, FALSE_POSITIVE, _gap_beyond(scene, t, middle, rising))
         if mid_hi == hi and mid_lo == lo:
             same = middle
         else:
             changed, value = middle, mid_hi
-    return _gap_beyond(scene, changed, rising), value
+    return _gap_beyond(scene, t, changed, rising), value
 
 
 @kernel
-def _first_change(scene: Scene, role: int, near: int, far: int, hi: float, lo: float) -> tuple[int, float]:
+def _first_change(scene: Scene, t: int, role: int, near: int, far: int, hi: float, lo: float) -> tuple[int, float]:
     """The gap nearest to `near` on the way to `far` at which the sum is no longer (hi, lo), and the sum there.
 
     Gaps are starts of tie groups (or the end of the list); the sum is monotone between `near` and `far`.
     """
     if role == FALSE_POSITIVE:
-        return _first_change_past_tps(scene, near, far, hi, lo)
-    far_hi, far_lo = sum_with(scene, role, far)
+        return _first_change_past_tps(scene, t, near, far, hi, lo)
+    far_hi, far_lo = sum_with(scene, t, role, far)
     if far_hi == hi and far_lo == lo:
         return NONE, hi
     same = near
@@ -94,7 +96,7 @@ def _first_change(scene: Scene, role: int, near: int, far: int, hi: float, lo: f
             middle = int(scene.ties.end[middle]) + 1
             if middle >= high:
                 return changed, value
-        mid_hi, mid_lo = sum_with(scene, role, middle)
+        mid_hi, mid_lo = sum_with(scene, t, role, middle)
         if mid_hi == hi and mid_lo == lo:
             same = middle
         else:
@@ -102,18 +104,19 @@ def _first_change(scene: Scene, role: int, near: int, far: int, hi: float, lo: f
 
 
 @kernel
-def _rise(scene: Scene, slot: int, gap: int, hi: float, lo: float) -> tuple[int, float]:
-    """The position first passed, at or above `gap`, beyond which the sum differs from (hi, lo); NONE if there is none."""
+def _rise(scene: Scene, t: int, slot: int, gap: int) -> tuple[int, float]:
+    """The position first passed, at or above `gap`, beyond which the sum is not as it stands; NONE if there is none."""
+    hi, lo = scene.high[t], scene.low[t]
     place = place_of(scene, gap)
     while True:
-        role = edit_for_place(scene, slot, place)
-        now_hi, now_lo = sum_with(scene, role, gap)
+        role = edit_for_place(scene, t, slot, place)
+        now_hi, now_lo = sum_with(scene, t, role, gap)
         if differ(now_hi, now_lo, hi, lo):  # passing the last rival, or entering, was the step
             return gap, now_hi
         # Up to the next rival the window keeps its role and all others keep theirs: the sum is monotone on that stretch.
         top = scene.ties.end[scene.windows.position[scene.rivals.slots[place - 1]]] + 1 if place > 0 else 0
         if role != IGNORED and top < gap:
-            passed, value = _first_change(scene, role, gap, top, now_hi, now_lo)
+            passed, value = _first_change(scene, t, role, gap, top, now_hi, now_lo)
             if passed != NONE:
                 return passed, value
         if place == 0:
@@ -123,20 +126,21 @@ def _rise(scene: Scene, slot: int, gap: int, hi: float, lo: float) -> tuple[int,
 
 
 @kernel
-def _sink(scene: Scene, slot: int, barrier: int, hi: float, lo: float) -> tuple[int, float]:
+def _sink(scene: Scene, t: int, slot: int, barrier: int) -> tuple[int, float]:
     """Likewise downwards, for a kept window, as long as it stays above position `barrier`."""
+    hi, lo = scene.high[t], scene.low[t]
     gap = scene.ties.end[scene.windows.position[slot]] + 1
     while gap <= barrier:
         place = place_of(scene, gap)
-        role = edit_for_place(scene, slot, place)
-        now_hi, now_lo = sum_with(scene, role, gap)
+        role = edit_for_place(scene, t, slot, place)
+        now_hi, now_lo = sum_with(scene, t, role, gap)
         if differ(now_hi, now_lo, hi, lo):
             return gap - 1, now_hi
         bottom = barrier
         if place < scene.rivals.state[COUNT]:
             bottom = min(barrier, scene.ties.start[scene.windows.position[scene.rivals.slots[place]]])
         if role != IGNORED and gap < bottom:
-            passed, value = _first_change(scene, role, gap, bottom, now_hi, now_lo)
+            passed, value = _first_change(scene, t, role, gap, bottom, now_hi, now_lo)
             if passed != NONE:
                 return passed - 1, value
         if place == scene.rivals.state[COUNT]:
@@ -146,21 +150,51 @@ def _sink(scene: Scene, slot: int, barrier: int, hi: float, lo: float) -> tuple[
 
 
 @kernel
-def _list_steps(
-    scene: Scene, slot: int, barrier: int, fp: GapSteps, tp: GapSteps, hi: float, lo: float
-) -> tuple[int, float, int, float]:
+def _plain_steps(scene: Scene, t: int, slot: int, barrier: int, fp: GapSteps) -> tuple[int, float, int, float, bool]:
+    """`_list_steps` for a window on no object, in closed form; the last is False where ties at the limit forbid it.
+
+    Where more windows are kept than count, one that sinks below the first that does not count changes places with it, and
+    one that does not count rises as the last that does. Both are false positives: nothing else happens.
+    """
+    windows, listed, ties = scene.windows, scene.judged.listed, scene.ties
+    at, image, hi = windows.position[slot], image_of(windows, slot), scene.high[t]
+    if scene.judged.over_limit[image]:
+        next_in = listed.slots[listed.ptr[image] + windows.max_detections]
+        last = scene.judged.last_counted[image]
+        if is_reacher(scene, next_in) or is_reacher(scene, windows.order[last]):
+            return NONE, hi, NONE, hi, False
+        if at > last:
+            u = tp_above(scene.ranked, t, last)
+            return fp.up[t, u], fp.up_sum[t, u], NONE, hi, tp_above(scene.ranked, t, ties.start[last]) == u
+        barrier = min(barrier, windows.position[next_in])
+    u = tp_above(scene.ranked, t, at)
+    down = fp.down[t, u] if fp.down[t, u] < barrier else NONE
+    # Equal scores are passed as a whole: with the limit among them more than this true positive may be passed.
+    clean = down == NONE or not scene.judged.over_limit[image] or ties.end[down] < barrier
+    return fp.up[t, u], fp.up_sum[t, u], down, fp.down_sum[t, u], clean
+
+
+@kernel
+def _list_steps(scene: Scene, t: int, slot: int, barrier: int, search: Search) -> tuple[int, float, int, float]:
     """A kept window's nearest steps while NMS stays as it is: positions passed and sums beyond."""
-    role, u = scene.roles[slot], int(scene.ranked.tp_above[scene.windows.position[slot]])
-    if role == IGNORED and unrivalled(scene, slot):
-        return NONE, hi, NONE, hi
-    if unrivalled(scene, slot):
-        steps, i = (tp, u + 1) if role == TRUE_POSITIVE else (fp, u)
-        down = steps.down[i] if steps.down[i] < barrier else NONE
-        return steps.up[i], steps.up_sum[i], down, steps.down_sum[i]
+    hi, tp = scene.high[t], search.tp
+    if not is_reacher(scene, slot):
+        up, up_sum, down, down_sum, known = _plain_steps(scene, t, slot, barrier, search.fp)
+        if known:
+            return up, up_sum, down, down_sum
+    elif unrivalled(scene, t, slot):
+        role, u = role_at(scene, t, slot), tp_above(scene.ranked, t, scene.windows.position[slot])
+        if role == IGNORED:
+            return NONE, hi, NONE, hi
+        if role == FALSE_POSITIVE:
+            up, up_sum, down, down_sum, _ = _plain_steps(scene, t, slot, barrier, search.fp)
+            return up, up_sum, down, down_sum
+        down = tp.down[t, u + 1] if tp.down[t, u + 1] < barrier else NONE
+        return tp.up[t, u + 1], tp.up_sum[t, u + 1], down, tp.down_sum[t, u + 1]
     only_lift_out(slot, scene.cascade, scene.windows.rows)
     list_rivals(scene, slot)
-    up, up_sum = _rise(scene, slot, scene.ties.start[scene.windows.position[slot]], hi, lo)
-    down, down_sum = _sink(scene, slot, barrier, hi, lo)
+    up, up_sum = _rise(scene, t, slot, scene.ties.start[scene.windows.position[slot]])
+    down, down_sum = _sink(scene, t, slot, barrier)
     return up, up_sum, down, down_sum
 
 
@@ -170,121 +204,122 @@ def _score_at(scene: Scene, position: int, missing: float) -> float:
 
 
 @kernel
-def _kept_steps(
-    scene: Scene, slot: int, theta: int, fp: GapSteps, tp: GapSteps, hi: float, lo: float, out: StepSums
-) -> None:
-    image = image_of(scene.windows, slot)
+def _kept_steps(scene: Scene, slot: int, theta: int, search: Search) -> None:
+    out, place = search.out, scene.windows.position
     barrier = scene.ties.start[theta] if theta != NONE else len(scene.windows.order)
-    up, up_sum, down, down_sum = _list_steps(scene, slot, barrier, fp, tp, hi, lo)
-    out.up_at[slot], out.up_sum[slot] = _score_at(scene, up, np.inf), up_sum if up != NONE else hi
-    out.down_at[slot], out.down_sum[slot] = _score_at(scene, down, -np.inf), down_sum if down != NONE else hi
+    open_below = False
+    for t in range(len(scene.high)):
+        hi = scene.high[t]
+        up, up_sum, down, down_sum = _list_steps(scene, t, slot, barrier, search)
+        out.up_at[t, slot], out.up_sum[t, slot] = _score_at(scene, up, np.inf), up_sum if up != NONE else hi
+        out.down_at[t, slot], out.down_sum[t, slot] = _score_at(scene, down, -np.inf), down_sum if down != NONE else hi
+        open_below |= down == NONE
     # Below theta another window is kept in its stead. That is the step if none came before; it cannot matter where both
     # stand below everything that could be a true positive.
-    limit = scene.last_relevant[image]
-    if down != NONE or theta == NONE or (theta > limit and scene.windows.position[slot] > limit):
+    limit = scene.last_relevant[image_of(scene.windows, slot)]
+    if not open_below or theta == NONE or (theta > limit and place[slot] > limit):
         return
     without(slot, scene.cascade, scene.windows, limit)
-    list_rivals(scene, slot)
-    edit_for_place(scene, slot, NONE)
-    now_hi, now_lo = edited_sum(scene.ranked, scene.lift, scene.edits)
-    if differ(now_hi, now_lo, hi, lo):
-        out.down_at[slot], out.down_sum[slot] = scene.windows.scores[scene.windows.order[theta]], now_hi
+    if not sums_after_replay(scene, slot, NONE, search.high, search.low):
+        return
+    for t in range(len(scene.high)):
+        now_hi, now_lo = search.high[t], search.low[t]
+        if out.down_at[t, slot] == -np.inf and differ(now_hi, now_lo, scene.high[t], scene.low[t]):
+            out.down_at[t, slot], out.down_sum[t, slot] = scene.windows.scores[scene.windows.order[theta]], now_hi
 
 
 @kernel
-def _replaces(scene: Scene, slot: int) -> bool:
+def _replaces(scene: Scene, t: int, slot: int) -> bool:
     """Whether the replay only put this window in its suppressor's place, with the same claim on objects."""
     counts = scene.cascade.counts
-    best = scene.candidates.best
+    best = best_of(scene, t, slot)
     other = scene.windows.kept.suppressor[slot]
-    if counts[REMOVED] != 1 or counts[ADDED] != 0 or best[slot] != best[other]:
+    if counts[REMOVED] != 1 or counts[ADDED] != 0 or best != best_of(scene, t, other):
         return False
-    return scene.rule.rule != BEST_FREE or best[slot] < 0 or not scene.candidates.several[image_of(scene.windows, slot)]
+    return scene.rules.rule != BEST_FREE or best < 0 or not scene.judged.reach.several[t, image_of(scene.windows, slot)]
 
 
 @kernel
-def _amounts_to_replacing(scene: Scene, slot: int) -> bool:
-    """Whether, one false positive in another's place apart, the replay leaves every true positive's rank as it is."""
-    image = image_of(scene.windows, slot)
-    if (
-        len(scene.listed.slots) > 0
-        and scene.listed.ptr[image + 1] - scene.listed.ptr[image] + scene.cascade.counts[ADDED]
-        >= scene.windows.max_detections
-    ):
-        return False
-    if replay_touches_objects(scene, slot):
-        return False
-    other = scene.windows.kept.suppressor[slot]
-    tp_above, at = scene.ranked.tp_above, scene.windows.position[other]
-    # Equal scores are passed as a whole, so the window enters above the whole group: true positives in it would be passed.
-    if tp_above[scene.ties.start[at]] != tp_above[at]:
-        return False
-    cascade = scene.cascade
-    cascade.added[cascade.counts[ADDED]] = other  # stands for the window that takes its place
-    cascade.counts[ADDED] += 1
-    shifted = replay_shifts_a_true_positive(scene)
-    cascade.counts[ADDED] -= 1
-    return not shifted
+def _enters_alone(scene: Scene, t: int, at: int) -> bool:
+    """Whether no true positive of list t is tied, above it, with the window at a position.
+
+    Equal scores are passed as a whole, so a window enters above the whole group: true positives in it would be passed.
+    """
+    return tp_above(scene.ranked, t, scene.ties.start[at]) == tp_above(scene.ranked, t, at)
 
 
 @kernel
-def _suppressed_steps(scene: Scene, slot: int, hi: float, lo: float, out: StepSums) -> None:
+def _suppressed_steps(scene: Scene, slot: int, out: StepSums) -> None:
     above = scene.windows.kept.suppressor[slot]
+    at = scene.windows.position[above]
     limit = scene.last_relevant[image_of(scene.windows, slot)]
-    out.down_at[slot], out.down_sum[slot] = -np.inf, hi
     # Entering next to its suppressor, a window that changes nothing there rises through the same list to the same steps.
-    same = scene.windows.position[above] > limit
-    if not same:
-        on_top(slot, scene.cascade, scene.windows, limit)
-        same = _replaces(scene, slot) or _amounts_to_replacing(scene, slot)
-    if same:
-        out.up_at[slot], out.up_sum[slot] = out.up_at[above], out.up_sum[above]
+    if at > limit:
+        _share_all(out, slot, above)
         return
-    list_rivals(scene, slot)
-    up, up_sum = _rise(scene, slot, scene.ties.start[scene.windows.position[above]], hi, lo)
-    out.up_at[slot], out.up_sum[slot] = _score_at(scene, up, np.inf), up_sum
+    on_top(slot, scene.cascade, scene.windows, limit)
+    alone = leaves_ranks_alone(scene, slot, at)
+    if alone == 1 and scene.ranked.zone[scene.ties.start[at]] == scene.ranked.zone[at]:
+        _share_all(out, slot, above)
+        forget_shifts(scene)
+        return
+    listed = False
+    for t in range(len(scene.high)):
+        same = alone != NONE and leaves_list_alone(scene, t) and _enters_alone(scene, t, at)
+        if same or _replaces(scene, t, slot):
+            out.up_at[t, slot], out.up_sum[t, slot] = out.up_at[t, above], out.up_sum[t, above]
+            continue
+        if not listed:
+            list_rivals(scene, slot)
+            listed = True
+        up, up_sum = _rise(scene, t, slot, scene.ties.start[at])
+        out.up_at[t, slot], out.up_sum[t, slot] = _score_at(scene, up, np.inf), up_sum
+    forget_shifts(scene)
 
 
 @kernel
-def nearest_steps(scene: Scene, through: int) -> StepSums:
+def _share_all(out: StepSums, slot: int, above: int) -> None:
+    """The suppressor's steps upwards, at all thresholds."""
+    for t in range(len(out.present)):
+        out.up_at[t, slot], out.up_sum[t, slot] = out.up_at[t, above], out.up_sum[t, above]
+
+
+@kernel
+def new_search(scene: Scene) -> Search:
+    """Closed forms for all lists, and no steps found yet."""
+    thresholds, slots = len(scene.high), len(scene.windows.position)
+    fp, tp = new_gap_steps(scene.ranked), new_gap_steps(scene.ranked)
+    for t in range(thresholds):
+        false_positive_steps(scene.ranked, scene.lift, t, scene.edits, scene.ties, fp)
+        true_positive_steps(scene.ranked, scene.lift, t, scene.edits, scene.ties, tp)
+    shape = (thresholds, slots)
+    out = StepSums(np.full(shape, np.inf), np.empty(shape), np.full(shape, -np.inf), np.empty(shape), scene.high.copy())
+    for t in range(thresholds):
+        out.up_sum[t] = scene.high[t]
+        out.down_sum[t] = scene.high[t]
+    return Search(fp, tp, out, np.empty(thresholds), np.empty(thresholds))
+
+
+@kernel
+def nearest_steps(scene: Scene, through: int, search: Search) -> None:
     """Nearest steps of every window; with THROUGH_NONE the kept set is held fixed and suppressed windows have none."""
     slots = len(scene.windows.position)
-    hi, lo = list_sum(scene)
-    env = envelope_of(scene.ranked)
-    fp = false_positive_steps(scene.ranked, scene.lift, scene.edits, env, scene.ties)
-    tp = true_positive_steps(scene.ranked, scene.lift, scene.edits, env, scene.ties)
-    out = StepSums(np.full(slots, np.inf), np.full(slots, hi), np.full(slots, -np.inf), np.full(slots, hi), hi)
     exact = through == THROUGH_EXACT
-    roles = scene.roles
-    best = scene.candidates.best
-    tp_above = scene.ranked.tp_above
     for slot in range(slots):  # image after image, so that what is looked up stays near
-        if roles[slot] == ABSENT:
-            continue
-        theta = highest_freed(slot, scene.windows) if exact else NONE
-        # The common case, written out: a false positive on no object that suppresses nobody alone.
-        if theta == NONE and roles[slot] == FALSE_POSITIVE and best[slot] < 0 and unrivalled(scene, slot):
-            u = tp_above[scene.windows.position[slot]]
-            if fp.up[u] != NONE:
-                out.up_at[slot], out.up_sum[slot] = scene.windows.scores[scene.windows.order[fp.up[u]]], fp.up_sum[u]
-            if fp.down[u] != NONE:
-                out.down_at[slot], out.down_sum[slot] = (
-                    scene.windows.scores[scene.windows.order[fp.down[u]]],
-                    fp.down_sum[u],
-                )
-        else:
-            _kept_steps(scene, slot, theta, fp, tp, hi, lo, out)
+        if scene.windows.position[slot] >= 0 and is_kept(scene.windows, slot):
+            _kept_steps(scene, slot, highest_freed(slot, scene.windows) if exact else NONE, search)
     if exact:
         for slot in range(slots):  # a window may share the steps of its suppressor, known by now
             if scene.windows.kept.suppressor[slot] >= 0:
-                _suppressed_steps(scene, slot, hi, lo, out)
-    return out
+                _suppressed_steps(scene, slot, search.out)
 
 
 @kernel
-def steps_of_class(view: ClassView, rule: Rule, through: int) -> StepSums:
-    """`nearest_steps` of one class at one threshold."""
-    owned = build_scene(view, rule)
-    steps = nearest_steps(by_reference(owned), through)
+def steps_of_class(view: ClassView, rules: Rules, through: int) -> StepSums:
+    """The nearest steps of one class at every threshold."""
+    owned = build_scene(view, rules)
+    scene = by_reference(owned)
+    search = new_search(scene)
+    nearest_steps(scene, through, by_reference(search))
     keep_alive(owned)
-    return steps
+    return search.out

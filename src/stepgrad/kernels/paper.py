@@ -10,68 +10,68 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.kernels.class_view import ClassView, image_of
+from stepgrad.kernels.class_view import ClassView, image_of, is_kept
 from stepgrad.kernels.edited_ap import edited_sum, put_edit
 from stepgrad.kernels.jit import by_reference, keep_alive, kernel
-from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, TRUE_POSITIVE, Rule
-from stepgrad.kernels.nms_steps import THROUGH_NONE, StepSums, nearest_steps
-from stepgrad.kernels.scene import Scene, build_scene, list_sum
+from stepgrad.kernels.matching import FALSE_POSITIVE, TRUE_POSITIVE, Rules
+from stepgrad.kernels.nms_steps import THROUGH_NONE, StepSums, nearest_steps, new_search
+from stepgrad.kernels.scene import Scene, best_of, build_scene, role_at
 
 
 @kernel
-def paper_steps(scene: Scene) -> StepSums:
+def _share_steps(scene: Scene, t: int, out: StepSums) -> None:
     """Approximation (i): nearest steps of the kept windows, shared by those they suppress."""
-    out = nearest_steps(scene, THROUGH_NONE)
     for slot in scene.windows.order:
-        if scene.roles[slot] != ABSENT:
+        if is_kept(scene.windows, slot):
             continue
         above = scene.windows.kept.suppressor[slot]
-        out.up_at[slot], out.up_sum[slot] = out.up_at[above], out.up_sum[above]
-        if scene.windows.scores[slot] > out.down_at[above]:
-            out.down_at[slot], out.down_sum[slot] = out.down_at[above], out.down_sum[above]
-    return out
+        out.up_at[t, slot], out.up_sum[t, slot] = out.up_at[t, above], out.up_sum[t, above]
+        if scene.windows.scores[slot] > out.down_at[t, above]:
+            out.down_at[t, slot], out.down_sum[t, slot] = out.down_at[t, above], out.down_sum[t, above]
 
 
 @kernel
-def missed_object_pushes(scene: Scene, min_step: float) -> NDArray[np.float64]:
+def _missed_object_pushes(scene: Scene, t: int, min_step: float, pushes: NDArray[np.float64]) -> None:
     """Approximation (ii): pushes on windows and suppressors over missed objects, in units of the sum."""
-    pushes = np.zeros(len(scene.windows.position))
-    hi, _ = list_sum(scene)
     for slot in scene.windows.order:
-        target = scene.candidates.best[slot]
+        target = best_of(scene, t, slot)
         if (
-            scene.roles[slot] != ABSENT
+            is_kept(scene.windows, slot)
             or target < 0
             or scene.windows.objects.ignored[target]
-            or scene.claims[target] > 0
+            or scene.claims[t, target] > 0
         ):
             continue
         above = scene.windows.kept.suppressor[slot]
-        if scene.windows.position[above] > scene.last_counted[image_of(scene.windows, above)]:
+        if scene.windows.position[above] > scene.judged.last_counted[image_of(scene.windows, above)]:
             continue  # in its place the window would not count either
         distance = max(scene.windows.scores[above] - scene.windows.scores[slot], min_step)
         if distance <= 0.0:
             continue
+        role = role_at(scene, t, above)
         scene.edits.size[0] = 0
         put_edit(
             scene.edits,
             2 * scene.windows.position[above] + 1,
-            1 - int(scene.roles[above] == TRUE_POSITIVE),
-            -int(scene.roles[above] == FALSE_POSITIVE),
+            1 - int(role == TRUE_POSITIVE),
+            -int(role == FALSE_POSITIVE),
         )
-        replaced, _ = edited_sum(scene.ranked, scene.lift, scene.edits)
-        push = 0.5 * (replaced - hi) / distance
+        replaced, _ = edited_sum(scene.ranked, scene.lift, t, scene.edits)
+        push = 0.5 * (replaced - scene.high[t]) / distance
         pushes[slot] += push
         pushes[above] -= push
-    return pushes
 
 
 @kernel
-def paper_of_class(view: ClassView, rule: Rule, min_step: float) -> tuple[StepSums, NDArray[np.float64]]:
-    """Both approximations for one class at one threshold."""
-    owned = build_scene(view, rule)
+def paper_of_class(view: ClassView, rules: Rules, min_step: float) -> tuple[StepSums, NDArray[np.float64]]:
+    """Both approximations for one class at every threshold; pushes (t, slots)."""
+    owned = build_scene(view, rules)
     scene = by_reference(owned)
-    steps = paper_steps(scene)
-    pushes = missed_object_pushes(scene, min_step)
+    search = new_search(scene)
+    nearest_steps(scene, THROUGH_NONE, by_reference(search))
+    pushes = np.zeros(search.out.up_at.shape)
+    for t in range(len(pushes)):
+        _share_steps(scene, t, search.out)
+        _missed_object_pushes(scene, t, min_step, pushes[t])
     keep_alive(owned)
-    return steps, pushes
+    return search.out, pushes

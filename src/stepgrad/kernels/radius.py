@@ -1,101 +1,116 @@
-"""The sums a fixed radius away: AP with each window's score alone raised, and lowered, by the same amount."""
+"""A fixed radius away: AP with each window's score alone raised, and lowered, by the same amount."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.kernels.cascade import ADDED, REMOVED, highest_freed, on_top, only_lift_out, without
-from stepgrad.kernels.class_view import ClassView, image_of
-from stepgrad.kernels.edited_ap import edited_sum
+from stepgrad.kernels.cascade import highest_freed, on_top, only_lift_out, without
+from stepgrad.kernels.class_view import ClassView, image_of, is_kept
 from stepgrad.kernels.jit import by_reference, keep_alive, kernel
-from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, Rule
+from stepgrad.kernels.matching import Rules
 from stepgrad.kernels.nms_steps import THROUGH_EXACT
-from stepgrad.kernels.rank_steps import NONE
-from stepgrad.kernels.replay import edit_for_place, list_rivals, place_of, sum_with
-from stepgrad.kernels.scene import Scene, build_scene, list_sum
+from stepgrad.kernels.rank_steps import NONE, Ties
+from stepgrad.kernels.scene import Scene, build_scene, is_reacher
+from stepgrad.kernels.shifts import sums_after_replay, sums_of_move
 
 
 @kernel
-def _gap_for(scene: Scene, slot: int, score: float) -> int:
-    """The gap window `slot` would take with that score: after all higher ones and the equal ones of lower index."""
-    low, high = 0, len(scene.windows.order)
-    while low < high:
-        middle = (low + high) // 2
-        other = scene.windows.order[middle]
-        ahead = scene.windows.scores[other] > score or (
-            scene.windows.scores[other] == score
-            and scene.windows.slots.window_of[other] < scene.windows.slots.window_of[slot]
-        )
-        if ahead:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def gaps_at(view: ClassView, ties: Ties, distance: float) -> NDArray[np.int32]:
+    """By position, the gap its window would take with a score `distance` higher: after all higher ones and the equal ones of
+    lower index. Scores fall along the order, so one walk finds all."""
+    n = len(view.order)
+    scores = view.scores[view.order]
+    gaps = np.empty(n, dtype=np.int32)
+    gap = 0
+    for p in range(n):
+        score = scores[p] + distance
+        while gap < n and scores[gap] > score:
+            gap += 1
+        low = gap
+        if gap < n and scores[gap] == score:
+            high = ties.end[gap] + 1
+            window = view.slots.window_of[view.order[p]]
+            while low < high:
+                middle = (low + high) // 2
+                if view.slots.window_of[view.order[middle]] < window:
+                    low = middle + 1
+                else:
+                    high = middle
+        gaps[p] = low
+    return gaps
 
 
 @kernel
-def _sum_at(scene: Scene, slot: int, gap: int, hi: float) -> float:
-    """The sum with the window at `gap` of the replayed scene."""
-    tp_above = scene.ranked.tp_above
-    # A window on no object in the place of a false positive on no object, between the same true positives: no change.
-    plain = scene.candidates.best[slot] < 0 and not scene.over_limit[image_of(scene.windows, slot)]
-    if plain and scene.cascade.counts[REMOVED] == 1 and scene.cascade.counts[ADDED] == 0:
-        left = scene.cascade.removed[0]
-        if (
-            scene.roles[left] == FALSE_POSITIVE
-            and scene.candidates.best[left] < 0
-            and tp_above[gap] == tp_above[scene.windows.position[left]]
-        ):
-            return hi
-    list_rivals(scene, slot)
-    role = edit_for_place(scene, slot, place_of(scene, gap))
-    now, _ = sum_with(scene, role, gap)
-    return now
+def _raised(scene: Scene, slot: int, gap: int, high: NDArray[np.float64], low: NDArray[np.float64]) -> bool:
+    """The sums with the window's score raised, its gap then being `gap`; False if they are as now."""
+    image = image_of(scene.windows, slot)
+    limit = scene.last_relevant[image]
+    if gap > limit:
+        return False
+    if not is_kept(scene.windows, slot):  # it enters if it passes its suppressor
+        if gap > scene.windows.position[scene.windows.kept.suppressor[slot]]:
+            return False
+        on_top(slot, scene.cascade, scene.windows, limit)
+        return sums_after_replay(scene, slot, gap, high, low)
+    return _moved_within_list(scene, slot, gap, high, low)
 
 
 @kernel
-def sums_at_radius(scene: Scene, radius: float, through: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """The sums with each window's score alone raised, and lowered, by `radius`, and as things stand."""
-    slots = len(scene.windows.position)
-    hi, _ = list_sum(scene)
-    raised, lowered = np.full(slots, hi), np.full(slots, hi)
-    for slot in range(slots):
-        if scene.windows.position[slot] < 0:
-            continue  # padding
-        limit = scene.last_relevant[image_of(scene.windows, slot)]
-        kept = scene.roles[slot] != ABSENT
-        if not kept and through != THROUGH_EXACT:
+def _moved_within_list(scene: Scene, slot: int, gap: int, high: NDArray[np.float64], low: NDArray[np.float64]) -> bool:
+    """The sums with a kept window at another gap of the same list."""
+    if not is_reacher(scene, slot) and not scene.judged.over_limit[image_of(scene.windows, slot)]:
+        zone = scene.ranked.zone
+        return sums_of_move(scene, zone[scene.windows.position[slot]], zone[gap], high, low)
+    only_lift_out(slot, scene.cascade, scene.windows.rows)
+    return sums_after_replay(scene, slot, gap, high, low)
+
+
+@kernel
+def _lowered(
+    scene: Scene, slot: int, gap: int, through: int, high: NDArray[np.float64], low: NDArray[np.float64]
+) -> bool:
+    """The sums with the window's score lowered. A suppressed window stays so, and nothing changes."""
+    limit = scene.last_relevant[image_of(scene.windows, slot)]
+    if scene.windows.position[slot] > limit or not is_kept(scene.windows, slot):
+        return False
+    # Below the best window that it alone suppresses, it makes room for that one, and may itself be suppressed.
+    theta = highest_freed(slot, scene.windows) if through == THROUGH_EXACT else NONE
+    if theta == NONE or gap <= theta:
+        return _moved_within_list(scene, slot, gap, high, low)
+    without(slot, scene.cascade, scene.windows, limit)
+    return sums_after_replay(scene, slot, NONE, high, low)
+
+
+@kernel
+def slopes_at_radius(scene: Scene, radius: float, through: int) -> NDArray[np.float64]:
+    """By slot: (sum with the score raised by `radius` - sum with it lowered) / (2 radius norm), over all thresholds."""
+    windows = scene.windows
+    slopes = np.zeros(len(windows.position))
+    up, down = gaps_at(windows, scene.ties, radius), gaps_at(windows, scene.ties, -radius)
+    thresholds = len(scene.high)
+    raised, lowered, low = np.empty(thresholds), np.empty(thresholds), np.empty(thresholds)
+    width = 2.0 * (radius * windows.norm)
+    for slot in range(len(slopes)):  # image after image, so that what is looked up stays near
+        p = windows.position[slot]
+        if p < 0 or (through != THROUGH_EXACT and not is_kept(windows, slot)):
             continue
-        up = _gap_for(scene, slot, scene.windows.scores[slot] + radius)
-        down = _gap_for(scene, slot, scene.windows.scores[slot] - radius)
-        if not kept:  # lowered it stays suppressed; raised it enters if it passes its suppressor
-            above = scene.windows.kept.suppressor[slot]
-            if up <= min(scene.windows.position[above], limit):
-                on_top(slot, scene.cascade, scene.windows, limit)
-                raised[slot] = _sum_at(scene, slot, up, hi)
-            continue
-        only_lift_out(slot, scene.cascade, scene.windows.rows)
-        if up <= limit:
-            raised[slot] = _sum_at(scene, slot, up, hi)
-        # Lowered below the best window that it alone suppresses, it makes room for that one, and may itself be suppressed.
-        theta = highest_freed(slot, scene.windows) if through == THROUGH_EXACT else NONE
-        if theta == NONE or down <= theta:
-            lowered[slot] = _sum_at(scene, slot, down, hi)
-        elif scene.windows.position[slot] <= limit or theta <= limit:
-            without(slot, scene.cascade, scene.windows, limit)
-            list_rivals(scene, slot)
-            edit_for_place(scene, slot, NONE)
-            lowered[slot], _ = edited_sum(scene.ranked, scene.lift, scene.edits)
-    return raised, lowered, hi
+        rose = _raised(scene, slot, up[p], raised, low)
+        sank = _lowered(scene, slot, down[p], through, lowered, low)
+        if rose or sank:
+            for t in range(thresholds):
+                above = raised[t] if rose else scene.high[t]
+                below = lowered[t] if sank else scene.high[t]
+                slopes[slot] += (above - below) / width
+    return slopes
 
 
 @kernel
 def radius_of_class(
-    view: ClassView, rule: Rule, radius: float, through: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """`sums_at_radius` of one class at one threshold."""
-    owned = build_scene(view, rule)
-    sums = sums_at_radius(by_reference(owned), radius, through)
+    view: ClassView, rules: Rules, radius: float, through: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`slopes_at_radius` of one class, and the sums as things stand."""
+    owned = build_scene(view, rules)
+    slopes = slopes_at_radius(by_reference(owned), radius, through)
     keep_alive(owned)
-    return sums
+    return slopes, owned.high

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.kernels.edited_ap import Edits, Lift, Ranked, edited_sum, put_edit
+from stepgrad.kernels.edited_ap import Edits, Lift, Ranked, counted_above, edited_sum, put_edit
 from stepgrad.kernels.jit import kernel
 
 NONE = -1
@@ -37,7 +37,7 @@ class Ties(NamedTuple):
 
 
 class GapSteps(NamedTuple):
-    """Position whose window is passed (NONE: no step) and the sum just beyond it, by gap or by true positive."""
+    """Position whose window is passed (NONE: no step) and the sum just beyond it, by list and by gap or true positive."""
 
     up: NDArray[np.int32]
     up_sum: NDArray[np.float64]
@@ -46,7 +46,7 @@ class GapSteps(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """p_j, its first and last maximiser, and the nearest weighted level at or before j (0: none), for j = 1..T."""
+    """p_j of one list, its first and last maximiser, and the nearest weighted level at or before j (0: none), j = 1..T."""
 
     value: NDArray[np.float64]
     first: NDArray[np.int32]
@@ -70,15 +70,15 @@ def tie_groups(scores: NDArray[np.float64], order: NDArray[np.int32]) -> Ties:
 
 
 @kernel
-def envelope_of(ranked: Ranked) -> Envelope:
-    """The interpolated precisions of the list as it stands."""
-    T = ranked.T
+def envelope_of(ranked: Ranked, t: int) -> Envelope:
+    """The interpolated precisions of list t as it stands."""
+    T, rank = ranked.T[t], ranked.rank[t]
     value = np.zeros(T + 2)
     first = np.zeros(T + 2, dtype=np.int32)
     last = np.zeros(T + 2, dtype=np.int32)
     level = np.zeros(T + 2, dtype=np.int32)
     for k in range(T, 0, -1):
-        precision = k / ranked.rank[k]
+        precision = k / rank[k]
         value[k] = value[k + 1]
         first[k] = first[k + 1]
         last[k] = last[k + 1]
@@ -95,75 +95,100 @@ def envelope_of(ranked: Ranked) -> Envelope:
 
 
 @kernel
-def _moved(ranked: Ranked, lift: Lift, edits: Edits, source: int, target: int, tp: int) -> float:
+def _moved(ranked: Ranked, lift: Lift, t: int, edits: Edits, source: int, target: int, tp: int) -> float:
     """The sum after one detection (a true positive or not) leaves key `source` and enters at key `target`."""
     edits.size[0] = 0
     put_edit(edits, source, -tp, tp - 1)
     put_edit(edits, target, tp, 1 - tp)
-    hi, _ = edited_sum(ranked, lift, edits)
+    hi, _ = edited_sum(ranked, lift, t, edits)
     return hi
 
 
 @kernel
-def _no_steps(n: int) -> GapSteps:
-    return GapSteps(np.full(n, NONE, dtype=np.int32), np.zeros(n), np.full(n, NONE, dtype=np.int32), np.zeros(n))
+def new_gap_steps(ranked: Ranked) -> GapSteps:
+    """No steps at all."""
+    shape = ranked.rank.shape
+    return GapSteps(
+        np.full(shape, NONE, dtype=np.int32), np.zeros(shape), np.full(shape, NONE, dtype=np.int32), np.zeros(shape)
+    )
 
 
 @kernel
-def false_positive_steps(ranked: Ranked, lift: Lift, edits: Edits, env: Envelope, ties: Ties) -> GapSteps:
-    """Nearest steps of a false positive in gap u, for u = 0..T."""
-    T, n = ranked.T, len(ties.start)
-    steps = _no_steps(T + 1)
+def false_positive_steps(ranked: Ranked, lift: Lift, t: int, edits: Edits, ties: Ties, steps: GapSteps) -> None:
+    """Nearest steps of a false positive in gap u of list t, for u = 0..T."""
+    env = envelope_of(ranked, t)
+    T, n, rank, tp_position = ranked.T[t], len(ties.start), ranked.rank[t], ranked.tp_position[t]
     passed, j = NONE, 1
     for u in range(T + 1):
         while j <= T and env.last[j] <= u:
             passed = env.first[j] if env.level[j] == j else passed
             j += 1
         if passed != NONE:
-            steps.up[u] = ranked.tp_position[passed]
+            steps.up[t, u] = tp_position[passed]
     passed = NONE
     for u in range(T, -1, -1):
         if passed != NONE:
-            steps.down[u] = ranked.tp_position[passed]
-        if u > 0 and ranked.rank[u] > u and env.level[u] > 0 and u / (ranked.rank[u] - 1) > env.value[env.level[u]]:
+            steps.down[t, u] = tp_position[passed]
+        if u > 0 and rank[u] > u and env.level[u] > 0 and u / (rank[u] - 1) > env.value[env.level[u]]:
             passed = u
     for u in range(T + 1):
-        from_key = 2 * ranked.tp_position[u + 1] if u < T else 2 * n
-        if steps.up[u] != NONE:
-            steps.up_sum[u] = _moved(ranked, lift, edits, from_key, 2 * ties.start[steps.up[u]], 0)
-        if steps.down[u] != NONE:
-            steps.down_sum[u] = _moved(ranked, lift, edits, from_key, 2 * ties.end[steps.down[u]] + 2, 0)
-    return steps
+        source = 2 * tp_position[u + 1] if u < T else 2 * n
+        up, down = steps.up[t, u], steps.down[t, u]
+        if up != NONE:
+            steps.up_sum[t, u] = _moved(ranked, lift, t, edits, source, 2 * ties.start[up], 0)
+        if down != NONE:
+            steps.down_sum[t, u] = _moved(ranked, lift, t, edits, source, 2 * ties.end[down] + 2, 0)
 
 
 @kernel
-def true_positive_steps(ranked: Ranked, lift: Lift, edits: Edits, env: Envelope, ties: Ties) -> GapSteps:
-    """Nearest steps of true positive k, for k = 1..T (entry 0 is unused)."""
-    T = ranked.T
-    steps = _no_steps(T + 1)
+def _position_of_rank(ranked: Ranked, t: int, rank: int) -> int:
+    """Where the detection of that rank stands."""
+    low, high = 0, len(ranked.zone) - 2
+    while low < high:
+        middle = (low + high) // 2
+        if counted_above(ranked, t, middle + 1) >= rank:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@kernel
+def _last_rank_that_beats(k: int, value: float, low: int, high: int) -> int:
+    """The largest rank q, low < q < high, with k / q > value; `low` if there is none."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if k / middle > value:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def true_positive_steps(ranked: Ranked, lift: Lift, t: int, edits: Edits, ties: Ties, steps: GapSteps) -> None:
+    """Nearest steps of true positive k of list t, for k = 1..T (entry 0 is unused)."""
+    env = envelope_of(ranked, t)
+    T, rank = ranked.T[t], ranked.rank[t]
     passed = NONE
-    u = 0
-    above = NONE
-    for q in range(1, len(ranked.counted_position)):
-        if u < T and q == ranked.rank[u + 1]:
-            u += 1
-            steps.up[u] = passed
-        elif u < T:
-            above = env.level[u + 1]
-            if above > 0 and (u + 1) / q > env.value[above]:
-                passed = ranked.counted_position[q]
+    for u in range(T):
+        above = env.level[u + 1]
+        if above > 0:
+            q = _last_rank_that_beats(u + 1, env.value[above], rank[u], rank[u + 1])
+            passed = _position_of_rank(ranked, t, q) if q > rank[u] else passed
+        steps.up[t, u + 1] = passed
     j = 1
     for k in range(1, T + 1):
         # A precision of 1 stays with those that move up, number l - 1 at rank l - 1: of the levels that share it only the last
         # is lost.
         while j <= T and (env.first[j] < k or env.level[j] != j or (env.value[j] == 1.0 and env.last[j] > j)):
             j += 1
-        if j <= T and ranked.rank[env.last[j]] + 1 < len(ranked.counted_position):
-            steps.down[k] = ranked.counted_position[ranked.rank[env.last[j]] + 1]
+        if j <= T and rank[env.last[j]] < counted_above(ranked, t, len(ties.start)):
+            steps.down[t, k] = _position_of_rank(ranked, t, rank[env.last[j]] + 1)
     for k in range(1, T + 1):
-        from_key = 2 * ranked.tp_position[k] + 1
-        if steps.up[k] != NONE:
-            steps.up_sum[k] = _moved(ranked, lift, edits, from_key, 2 * ties.start[steps.up[k]], 1)
-        if steps.down[k] != NONE:
-            steps.down_sum[k] = _moved(ranked, lift, edits, from_key, 2 * ties.end[steps.down[k]] + 2, 1)
-    return steps
+        source = 2 * ranked.tp_position[t, k] + 1
+        up, down = steps.up[t, k], steps.down[t, k]
+        if up != NONE:
+            steps.up_sum[t, k] = _moved(ranked, lift, t, edits, source, 2 * ties.start[up], 1)
+        if down != NONE:
+            steps.down_sum[t, k] = _moved(ranked, lift, t, edits, source, 2 * ties.end[down] + 2, 1)

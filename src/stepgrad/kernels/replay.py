@@ -1,8 +1,10 @@
-"""A replayed scene: which roles depend on the moved window's place, and what the list is worth with it there.
+"""A replayed scene in which objects may change hands: whose role depends on the moved window's place, and what the lists are
+worth with it there.
 
 The replay itself (kernels/cascade.py) says which windows leave and enter the kept set. *Rivals* are the windows of the image
 whose role may change as the moved window passes them: those that reach an object, and, where only so many detections count,
-those near that limit.
+those near that limit. They are the same at every match threshold; only their roles differ. Replays that touch no object are
+judged more quickly (kernels/shifts.py).
 """
 
 from __future__ import annotations
@@ -14,67 +16,42 @@ from stepgrad.kernels.class_view import image_of
 from stepgrad.kernels.edited_ap import edited_sum, put_edit, take_edit
 from stepgrad.kernels.jit import kernel
 from stepgrad.kernels.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, role_of
-from stepgrad.kernels.scene import COUNT, LAST_PLACE, LIMITED, Scene
+from stepgrad.kernels.scene import COUNT, LAST_PLACE, LIMITED, Scene, best_of, is_reacher, role_at
 
 
 @kernel
-def unrivalled(scene: Scene, slot: int) -> bool:
+def unrivalled(scene: Scene, t: int, slot: int) -> bool:
     """Whether no other kept window can take this one's object, its place among those that count, or be displaced by it."""
     image = image_of(scene.windows, slot)
-    best = scene.candidates.best[slot]
-    if scene.over_limit[image]:  # wherever it moves, some window starts or stops to count
+    best = best_of(scene, t, slot)
+    if scene.judged.over_limit[image]:  # wherever it moves, some window starts or stops to count
         return False
     if best < 0:  # it claims no object, so nobody's claim depends on it
         return True
     # Whoever finds its object taken turns to the next best one, and takes that from another.
-    if scene.rule.rule == BEST_FREE and scene.candidates.several[image]:
+    if scene.rules.rule == BEST_FREE and scene.judged.reach.several[t, image]:
         return False
-    return scene.windows.objects.ignored[best] or scene.claims[best] == 1
+    return scene.windows.objects.ignored[best] or scene.claims[t, best] == 1
 
 
 @kernel
 def replay_touches_objects(scene: Scene, slot: int) -> bool:
     """Whether the replayed windows, or the moved one, reach any object."""
-    if scene.candidates.best[slot] >= 0:
+    if is_reacher(scene, slot):
         return True
     cascade = scene.cascade
     for i in range(cascade.counts[REMOVED]):
-        if scene.candidates.best[cascade.removed[i]] >= 0:
+        if is_reacher(scene, cascade.removed[i]):
             return True
     for i in range(cascade.counts[ADDED]):
-        if scene.candidates.best[cascade.added[i]] >= 0:
+        if is_reacher(scene, cascade.added[i]):
             return True
     return False
 
 
 @kernel
-def replay_shifts_a_true_positive(scene: Scene) -> bool:
-    """Whether detections lost and gained in the replay, all false positives, fail to cancel above some true positive."""
-    # A true positive's rank changes by what was gained minus what was lost above it. As ranks only matter at true
-    # positives, it is enough to count per gap between two of them; a gap of its own that cancels shifts nobody.
-    cascade = scene.cascade
-    tp_above = scene.ranked.tp_above
-    shift = scene.shift
-    for i in range(cascade.counts[REMOVED]):
-        shift[tp_above[scene.windows.position[cascade.removed[i]]]] -= 1
-    for i in range(cascade.counts[ADDED]):
-        shift[tp_above[scene.windows.position[cascade.added[i]]]] += 1
-    shifted = False
-    # Read and clear in one go: the room is ready for the next replay. (Losses and gains that cancel across two gaps still
-    # shift the true positive between them.)
-    for i in range(cascade.counts[REMOVED]):
-        gap = tp_above[scene.windows.position[cascade.removed[i]]]
-        shifted |= shift[gap] != 0 and gap < scene.ranked.T
-        shift[gap] = 0
-    for i in range(cascade.counts[ADDED]):
-        gap = tp_above[scene.windows.position[cascade.added[i]]]
-        shifted |= shift[gap] != 0 and gap < scene.ranked.T
-        shift[gap] = 0
-    return shifted
-
-
-@kernel
-def _is_gone(scene: Scene, slot: int) -> bool:
+def is_gone(scene: Scene, slot: int) -> bool:
+    """Whether the last replay removed this window."""
     return bool(scene.cascade.gone[slot >> 6] & (np.uint64(1) << np.uint64(slot & 63)))
 
 
@@ -82,13 +59,13 @@ def _is_gone(scene: Scene, slot: int) -> bool:
 def list_rivals(scene: Scene, slot: int) -> None:
     """Find the windows of the replayed image whose role may depend on where the moved window stands."""
     image = image_of(scene.windows, slot)
-    cascade, state = scene.cascade, scene.rivals.state
+    cascade, state, listed = scene.cascade, scene.rivals.state, scene.judged.listed
     state[COUNT] = 0
     state[LIMITED] = 0
     state[LAST_PLACE] = len(scene.windows.order) + 1  # every place counts
-    kept = scene.listed.ptr[image + 1] - scene.listed.ptr[image]
+    kept = listed.ptr[image + 1] - listed.ptr[image]
     binds = kept - cascade.counts[REMOVED] + cascade.counts[ADDED] >= scene.windows.max_detections
-    if len(scene.listed.slots) > 0 and (binds or scene.over_limit[image]):
+    if len(listed.slots) > 0 and (binds or scene.judged.over_limit[image]):
         _list_rivals_for_places(scene, image)
     elif replay_touches_objects(scene, slot):
         _list_rivals_for_objects(scene, image)
@@ -99,12 +76,12 @@ def _list_rivals_for_objects(scene: Scene, image: int) -> None:
     """Kept windows of the replayed scene that reach an object, by decreasing score."""
     count = 0
     for i in range(scene.contenders.ptr[image], scene.contenders.ptr[image + 1]):
-        if not _is_gone(scene, scene.contenders.slots[i]):
+        if not is_gone(scene, scene.contenders.slots[i]):
             scene.rivals.slots[count] = scene.contenders.slots[i]
             count += 1
     for i in range(scene.cascade.counts[ADDED]):
         other = scene.cascade.added[i]
-        if scene.candidates.best[other] >= 0:
+        if is_reacher(scene, other):
             at = count  # few windows are added, so each is put in its place among the rivals by hand
             while at > 0 and scene.windows.position[scene.rivals.slots[at - 1]] > scene.windows.position[other]:
                 scene.rivals.slots[at] = scene.rivals.slots[at - 1]
@@ -115,53 +92,71 @@ def _list_rivals_for_objects(scene: Scene, image: int) -> None:
 
 
 @kernel
-def _list_rivals_for_places(scene: Scene, image: int) -> None:
-    """The same where only the best `most` windows count: also all newly kept windows and those around the limit.
-
-    The moved window counts as long as it ranks above the window that is number `most` without it.
-    """
-    cascade = scene.cascade
-    state = scene.rivals.state
-    most = scene.windows.max_detections
-    i = scene.listed.ptr[image]
-    stop = scene.listed.ptr[image + 1]
-    j = rank = count = 0
-    # Merge the windows kept before with those newly kept, in decreasing score; `rank` counts those above.
-    while i < stop or j < cascade.counts[ADDED]:
-        fresh = i >= stop or (
-            j < cascade.counts[ADDED]
-            and scene.windows.position[cascade.added[j]] < scene.windows.position[scene.listed.slots[i]]
-        )
-        other = cascade.added[j] if fresh else scene.listed.slots[i]
-        i, j = i + int(not fresh), j + int(fresh)
-        if not fresh and _is_gone(scene, other):
-            continue
-        counted = scene.windows.position[other] <= scene.last_counted[image]
-        if rank > most and not fresh and not counted:
-            break  # neither this one nor any below it counted before or counts now
-        # The moved window pushes everything below it one place down, so number `most` may drop out or come in; windows
-        # that counted before and do not now, or the other way round, change their role whatever the place.
-        near_limit = (rank >= most - 1 and counted) or (rank <= most and not counted) or rank == most - 1
-        if fresh or near_limit or scene.candidates.best[other] >= 0:
-            if rank == most - 1:
-                state[LAST_PLACE] = count  # above this rival the moved window still counts
-            scene.rivals.slots[count], scene.rivals.rank[count] = other, rank
-            count += 1
-        rank += 1
-    state[COUNT], state[LIMITED] = count, 1
+def _rank_after_replay(scene: Scene, image: int, position: int) -> int:
+    """How many windows of the replayed image rank above a position."""
+    place, listed = scene.windows.position, scene.judged.listed
+    low, high = listed.ptr[image], listed.ptr[image + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if place[listed.slots[middle]] < position:
+            low = middle + 1
+        else:
+            high = middle
+    rank = low - listed.ptr[image]
+    for i in range(scene.cascade.counts[REMOVED]):
+        rank -= place[scene.cascade.removed[i]] < position
+    for i in range(scene.cascade.counts[ADDED]):
+        rank += place[scene.cascade.added[i]] < position
+    return rank
 
 
 @kernel
-def _claim(scene: Scene, slot: int) -> int:
+def _list_rivals_for_places(scene: Scene, image: int) -> None:
+    """The same where only the best `most` windows count: also all newly kept windows and those around the limit.
+
+    The moved window counts as long as it ranks above the window that is number `most` without it. Nobody's rank changes by
+    more than the replay added or removed, so only that stretch of the kept windows is looked at.
+    """
+    cascade, place = scene.cascade, scene.windows.position
+    contenders, listed = scene.contenders, scene.judged.listed
+    most, end = scene.windows.max_detections, len(scene.windows.order)
+    first, stop = listed.ptr[image], listed.ptr[image + 1]
+    i, c, j = max(first, first + most - 1 - cascade.counts[ADDED]), contenders.ptr[image], 0
+    near_stop = min(stop, first + most + 1 + cascade.counts[REMOVED])
+    count = 0
+    # Merge three lists of windows in decreasing score: near the limit, reaching an object, newly kept.
+    while i < near_stop or c < contenders.ptr[image + 1] or j < cascade.counts[ADDED]:
+        near = place[listed.slots[i]] if i < near_stop else end
+        claims = place[contenders.slots[c]] if c < contenders.ptr[image + 1] else end
+        fresh = place[cascade.added[j]] if j < cascade.counts[ADDED] else end
+        position = min(near, claims, fresh)
+        i, c, j = i + int(near == position), c + int(claims == position), j + int(fresh == position)
+        other = scene.windows.order[position]
+        if fresh != position and is_gone(scene, other):
+            continue
+        rank = _rank_after_replay(scene, image, position)
+        if rank == most - 1:
+            scene.rivals.state[LAST_PLACE] = count  # above this rival the moved window still counts
+        scene.rivals.slots[count], scene.rivals.rank[count] = other, rank
+        count += 1
+    scene.rivals.state[COUNT], scene.rivals.state[LIMITED] = count, 1
+
+
+@kernel
+def _claim(scene: Scene, t: int, slot: int) -> int:
+    r = scene.judged.reach.number[slot]
+    if r < 0:
+        return FALSE_POSITIVE
+    windows = scene.windows
     return role_of(
-        slot, scene.windows.pairs, scene.windows.objects, scene.candidates, scene.rule, scene.taken, scene.stamp[0]
+        r, t, windows.pairs, windows.objects, scene.judged.reach, scene.rules, scene.taken, scene.stamp[0]
     )
 
 
 @kernel
-def _put_role(scene: Scene, slot: int, role: int) -> None:
+def _put_role(scene: Scene, t: int, slot: int, role: int) -> None:
     """Edit the list where window `slot` stands: from its present role to the new one."""
-    old = scene.roles[slot]
+    old = role_at(scene, t, slot)
     put_edit(
         scene.edits,
         2 * scene.windows.position[slot] + 1,
@@ -171,8 +166,8 @@ def _put_role(scene: Scene, slot: int, role: int) -> None:
 
 
 @kernel
-def edit_for_place(scene: Scene, slot: int, place: int) -> int:
-    """Edits of the replayed scene when window `slot` ranks after `place` rivals; returns the window's own role.
+def edit_for_place(scene: Scene, t: int, slot: int, place: int) -> int:
+    """Edits of the replayed list t when window `slot` ranks after `place` rivals; returns the window's own role.
 
     place = -1: the window is not there at all (slot is ignored).
     """
@@ -180,30 +175,30 @@ def edit_for_place(scene: Scene, slot: int, place: int) -> int:
     cascade, state = scene.cascade, scene.rivals.state
     limited = state[LIMITED] == 1
     for i in range(cascade.counts[REMOVED]):
-        _put_role(scene, cascade.removed[i], ABSENT)
+        _put_role(scene, t, cascade.removed[i], ABSENT)
     if not limited:  # else those newly kept are rivals themselves
         for i in range(cascade.counts[ADDED]):
-            if scene.candidates.best[cascade.added[i]] < 0:
-                _put_role(scene, cascade.added[i], FALSE_POSITIVE)
+            if not is_reacher(scene, cascade.added[i]):
+                _put_role(scene, t, cascade.added[i], FALSE_POSITIVE)
     # Rivals claim objects in decreasing score, as in matching, the moved window when its turn comes. All other windows
     # of the image reach no object and stay what they are.
     scene.stamp[0] += 1  # frees every object
     role = IGNORED
     for i in range(state[COUNT] + 1):
         if i == place and place <= state[LAST_PLACE]:
-            role = _claim(scene, slot)
+            role = _claim(scene, t, slot)
         if i < state[COUNT]:
             counts = not limited or scene.rivals.rank[i] + int(0 <= place <= i) < scene.windows.max_detections
             other = scene.rivals.slots[i]
-            _put_role(scene, other, _claim(scene, other) if counts else IGNORED)
+            _put_role(scene, t, other, _claim(scene, t, other) if counts else IGNORED)
     return role
 
 
 @kernel
-def sum_with(scene: Scene, role: int, gap: int) -> tuple[float, float]:
+def sum_with(scene: Scene, t: int, role: int, gap: int) -> tuple[float, float]:
     """The sum when the moved window stands in `role` just above position `gap`, on top of the edits made."""
     put_edit(scene.edits, 2 * gap, int(role == TRUE_POSITIVE), int(role == FALSE_POSITIVE))
-    hi, lo = edited_sum(scene.ranked, scene.lift, scene.edits)
+    hi, lo = edited_sum(scene.ranked, scene.lift, t, scene.edits)
     take_edit(scene.edits, 2 * gap)
     return hi, lo
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stepgrad.kernels.class_view import ClassView, match_class, order_by_slot
-from stepgrad.kernels.edited_ap import Ranked, rank_list, ranked_sum
-from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rule, all_pairs
+from stepgrad.kernels.class_view import ClassView, order_by_slot
+from stepgrad.kernels.judged import sums_of_class
+from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rules, all_pairs
 from stepgrad.kernels.nms import greedy_nms
 from stepgrad.kernels.overlaps import Rows, Slots, image_rows, join_rows, no_rows, plain_slots, spatial_slots
 from stepgrad.kernels.sorting import descending_order
@@ -83,10 +83,11 @@ class Arrangement:
         """(N, 4) boxes as class c sees them."""
         return np.ascontiguousarray(self.batch.boxes[:, c]) if self.batch.boxes_by_class else self.batch.boxes
 
-    def rules(self) -> list[Rule]:
+    @property
+    def rules(self) -> Rules:
         """One matching rule per threshold."""
         rule = BEST_FREE if self.protocol.duplicates == "best_free" else BEST
-        return [Rule(float(t), self.protocol.equality, rule) for t in self.protocol.match_thresholds]
+        return Rules(np.array(self.protocol.match_thresholds, dtype=np.float64), self.protocol.equality, rule)
 
     @property
     def max_detections(self) -> int:
@@ -165,14 +166,8 @@ def _near_corners(areas: NDArray[np.float64], boxes: NDArray[np.float64], protoc
     return bool((abs(areas - by_corners) <= 1e-7 * by_corners).all())
 
 
-def ranked_list(view: ClassView, rule: Rule) -> Ranked:
-    """The counted detections of a class at one threshold."""
-    _, roles = match_class(view, rule)
-    return rank_list(view.order, roles, view.cumulative)
-
-
-def class_average_precision(view: ClassView, rule: Rule) -> float:
-    """AP of one class at one threshold; 0 if it has no countable object."""
+def class_average_precisions(view: ClassView, rules: Rules) -> list[float]:
+    """AP of one class at each threshold; 0 if it has no countable object."""
     if view.P == 0:
-        return 0.0
-    return float(ranked_sum(ranked_list(view, rule)) / view.norm)
+        return [0.0] * len(rules.thresholds)
+    return [float(value) for value in sums_of_class(view, rules) / view.norm]

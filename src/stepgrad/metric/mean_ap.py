@@ -17,7 +17,7 @@ from stepgrad.kernels.class_view import ClassView
 from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.nms import greedy_nms
 from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Arrangement, arrange, class_average_precision, layout_of
+from stepgrad.metric.arrange import Arrangement, arrange, class_average_precisions, layout_of
 from stepgrad.metric.batch import Target, make_batch
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.parallel import run_threads
@@ -74,7 +74,7 @@ def mean_over_classes(ap: NDArray[np.float64], present: NDArray[np.bool_], absen
 
 def class_ap(arrangement: Arrangement, view: ClassView) -> float:
     """AP of a class: the mean over the protocol's thresholds."""
-    return mean_of([class_average_precision(view, rule) for rule in arrangement.rules()])
+    return mean_of(class_average_precisions(view, arrangement.rules))
 
 
 def mean_of(values: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ from stepgrad.kernels.balance import BALANCES, Sums, finish_class
 from stepgrad.kernels.class_view import ClassView, count_kept
 from stepgrad.kernels.estimators import add_estimates
 from stepgrad.kernels.jit import explain_wait
-from stepgrad.kernels.matching import Rule
+from stepgrad.kernels.matching import Rules
 from stepgrad.kernels.nms_steps import THROUGH_EXACT, THROUGH_NONE, steps_of_class
 from stepgrad.kernels.paper import paper_of_class
 from stepgrad.kernels.radius import radius_of_class
@@ -31,7 +31,6 @@ from stepgrad.metric.mean_ap import (
 )
 from stepgrad.metric.protocol import Protocol
 from stepgrad.parallel import run_threads
-from stepgrad.steps.estimators import radius_difference
 from stepgrad.steps.method import Method, Steps
 
 THROUGH_NMS = ["exact", "paper", "none"]
@@ -64,21 +63,23 @@ class ClassGradient:
     gradient: NDArray[np.float64] | None
 
 
-def _add_threshold_gradient(out: NDArray[np.float64], view: ClassView, rule: Rule, method: MAPMethod) -> float:
-    """Add the pseudogradient of AP at one match threshold, by window; returns the AP."""
-    slot_of = view.slots.slot_of
+def _slopes(view: ClassView, rules: Rules, method: MAPMethod) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """By window, the sum over the thresholds of the pseudogradients of AP; and AP at each of them."""
+    slot_of, through = view.slots.slot_of, _THROUGH.get(method.through_nms)
     if method.estimator == "radius":
-        raised, lowered, present = radius_of_class(view, rule, method.radius, _THROUGH[method.through_nms])
-        out += radius_difference(raised, lowered, method.radius * view.norm)[slot_of]
-        return float(present / view.norm)
-    if method.through_nms == "paper":
-        steps, pushes = paper_of_class(view, rule, method.min_step)
-        out += (pushes / view.norm)[slot_of]
+        slopes, sums = radius_of_class(view, rules, method.radius, through)
+        return slopes[slot_of], sums / view.norm
+    total = np.zeros(len(view.order))
+    if through is None:
+        steps, pushes = paper_of_class(view, rules, method.min_step)
     else:
-        steps = steps_of_class(view, rule, _THROUGH[method.through_nms])
-    symmetric = method.estimator == "sde"
-    add_estimates(out, slot_of, view.scores, steps, float(view.norm), symmetric, method.min_step)
-    return float(steps.present / view.norm)
+        steps, pushes = steps_of_class(view, rules, through), None
+    for t in range(len(rules.thresholds)):
+        if pushes is not None:
+            total += (pushes[t] / view.norm)[slot_of]
+        symmetric = method.estimator == "sde"
+        add_estimates(total, slot_of, view.scores, steps, t, float(view.norm), symmetric, method.min_step)
+    return total, steps.present / view.norm
 
 
 def class_gradient(arrangement: Arrangement, c: int, method: MAPMethod | None) -> ClassGradient:
@@ -86,12 +87,10 @@ def class_gradient(arrangement: Arrangement, c: int, method: MAPMethod | None) -
     view = arrangement.view(c)
     if view.P == 0 or method is None:
         return ClassGradient(class_ap(arrangement, view), view.P, count_kept(view), None)
-    rules = arrangement.rules()
-    total = np.zeros(len(view.order))
-    values = [_add_threshold_gradient(total, view, rule, method) for rule in rules]
-    if len(rules) > 1:
-        total /= len(rules)
-    return ClassGradient(mean_of(values), view.P, count_kept(view), total)
+    total, values = _slopes(view, arrangement.rules, method)
+    if len(values) > 1:
+        total /= len(values)
+    return ClassGradient(mean_of(values.tolist()), view.P, count_kept(view), total)
 
 
 def all_gradients(arrangement: Arrangement, method: MAPMethod | None) -> list[ClassGradient]:
@@ -202,7 +201,7 @@ def map_steps(
         )
     with explain_wait():
         arrangement = arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)
-        rule = arrangement.rules()[0]
+        rules = arrangement.rules
 
         def of_class(c: int) -> tuple[float, list[NDArray[np.float64]]]:
             view = arrangement.view(c)
@@ -210,17 +209,17 @@ def map_steps(
                 blank = np.full(len(view.order), 0.0)
                 return 0.0, [blank + np.inf, blank, blank - np.inf, blank]
             steps = (
-                paper_of_class(view, rule, 0.0)[0]
+                paper_of_class(view, rules, 0.0)[0]
                 if through_nms == "paper"
-                else steps_of_class(view, rule, _THROUGH[through_nms])
+                else steps_of_class(view, rules, _THROUGH[through_nms])
             )
             at = view.slots.slot_of
-            ap = float(steps.present / view.norm)
+            ap = float(steps.present[0] / view.norm)
             return ap, [
-                steps.up_at[at],
-                steps.up_sum[at] / view.norm,
-                steps.down_at[at],
-                steps.down_sum[at] / view.norm,
+                steps.up_at[0, at],
+                steps.up_sum[0, at] / view.norm,
+                steps.down_at[0, at],
+                steps.down_sum[0, at] / view.norm,
             ]
 
         classes = run_threads(of_class, range(arrangement.batch.num_classes), arrangement.threads)
