@@ -139,6 +139,11 @@ def _search_class(
     return present / norm, Found(columns.up_at, columns.up_sum / norm, columns.down_at, columns.down_sum / norm)
 
 
+def _rules(arrangement: Arrangement) -> list[Rule]:
+    rules = arrangement.rules
+    return [Rule(float(threshold), rules.equality, rules.rule) for threshold in rules.thresholds]
+
+
 def _class_gradient(arrangement: Arrangement, c: int, method: BoxMethod) -> NDArray[np.float64] | None:
     """(N, 4) pseudogradient of AP of class c: the mean of those at the protocol's thresholds; None if it has no objects."""
     scene = _class_images(arrangement, c)
@@ -148,7 +153,7 @@ def _class_gradient(arrangement: Arrangement, c: int, method: BoxMethod) -> NDAr
     side = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
     side[side == 0.0] = 1.0  # lengths are shares of the side: without one nothing is in reach, and any length gives 0
     total = np.zeros(boxes.shape)
-    rules = arrangement.rules()
+    rules = _rules(arrangement)
     for rule in rules:
         radius = method.radius if method.estimator == "radius" else 0.0
         value, found = _search_class(arrangement, scene, rule, method.reach, radius)
@@ -222,7 +227,7 @@ def box_steps(
     ([[[inf, inf, 5.0, inf]]], [[[0.0, 0.0, 1.0, 0.0]]])
     """
     arrangement = _arranged(scores, boxes, targets, protocol, nms_threshold, match_threshold, None)
-    rules, method = arrangement.rules(), BoxMethod(reach=reach)
+    rules, method = _rules(arrangement), BoxMethod(reach=reach)
     if len(rules) != 1:
         raise ConfigError(
             f"Expected one match threshold but protocol {arrangement.protocol.name!r} averages over {len(rules)}; "

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stepgrad.kernels.edited_ap import Ranked, new_edits, new_lift, rank_list
+from stepgrad.kernels.edited_ap import Ranked, new_edits, new_lift, tp_above
 from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.kernels.rank_steps import (
     NONE,
@@ -16,10 +16,12 @@ from stepgrad.kernels.rank_steps import (
     Ties,
     envelope_of,
     false_positive_steps,
+    new_gap_steps,
     tie_groups,
     true_positive_steps,
 )
 from stepgrad.metric.protocol import VOC12
+from tests.kernels.lists import lists_of
 from tests.kernels.test_small_parts import summed
 from tests.scenes import Array
 
@@ -38,14 +40,15 @@ class List:
         self.cumulative = np.cumsum(replace(VOC12, recall_levels=levels).level_counts(found + seed % 3)[0])
         self.order = np.arange(n, dtype=np.int32)
         self.ties = tie_groups(self.scores, self.order)
-        self.ranked = rank_list(self.order, self.roles, self.cumulative)
+        self.ranked = lists_of(self.roles, self.cumulative)
 
     def steps(self) -> tuple[GapSteps, GapSteps]:
         """Of false and of true positives."""
-        lift, edits = new_lift(self.ranked.T), new_edits(8)
-        env = envelope_of(self.ranked)
-        fp = false_positive_steps(self.ranked, lift, edits, env, self.ties)
-        return fp, true_positive_steps(self.ranked, lift, edits, env, self.ties)
+        lift, edits = new_lift(self.ranked), new_edits(8)
+        fp, tp = new_gap_steps(self.ranked), new_gap_steps(self.ranked)
+        false_positive_steps(self.ranked, lift, 0, edits, self.ties, fp)
+        true_positive_steps(self.ranked, lift, 0, edits, self.ties, tp)
+        return fp, tp
 
     def moved(self, p: int, gap: int) -> float:
         """The sum with the detection at position p just above what is at `gap`."""
@@ -80,7 +83,7 @@ def test_steps_of_false_positives_are_the_first_moves_that_change_the_sum(levels
         case = List(seed, levels)
         steps, _ = case.steps()
         for p in np.flatnonzero(case.roles == FALSE_POSITIVE).tolist():
-            compare(case, steps, int(case.ranked.tp_above[p]), p)
+            compare(case, steps, int(tp_above(case.ranked, 0, p)), p)
 
 
 @pytest.mark.parametrize("levels", LEVELS)
@@ -89,13 +92,13 @@ def test_steps_of_true_positives_are_the_first_moves_that_change_the_sum(levels:
         case = List(seed, levels)
         _, steps = case.steps()
         for p in np.flatnonzero(case.roles == TRUE_POSITIVE).tolist():
-            compare(case, steps, int(case.ranked.tp_above[p]) + 1, p)
+            compare(case, steps, int(tp_above(case.ranked, 0, p)) + 1, p)
 
 
 def compare(case: List, steps: GapSteps, i: int, p: int) -> None:
     for position, value, rising in (
-        (steps.up[i], steps.up_sum[i], True),
-        (steps.down[i], steps.down_sum[i], False),
+        (steps.up[0, i], steps.up_sum[0, i], True),
+        (steps.down[0, i], steps.down_sum[0, i], False),
     ):
         group, beyond = case.nearest(p, rising)
         assert group_of(case.ties, int(position)) == group
@@ -114,8 +117,8 @@ def test_groups_of_equal_scores_begin_and_end_where_they_do(scores: list[float])
 
 def envelope(ranked: Ranked, cumulative: Array) -> list[tuple[float, int, int, int]]:
     """Value, first and last maximiser and nearest weighted level of each j, from the definition."""
-    T = ranked.T
-    precision = [Fraction(0), *(Fraction(k, int(ranked.rank[k])) for k in range(1, T + 1))]
+    T = int(ranked.T[0])
+    precision = [Fraction(0), *(Fraction(k, int(ranked.rank[0, k])) for k in range(1, T + 1))]
     found = []
     for j in range(1, T + 1):
         value = max(precision[j:])
@@ -129,6 +132,6 @@ def envelope(ranked: Ranked, cumulative: Array) -> list[tuple[float, int, int, i
 def test_the_envelope_is_the_largest_precision_from_here_on(levels: int | None) -> None:
     for seed in range(20):
         case = List(seed, levels)
-        env = envelope_of(case.ranked)
-        told = list(zip(*(a[1 : case.ranked.T + 1].tolist() for a in env), strict=True))
+        env = envelope_of(case.ranked, 0)
+        told = list(zip(*(a[1 : case.ranked.T[0] + 1].tolist() for a in env), strict=True))
         assert told == envelope(case.ranked, case.cumulative)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from stepgrad.kernels.class_view import count_kept
-from stepgrad.kernels.edited_ap import ranked_sum
-from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, TRUE_POSITIVE, all_pairs, candidates_of, reaches
-from stepgrad.kernels.scene import Scene, build_scene, list_sum
-from stepgrad.metric.arrange import class_average_precision, ranked_list
+from stepgrad.kernels.judged import ByImage, roles_of_class
+from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, TRUE_POSITIVE, all_pairs, reach_of, reaches, rule_at
+from stepgrad.kernels.scene import Scene, build_scene, role_at
+from stepgrad.metric.arrange import class_average_precisions
 from stepgrad.reference.boxes import coverage, iou
 from stepgrad.reference.class_ap import class_ap
 from tests.kernels.views import PROTOCOLS, Viewed, viewed
@@ -21,9 +21,13 @@ over_cases = pytest.mark.parametrize("protocol", PROTOCOLS)
 SEEDS = range(3)
 
 
-def listed(case: Viewed, scene: Scene, name: str) -> list[list[int]]:
+def roles(scene: Scene, t: int = 0) -> np.ndarray:
+    """The role of every slot."""
+    return np.array([role_at(scene, t, slot) for slot in range(len(scene.windows.position))], dtype=np.int8)
+
+
+def listed(case: Viewed, by_image: ByImage) -> list[list[int]]:
     """Windows by image as a scene lists them."""
-    by_image = getattr(scene, name)
     ends = by_image.ptr.tolist()
     found = [case.windows(by_image.slots[a:b]) for a, b in pairwise(ends)]
     assert all(image == i for i, windows in enumerate(found) for image, _ in windows)
@@ -35,8 +39,9 @@ def test_roles_are_those_of_the_reference(protocol: str) -> None:
     for seed in SEEDS:
         for nms_threshold in (None, 0.3):
             case = viewed(seed, protocol, nms_threshold=nms_threshold)
-            scene = build_scene(case.view, case.rule)
-            assert np.array_equal(scene.roles, case.roles())
+            scene = build_scene(case.view, case.rules)
+            assert np.array_equal(roles(scene), case.roles())
+            assert np.array_equal(roles_of_class(case.view, case.rules)[0], case.roles()[case.view.order])
             assert count_kept(case.view) == sum(len(kept) for kept in case.kept)
 
 
@@ -45,21 +50,20 @@ def test_average_precision_is_that_of_the_reference(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
         expected = class_ap(case.scene, case.scores).rounded
-        scene = build_scene(case.view, case.rule)
-        assert class_average_precision(case.view, case.rule) == expected
-        assert list_sum(scene)[0] / case.view.norm == expected
-        assert ranked_sum(ranked_list(case.view, case.rule)) == list_sum(scene)[0]
+        scene = build_scene(case.view, case.rules)
+        assert class_average_precisions(case.view, case.rules) == [expected]
+        assert scene.high[0] / case.view.norm == expected
 
 
 @over_cases
 def test_windows_are_listed_by_image_in_decreasing_score(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
-        scene = build_scene(case.view, case.rule)
+        scene = build_scene(case.view, case.rules)
         binding = case.view.max_detections < len(case.view.order)
-        assert listed(case, scene, "listed") == (case.kept if binding else [[]] * len(case.kept))
+        assert listed(case, scene.judged.listed) == (case.kept if binding else [[]] * len(case.kept))
         reaching = [[b for b in kept if reached(case, i, b)] for i, kept in enumerate(case.kept)]
-        assert listed(case, scene, "contenders") == reaching
+        assert listed(case, scene.contenders) == reaching
 
 
 def reached(case: Viewed, i: int, b: int) -> list[int]:
@@ -71,8 +75,8 @@ def reached(case: Viewed, i: int, b: int) -> list[int]:
 def test_what_lies_beyond_the_last_relevant_position_cannot_matter(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
-        scene = build_scene(case.view, case.rule)
-        hits = [case.view.position[s] for s in np.flatnonzero(scene.roles == TRUE_POSITIVE)]
+        scene = build_scene(case.view, case.rules)
+        hits = [case.view.position[s] for s in np.flatnonzero(roles(scene) == TRUE_POSITIVE)]
         for i, scores in enumerate(case.scores):
             could_be = [case.position(i, b) for b in range(len(scores)) if reached(case, i, b)]
             assert scene.last_relevant[i] == max([*hits, *could_be], default=-1)
@@ -82,19 +86,19 @@ def test_what_lies_beyond_the_last_relevant_position_cannot_matter(protocol: str
 def test_detections_beyond_the_limit_do_not_count(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
-        scene = build_scene(case.view, case.rule)
+        scene = build_scene(case.view, case.rules)
         most = case.protocol.max_detections or 10**9
         for i, kept in enumerate(case.kept):
-            assert scene.over_limit[i] == (len(kept) > most)
+            assert scene.judged.over_limit[i] == (len(kept) > most)
             last = case.position(i, kept[most - 1]) if len(kept) >= most else len(case.view.order)
-            assert scene.last_counted[i] == last
+            assert scene.judged.last_counted[i] == last
 
 
 @over_cases
 def test_claims_count_the_windows_whose_best_object_it_is(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
-        scene = build_scene(case.view, case.rule)
+        scene = build_scene(case.view, case.rules)
         most = case.protocol.max_detections or 10**9
         expected = []
         for i, image in enumerate(case.scene.images):
@@ -103,26 +107,29 @@ def test_claims_count_the_windows_whose_best_object_it_is(protocol: str) -> None
                 for b in case.kept[i][:most]
             ]
             expected += [best.count(g) for g in range(len(image.objects.ignored))]
-        assert scene.claims.tolist() == expected
+        assert scene.claims.tolist() == [expected]
 
 
 @over_cases
-def test_candidates_are_the_objects_a_window_reaches(protocol: str) -> None:
+def test_reachers_are_the_windows_that_reach_an_object(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
         view = case.view
-        found = candidates_of(view.pairs, view.objects, case.rule, len(view.position), view.images)
+        found = reach_of(view.pairs, view.objects, case.rules, len(view.position), view.images)
+        rule = rule_at(case.rules, 0)
         first_object = np.cumsum([0, *(len(image.objects.ignored) for image in case.scene.images)])
         for i, scores in enumerate(case.scores):
             several = False
             for b in range(len(scores)):
                 slot, own = case.slot(i, b), reached(case, i, b)
-                pairs = range(found.first[slot], found.last[slot])
-                in_reach = [int(view.pairs.object[k]) for k in pairs if reaches(view.pairs.iou[k], case.rule)]
+                r = found.number[slot]
+                assert (r >= 0) == bool(own)
+                pairs = range(found.first[r], found.last[r]) if own else []
+                in_reach = [int(view.pairs.object[k]) for k in pairs if reaches(view.pairs.iou[k], rule)]
                 assert in_reach == [first_object[i] + g for g in own]
                 assert all(view.pairs.slot[k] == slot for k in pairs)
                 several |= len(own) > 1
-            assert found.several[i] == several
+            assert found.several[0, i] == several
 
 
 @pytest.mark.parametrize("sort", [False, True])
@@ -152,9 +159,9 @@ def test_a_class_without_objects_has_no_roles_but_misses() -> None:
     nothing = view._replace(
         pairs=type(view.pairs)(*(a[:0] for a in view.pairs)), objects=type(view.objects)(*(a[:0] for a in view.objects))
     )
-    scene = build_scene(nothing, case.rule)
-    assert (scene.ranked.T, len(scene.claims), len(scene.contenders.slots)) == (0, 0, 0)
-    assert set(scene.roles[scene.roles != ABSENT].tolist()) == {FALSE_POSITIVE}
+    scene = build_scene(nothing, case.rules)
+    assert (scene.ranked.T.tolist(), scene.claims.size, len(scene.contenders.slots)) == ([0], 0, 0)
+    assert set(roles(scene).tolist()) == {FALSE_POSITIVE, ABSENT}
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stepgrad.errors import ConfigError
-from stepgrad.kernels.edited_ap import edited_sum, new_edits, new_lift, put_edit, rank_list, take_edit
+from stepgrad.kernels.edited_ap import counted_above, edited_sum, new_edits, new_lift, put_edit, take_edit, tp_above
 from stepgrad.kernels.exact_sum import add, add_multiple, add_pair, differ
 from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, Rule, overlap_pairs, reaches
 from stepgrad.kernels.overlaps import _block_bounds, _spatial_key, spatial_slots
@@ -21,6 +21,7 @@ from stepgrad.metric.mean_ap import check_nms_threshold, mean_over_classes, reso
 from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC07, VOC12, Protocol
 from stepgrad.reference.boxes import coverage, iou
 from stepgrad.reference.nms import by_score, neighbour_sets
+from tests.kernels.lists import lists_of
 from tests.scenes import Array, clustered_boxes
 
 
@@ -207,9 +208,9 @@ def test_sum_after_edits_is_that_of_the_edited_list(T: int, levels: int | None) 
     roles[rng.permutation(2 * T)[: T // 4]] = IGNORED
     roles[rng.permutation(2 * T)[: T // 4]] = ABSENT
     cumulative = np.cumsum(replace(VOC12, recall_levels=levels).level_counts(T + 9)[0])
-    ranked = rank_list(np.arange(2 * T, dtype=np.int32), roles, cumulative)
-    assert edited_sum(ranked, new_lift(ranked.T), new_edits(4))[0] == summed(edited(roles, {}), cumulative)
-    lift, edits = new_lift(ranked.T), new_edits(8)
+    ranked = lists_of(roles, cumulative)
+    assert edited_sum(ranked, new_lift(ranked), 0, new_edits(4))[0] == summed(edited(roles, {}), cumulative)
+    lift, edits = new_lift(ranked), new_edits(8)
     hits, misses = (np.flatnonzero(roles == role) for role in (TRUE_POSITIVE, FALSE_POSITIVE))
     for trial in range(40):
         out = [int(b) for b in rng.choice(hits, 1 + trial % 2, replace=False)]
@@ -220,7 +221,7 @@ def test_sum_after_edits_is_that_of_the_edited_list(T: int, levels: int | None) 
         changes = new_edits(len(moves) + 1)
         for key in rng.permutation(list(moves)).tolist():
             put_edit(changes, key, *moves[key])
-        assert edited_sum(ranked, lift, changes)[0] == summed(edited(roles, moves), cumulative), moves
+        assert edited_sum(ranked, lift, 0, changes)[0] == summed(edited(roles, moves), cumulative), moves
     put_edit(edits, 7, 1, 0)
     put_edit(edits, 3, 0, 1)
     put_edit(edits, 5, 0, 0)  # nothing
@@ -234,15 +235,16 @@ def test_sum_after_edits_is_that_of_the_edited_list(T: int, levels: int | None) 
 
 
 def test_list_numbers_what_is_counted() -> None:
-    roles = np.array([TRUE_POSITIVE, IGNORED, FALSE_POSITIVE, ABSENT, TRUE_POSITIVE, FALSE_POSITIVE], dtype=np.int8)
-    order = np.array([5, 4, 3, 2, 1, 0], dtype=np.int32)  # a miss, a hit, nobody, a miss, ignored, a hit
-    ranked = rank_list(order, roles, np.arange(4))
-    assert ranked.T == 2
-    assert ranked.rank.tolist() == [0, 2, 4]
-    assert ranked.tp_position.tolist() == [-1, 1, 5]
-    assert ranked.tp_above.tolist() == [0, 0, 1, 1, 1, 1, 2]
-    assert ranked.counted_above.tolist() == [0, 1, 2, 2, 3, 3, 4]
-    assert ranked.counted_position.tolist() == [-1, 0, 1, 3, 5]
+    first = np.array([FALSE_POSITIVE, TRUE_POSITIVE, ABSENT, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE], dtype=np.int8)
+    second = np.where(first == TRUE_POSITIVE, [FALSE_POSITIVE] * 5 + [TRUE_POSITIVE], first)
+    ranked = lists_of(np.stack([first, second, first]), np.arange(4))
+    assert ranked.T.tolist() == [2, 1, 2]
+    assert [row[: T + 1] for row, T in zip(ranked.rank.tolist(), [2, 1], strict=False)] == [[0, 2, 4], [0, 4]]
+    assert [row[: T + 1] for row, T in zip(ranked.tp_position.tolist(), [2, 1], strict=False)] == [[-1, 1, 5], [-1, 5]]
+    assert [tp_above(ranked, 0, p) for p in range(7)] == [0, 0, 1, 1, 1, 1, 2]
+    assert [tp_above(ranked, 1, p) for p in range(7)] == [0, 0, 0, 0, 0, 0, 1]
+    assert [counted_above(ranked, 1, p) for p in range(7)] == [0, 1, 2, 2, 3, 3, 4]
+    assert ranked.same_as.tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("levels", [2, 11, 101])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepgrad.kernels.class_view import ClassView
-from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, Rule
+from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, Rules
 from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import make_batch
 from stepgrad.metric.protocol import COCO, VOC12, Protocol
@@ -32,7 +32,7 @@ class Viewed:
     batch: Batch
     protocol: Protocol
     view: ClassView
-    rule: Rule
+    rules: Rules
     scene: ClassScene
     scores: list[list[float]]
     kept: list[list[int]]
@@ -79,4 +79,4 @@ def viewed(seed: int, protocol: str = "voc12", windows: int = 60, nms_threshold:
     scene = describe_class(batch.boxes, targets, 0, rules, 0.5, nms_threshold)
     scores = batch.column(0)
     kept = kept_windows(scene, scores)
-    return Viewed(batch, rules, arrangement.view(0), arrangement.rules()[0], scene, scores, kept)
+    return Viewed(batch, rules, arrangement.view(0), arrangement.rules, scene, scores, kept)

@@ -100,9 +100,7 @@ def _judge_class(evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int6
     arrangement, view = _class_view(evidence, protocol, ranked, label)
     rules = arrangement.rules
     ap = class_average_precisions(view, rules)
-    area = (
-        ap if protocol.recall_levels is None else class_average_precisions(_with_area(view, protocol), rules)
-    )
+    area = ap if protocol.recall_levels is None else class_average_precisions(_with_area(view, protocol), rules)
     return ClassJudgement(
         label=label,
         detections=ranked,

@@ -74,7 +74,7 @@ def counted_above(ranked: Ranked, t: int, position: int) -> int:
 
 
 @kernel
-def rank_lists(
+def rank_detections(
     plain: NDArray[np.bool_], at: NDArray[np.int32], roles: NDArray[np.int8], cumulative: NDArray[np.int64]
 ) -> Ranked:
     """Number the detections: `plain` marks the positions of false positives that are no contenders, `roles` (t, C) are the

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.kernels.class_view import ClassView, image_of, is_kept
-from stepgrad.kernels.edited_ap import Ranked, rank_lists, ranked_sum
+from stepgrad.kernels.edited_ap import Ranked, rank_detections, ranked_sum
 from stepgrad.kernels.jit import inlined, kernel
 from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, Reach, Rules, reach_of, role_of
 
@@ -129,7 +129,7 @@ def rank_judged(judged: Judged, view: ClassView) -> Ranked:
     for z in range(len(at)):
         plain[at[z]] = False
         roles[:, z] = judged.roles[:, judged.reach.number[judged.contenders[z]]]
-    return rank_lists(plain, at, roles, view.cumulative)
+    return rank_detections(plain, at, roles, view.cumulative)
 
 
 @kernel

@@ -148,9 +148,7 @@ def _claim(scene: Scene, t: int, slot: int) -> int:
     if r < 0:
         return FALSE_POSITIVE
     windows = scene.windows
-    return role_of(
-        r, t, windows.pairs, windows.objects, scene.judged.reach, scene.rules, scene.taken, scene.stamp[0]
-    )
+    return role_of(r, t, windows.pairs, windows.objects, scene.judged.reach, scene.rules, scene.taken, scene.stamp[0])
 
 
 @kernel

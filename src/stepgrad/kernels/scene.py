@@ -137,9 +137,7 @@ def _new_moves(contenders: int, thresholds: int) -> Moves:
     room = 1
     while room < min((contenders + 1) ** 2, _MOST_MOVES):
         room *= 2
-    return Moves(
-        np.full(room, -1, dtype=np.int64), np.empty((room, thresholds)), np.empty((room, thresholds))
-    )
+    return Moves(np.full(room, -1, dtype=np.int64), np.empty((room, thresholds)), np.empty((room, thresholds)))
 
 
 @kernel

@@ -65,15 +65,15 @@ class ClassGradient:
 
 def _slopes(view: ClassView, rules: Rules, method: MAPMethod) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """By window, the sum over the thresholds of the pseudogradients of AP; and AP at each of them."""
-    slot_of, through = view.slots.slot_of, _THROUGH.get(method.through_nms)
+    slot_of = view.slots.slot_of
     if method.estimator == "radius":
-        slopes, sums = radius_of_class(view, rules, method.radius, through)
+        slopes, sums = radius_of_class(view, rules, method.radius, _THROUGH[method.through_nms])
         return slopes[slot_of], sums / view.norm
     total = np.zeros(len(view.order))
-    if through is None:
+    if method.through_nms == "paper":
         steps, pushes = paper_of_class(view, rules, method.min_step)
     else:
-        steps, pushes = steps_of_class(view, rules, through), None
+        steps, pushes = steps_of_class(view, rules, _THROUGH[method.through_nms]), None
     for t in range(len(rules.thresholds)):
         if pushes is not None:
             total += (pushes[t] / view.norm)[slot_of]
