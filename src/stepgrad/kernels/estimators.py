@@ -70,6 +70,8 @@ def add_estimates(
         s = slot_of[window]
         up, down = steps.up_sum[t, s] / norm, steps.down_sum[t, s] / norm
         up_at, down_at = steps.up_at[t, s], steps.down_at[t, s]
+        if up_at == np.inf and down_at == -np.inf:  # most windows have no steps
+            continue
         if symmetric:
             out[window] += sde_at(scores[s], value, up_at, up, down_at, down, min_step)
         else:

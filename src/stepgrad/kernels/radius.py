@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.kernels.cascade import highest_freed, on_top, only_lift_out, without
+from stepgrad.kernels.cascade import clear, highest_freed, on_top, only_lift_out, without
 from stepgrad.kernels.class_view import ClassView, image_of, is_kept
 from stepgrad.kernels.jit import by_reference, keep_alive, kernel
 from stepgrad.kernels.matching import Rules
@@ -44,14 +44,21 @@ def gaps_at(view: ClassView, ties: Ties, distance: float) -> NDArray[np.int32]:
 @kernel
 def _raised(scene: Scene, slot: int, gap: int, high: NDArray[np.float64], low: NDArray[np.float64]) -> bool:
     """The sums with the window's score raised, its gap then being `gap`; False if they are as now."""
-    image = image_of(scene.windows, slot)
-    limit = scene.last_relevant[image]
+    windows = scene.windows
+    limit = scene.last_relevant[image_of(windows, slot)]
     if gap > limit:
         return False
-    if not is_kept(scene.windows, slot):  # it enters if it passes its suppressor
-        if gap > scene.windows.position[scene.windows.kept.suppressor[slot]]:
+    if not is_kept(windows, slot):  # it enters if it passes its suppressor
+        at = windows.position[windows.kept.suppressor[slot]]
+        if gap > at:
             return False
-        on_top(slot, scene.cascade, scene.windows, limit)
+        if at > limit and len(scene.judged.listed.slots) == 0:  # whom it suppresses is too low to matter: one more, no less
+            zone = scene.ranked.zone
+            return sums_of_move(scene, zone[len(windows.order)], zone[gap], high, low)
+        if at > limit:
+            clear(scene.cascade, windows.rows)
+        else:
+            on_top(slot, scene.cascade, windows, limit)
         return sums_after_replay(scene, slot, gap, high, low)
     return _moved_within_list(scene, slot, gap, high, low)
 
