@@ -22,9 +22,9 @@ def write_results(results: dict[str, Any], folder: Path) -> str:
 def render(results: dict[str, Any]) -> str:
     parts = [
         "# Speed and memory of MAPLoss",
-        _machine_lines(results),
+        machine_lines(results),
         "## Promises",
-        _table(["promise", "target", "measured", "kept", "remarks"], [_claim_row(c) for c in check_claims(results)]),
+        claims_table(check_claims(results)),
         "## 8 images x 2000 windows x 20 classes, forward and backward",
         "`MAPLoss default` is the loss as it comes; `exact`, `paper` and `none` are its ways through NMS with MEE.",
         _timing_table(_with_floor(results["detection"]), "MAPLoss exact"),
@@ -43,7 +43,13 @@ def render(results: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _machine_lines(results: dict[str, Any]) -> str:
+def claims_table(claims: list[Claim]) -> str:
+    """Each promise with its target and what was measured."""
+    return _table(["promise", "target", "measured", "kept", "remarks"], [_claim_row(claim) for claim in claims])
+
+
+def machine_lines(results: dict[str, Any]) -> str:
+    """The command and what the numbers depend on."""
     facts = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
     return f"`{results['command']}` on {facts}.\n\nMedians; every case takes its turn in every round."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torchvision.ops import box_iou, nms
 
 WIDTH, HEIGHT = 500.0, 375.0  # a VOC photo
 SMALLEST = 20.0  # shortest side selective search is asked for
+DENSE_CENTRES = 33
 
 Target = dict[str, Tensor]
 
@@ -67,6 +69,45 @@ def _image(windows: int, labels: Tensor, classes: int, generator: torch.Generato
     boxes = _boxes(moved, sized)
     target = {"boxes": objects, "labels": labels}
     return _scores(boxes, region, regions, target, classes, generator), boxes, target
+
+
+def dense_scene(images: int = 8, windows: int = 2000, classes: int = 20, seed: int = 0) -> Scene:
+    """Few places per image and many windows at each: twice as many neighbours as selective search makes."""
+    generator = torch.Generator().manual_seed(seed)
+    objects = torch.randint(3, 7, (images,), generator=generator)
+    total = int(objects.sum())
+    labels = torch.cat([torch.randperm(classes, generator=generator) for _ in range(-(-total // classes))])[:total]
+    parts = [_dense_image(windows, of_image, classes, generator) for of_image in labels.split(objects.tolist())]
+    return Scene([p[0] for p in parts], [p[1] for p in parts], [p[2] for p in parts])
+
+
+def _dense_image(
+    windows: int, labels: Tensor, classes: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Target]:
+    centres = torch.rand(DENSE_CENTRES, 2, generator=generator) * torch.tensor([WIDTH, HEIGHT])
+    sides = torch.exp(torch.randn(DENSE_CENTRES, 2, generator=generator) * 0.3) * 100
+    region = torch.randint(DENSE_CENTRES, (windows,), generator=generator)
+    moved = centres[region] + 15 * torch.randn(windows, 2, generator=generator)
+    boxes = _boxes(moved, sides[region] * torch.exp(0.3 * torch.randn(windows, 2, generator=generator)))
+    target = {"boxes": _boxes(centres[: len(labels)], sides[: len(labels)]), "labels": labels}
+    return _scores(boxes, region, DENSE_CENTRES, target, classes, generator), boxes, target
+
+
+def real_scene(data: Path, images: int = 8, seed: int = 0) -> Scene:
+    """Selective-search windows and objects of VOC photos; the scores are made, those of a half-trained detector."""
+    from stepgrad.train.inputs import open_data
+
+    voc = data / "VOC2012-320"
+    photos = open_data(str(voc), "train", str(voc / "selective_search_fast.npz"), images)
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for i in range(images):
+        boxes, target = photos.facts(i)
+        region = torch.arange(len(boxes)) // 17
+        known = {"boxes": target["boxes"].float(), "labels": target["labels"]}
+        scores = _scores(boxes.float(), region, int(region.max()) + 1, known, 20, generator)
+        parts.append((scores, boxes.float(), known))
+    return Scene([p[0] for p in parts], [p[1] for p in parts], [p[2] for p in parts])
 
 
 def _boxes(centres: Tensor, sides: Tensor) -> Tensor:

@@ -52,7 +52,9 @@ def _raised(scene: Scene, slot: int, gap: int, high: NDArray[np.float64], low: N
         at = windows.position[windows.kept.suppressor[slot]]
         if gap > at:
             return False
-        if at > limit and len(scene.judged.listed.slots) == 0:  # whom it suppresses is too low to matter: one more, no less
+        if (
+            at > limit and len(scene.judged.listed.slots) == 0
+        ):  # whom it suppresses is too low to matter: one more, no less
             zone = scene.ranked.zone
             return sums_of_move(scene, zone[len(windows.order)], zone[gap], high, low)
         if at > limit:
