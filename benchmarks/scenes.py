@@ -85,7 +85,9 @@ def _dense_image(
     windows: int, labels: Tensor, classes: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Target]:
     centres = torch.rand(DENSE_CENTRES, 2, generator=generator) * torch.tensor([WIDTH, HEIGHT])
-    sides = torch.exp(torch.randn(DENSE_CENTRES, 2, generator=generator) * 0.3) * 100
+    sides = (
+        torch.exp(torch.randn(DENSE_CENTRES, 2, generator=generator) * 0.3) * 74
+    )  # so that a window has about 70 neighbours
     region = torch.randint(DENSE_CENTRES, (windows,), generator=generator)
     moved = centres[region] + 15 * torch.randn(windows, 2, generator=generator)
     boxes = _boxes(moved, sides[region] * torch.exp(0.3 * torch.randn(windows, 2, generator=generator)))

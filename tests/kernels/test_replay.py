@@ -7,6 +7,7 @@ import pytest
 
 from stepgrad.kernels.cascade import ADDED, REMOVED
 from stepgrad.kernels.matching import ABSENT, TRUE_POSITIVE
+from stepgrad.kernels.rank_steps import no_ties
 from stepgrad.kernels.replay import replay_touches_objects
 from stepgrad.kernels.scene import Scene, build_scene
 from stepgrad.kernels.shifts import forget_shifts, leaves_list_alone, leaves_ranks_alone
@@ -43,7 +44,7 @@ def test_a_replay_leaves_ranks_alone_if_losses_and_gains_above_each_hit_cancel(p
 def shifted_or_not(seed: int, protocol: str) -> set[bool]:
     """Check many replays; returns whether hits were shifted in them."""
     case = viewed(seed, protocol)
-    scene, view = build_scene(case.view, case.rules), case.view
+    scene, view = build_scene(case.view, case.rules, no_ties()), case.view
     rng = np.random.default_rng(seed)
     own = roles(scene)
     hits = view.position[np.flatnonzero(own == TRUE_POSITIVE)].tolist()
@@ -84,7 +85,7 @@ def shifted_or_not(seed: int, protocol: str) -> set[bool]:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_replay_touches_objects_if_one_of_its_windows_reaches_one(seed: int) -> None:
     case = viewed(seed)
-    scene = build_scene(case.view, case.rules)
+    scene = build_scene(case.view, case.rules, no_ties())
     rng = np.random.default_rng(seed)
     for trial in range(100):
         chosen = rng.permutation(case.view.order)[: 2 + trial % 3]

@@ -10,6 +10,7 @@ import pytest
 from stepgrad.kernels.class_view import count_kept
 from stepgrad.kernels.judged import ByImage, roles_of_class
 from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, TRUE_POSITIVE, all_pairs, reach_of, reaches, rule_at
+from stepgrad.kernels.rank_steps import no_ties
 from stepgrad.kernels.scene import Scene, build_scene, role_at
 from stepgrad.metric.arrange import class_average_precisions
 from stepgrad.reference.boxes import coverage, iou
@@ -39,7 +40,7 @@ def test_roles_are_those_of_the_reference(protocol: str) -> None:
     for seed in SEEDS:
         for nms_threshold in (None, 0.3):
             case = viewed(seed, protocol, nms_threshold=nms_threshold)
-            scene = build_scene(case.view, case.rules)
+            scene = build_scene(case.view, case.rules, no_ties())
             assert np.array_equal(roles(scene), case.roles())
             assert np.array_equal(roles_of_class(case.view, case.rules)[0], case.roles()[case.view.order])
             assert count_kept(case.view) == sum(len(kept) for kept in case.kept)
@@ -50,7 +51,7 @@ def test_average_precision_is_that_of_the_reference(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
         expected = class_ap(case.scene, case.scores).rounded
-        scene = build_scene(case.view, case.rules)
+        scene = build_scene(case.view, case.rules, no_ties())
         assert class_average_precisions(case.view, case.rules) == [expected]
         assert scene.high[0] / case.view.norm == expected
 
@@ -59,7 +60,7 @@ def test_average_precision_is_that_of_the_reference(protocol: str) -> None:
 def test_windows_are_listed_by_image_in_decreasing_score(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
-        scene = build_scene(case.view, case.rules)
+        scene = build_scene(case.view, case.rules, no_ties())
         binding = case.view.max_detections < len(case.view.order)
         assert listed(case, scene.judged.listed) == (case.kept if binding else [[]] * len(case.kept))
         reaching = [[b for b in kept if reached(case, i, b)] for i, kept in enumerate(case.kept)]
@@ -75,7 +76,7 @@ def reached(case: Viewed, i: int, b: int) -> list[int]:
 def test_what_lies_beyond_the_last_relevant_position_cannot_matter(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
-        scene = build_scene(case.view, case.rules)
+        scene = build_scene(case.view, case.rules, no_ties())
         hits = [case.view.position[s] for s in np.flatnonzero(roles(scene) == TRUE_POSITIVE)]
         for i, scores in enumerate(case.scores):
             could_be = [case.position(i, b) for b in range(len(scores)) if reached(case, i, b)]
@@ -86,7 +87,7 @@ def test_what_lies_beyond_the_last_relevant_position_cannot_matter(protocol: str
 def test_detections_beyond_the_limit_do_not_count(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
-        scene = build_scene(case.view, case.rules)
+        scene = build_scene(case.view, case.rules, no_ties())
         most = case.protocol.max_detections or 10**9
         for i, kept in enumerate(case.kept):
             assert scene.judged.over_limit[i] == (len(kept) > most)
@@ -98,7 +99,7 @@ def test_detections_beyond_the_limit_do_not_count(protocol: str) -> None:
 def test_claims_count_the_windows_whose_best_object_it_is(protocol: str) -> None:
     for seed in SEEDS:
         case = viewed(seed, protocol)
-        scene = build_scene(case.view, case.rules)
+        scene = build_scene(case.view, case.rules, no_ties())
         most = case.protocol.max_detections or 10**9
         expected = []
         for i, image in enumerate(case.scene.images):
@@ -159,7 +160,7 @@ def test_a_class_without_objects_has_no_roles_but_misses() -> None:
     nothing = view._replace(
         pairs=type(view.pairs)(*(a[:0] for a in view.pairs)), objects=type(view.objects)(*(a[:0] for a in view.objects))
     )
-    scene = build_scene(nothing, case.rules)
+    scene = build_scene(nothing, case.rules, no_ties())
     assert (scene.ranked.T.tolist(), scene.claims.size, len(scene.contenders.slots)) == ([0], 0, 0)
     assert set(roles(scene).tolist()) == {FALSE_POSITIVE, ABSENT}
 

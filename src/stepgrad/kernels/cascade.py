@@ -148,7 +148,7 @@ def _settle(cascade: Cascade, view: ClassView, limit: int) -> None:
     while cascade.counts[WAITING] > 0:
         slot = view.order[_pop(cascade)]
         # It lost every stopper it had; only a window that this replay added, all of them higher, can still stop it.
-        if _overlaps_added(slot, cascade, rows):
+        if cascade.counts[ADDED] > 0 and _overlaps_added(slot, cascade, rows):
             continue
         cascade.added[cascade.counts[ADDED]] = slot
         cascade.counts[ADDED] += 1
@@ -196,12 +196,50 @@ def without(slot: int, cascade: Cascade, view: ClassView, limit: int) -> None:
 
 
 @kernel
+def _only_takes_its_place(slot: int, cascade: Cascade, view: ClassView, limit: int) -> bool:
+    """Whether window `slot`, on top, suppresses one kept window that frees nobody: the commonest replay, done at once."""
+    rows, kept, position = view.rows, view.kept, view.position
+    first, stop = rows.ptr[slot], rows.ptr[slot + 1]
+    below = kept.suppressor[slot]
+    for entry in range(first, stop):
+        word = rows.words[entry]
+        hit = rows.bits[entry] & kept.kept[word]
+        while hit:
+            other = 64 * word + lowest_bit(hit)
+            hit &= hit - np.uint64(1)
+            if other != below and position[other] <= limit:
+                return False
+    near = first
+    for entry in range(rows.ptr[below], rows.ptr[below + 1]):
+        word = rows.words[entry]
+        freed = kept.stops[entry] & ~kept.twice[word]
+        if not freed:
+            continue
+        while near < stop and rows.words[near] < word:
+            near += 1
+        if near < stop and rows.words[near] == word:
+            freed &= ~rows.bits[near]  # the window on top stops them now
+        if word == slot >> 6:
+            freed &= ~(np.uint64(1) << np.uint64(slot & 63))
+        while freed:
+            if position[64 * word + lowest_bit(freed)] <= limit:
+                return False
+            freed &= freed - np.uint64(1)
+    cascade.removed[0] = below
+    cascade.counts[REMOVED] = 1
+    cascade.gone[below >> 6] |= np.uint64(1) << np.uint64(below & 63)
+    return True
+
+
+@kernel
 def on_top(slot: int, cascade: Cascade, view: ClassView, limit: int) -> None:
     """Replay NMS with suppressed window `slot` ranked above its suppressor; `slot` itself is not listed as added."""
     rows = view.rows
     kept = view.kept
     position = view.position
     clear(cascade, rows)
+    if _only_takes_its_place(slot, cascade, view, limit):
+        return
     # The window on top stops all its neighbours for good: none of them may be freed by what follows.
     cascade.barred[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
     for entry in range(rows.ptr[slot], rows.ptr[slot + 1]):

@@ -48,9 +48,9 @@ def is_kept(view: ClassView, slot: int) -> bool:
 
 @kernel
 def order_by_slot(
-    scores: NDArray[np.floating], c: int, by_window: NDArray[np.int32], slot_of: NDArray[np.int32], slots: int
+    scores: NDArray[np.floating], by_window: NDArray[np.int32], slot_of: NDArray[np.int32], slots: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]:
-    """Scores, order and positions of class c by slot, from its windows in decreasing score."""
+    """Scores, order and positions of a class by slot, from its windows in decreasing score."""
     by_slot = np.zeros(slots)
     order = np.empty(len(by_window), dtype=np.int32)
     position = np.full(slots, -1, dtype=np.int32)
@@ -58,7 +58,7 @@ def order_by_slot(
         slot = slot_of[by_window[p]]
         order[p] = slot
         position[slot] = p
-        by_slot[slot] = scores[by_window[p], c]
+        by_slot[slot] = scores[by_window[p]]
     return by_slot, order, position
 
 

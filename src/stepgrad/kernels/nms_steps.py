@@ -19,7 +19,14 @@ from stepgrad.kernels.edited_ap import tp_above
 from stepgrad.kernels.exact_sum import differ
 from stepgrad.kernels.jit import by_reference, keep_alive, kernel
 from stepgrad.kernels.matching import BEST_FREE, FALSE_POSITIVE, IGNORED, Rules
-from stepgrad.kernels.rank_steps import NONE, GapSteps, false_positive_steps, new_gap_steps, true_positive_steps
+from stepgrad.kernels.rank_steps import (
+    NONE,
+    GapSteps,
+    false_positive_steps,
+    new_gap_steps,
+    tie_groups,
+    true_positive_steps,
+)
 from stepgrad.kernels.replay import edit_for_place, list_rivals, place_of, sum_with, unrivalled
 from stepgrad.kernels.scene import COUNT, Scene, best_of, build_scene, is_reacher, role_at
 from stepgrad.kernels.shifts import forget_shifts, leaves_list_alone, leaves_ranks_alone, sums_after_replay
@@ -38,13 +45,11 @@ class StepSums(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What a search for steps goes by: closed forms for false and true positives, results, and room for sums."""
+    """What a search for steps goes by: closed forms for false and true positives; and its results."""
 
     fp: GapSteps
     tp: GapSteps
     out: StepSums
-    high: NDArray[np.float64]  # (t,)
-    low: NDArray[np.float64]
 
 
 @kernel
@@ -220,10 +225,10 @@ def _kept_steps(scene: Scene, slot: int, theta: int, search: Search) -> None:
     if not open_below or theta == NONE or (theta > limit and place[slot] > limit):
         return
     without(slot, scene.cascade, scene.windows, limit)
-    if not sums_after_replay(scene, slot, NONE, search.high, search.low):
+    if not sums_after_replay(scene, slot, NONE):
         return
     for t in range(len(scene.high)):
-        now_hi, now_lo = search.high[t], search.low[t]
+        now_hi, now_lo = scene.outcome.high[t], scene.outcome.low[t]
         if out.down_at[t, slot] == -np.inf and differ(now_hi, now_lo, scene.high[t], scene.low[t]):
             out.down_at[t, slot], out.down_sum[t, slot] = scene.windows.scores[scene.windows.order[theta]], now_hi
 
@@ -297,7 +302,7 @@ def new_search(scene: Scene) -> Search:
     for t in range(thresholds):
         out.up_sum[t] = scene.high[t]
         out.down_sum[t] = scene.high[t]
-    return Search(fp, tp, out, np.empty(thresholds), np.empty(thresholds))
+    return Search(fp, tp, out)
 
 
 @kernel
@@ -317,7 +322,7 @@ def nearest_steps(scene: Scene, through: int, search: Search) -> None:
 @kernel
 def steps_of_class(view: ClassView, rules: Rules, through: int) -> StepSums:
     """The nearest steps of one class at every threshold."""
-    owned = build_scene(view, rules)
+    owned = build_scene(view, rules, tie_groups(view.scores, view.order))
     scene = by_reference(owned)
     search = new_search(scene)
     nearest_steps(scene, through, by_reference(search))

@@ -15,6 +15,7 @@ from stepgrad.kernels.edited_ap import edited_sum, put_edit
 from stepgrad.kernels.jit import by_reference, keep_alive, kernel
 from stepgrad.kernels.matching import FALSE_POSITIVE, TRUE_POSITIVE, Rules
 from stepgrad.kernels.nms_steps import THROUGH_NONE, StepSums, nearest_steps, new_search
+from stepgrad.kernels.rank_steps import tie_groups
 from stepgrad.kernels.scene import Scene, best_of, build_scene, role_at
 
 
@@ -65,7 +66,7 @@ def _missed_object_pushes(scene: Scene, t: int, min_step: float, pushes: NDArray
 @kernel
 def paper_of_class(view: ClassView, rules: Rules, min_step: float) -> tuple[StepSums, NDArray[np.float64]]:
     """Both approximations for one class at every threshold; pushes (t, slots)."""
-    owned = build_scene(view, rules)
+    owned = build_scene(view, rules, tie_groups(view.scores, view.order))
     scene = by_reference(owned)
     search = new_search(scene)
     nearest_steps(scene, THROUGH_NONE, by_reference(search))

@@ -70,6 +70,12 @@ def tie_groups(scores: NDArray[np.float64], order: NDArray[np.int32]) -> Ties:
 
 
 @kernel
+def no_ties() -> Ties:
+    """For a search that does not ask for them."""
+    return Ties(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32))
+
+
+@kernel
 def envelope_of(ranked: Ranked, t: int) -> Envelope:
     """The interpolated precisions of list t as it stands."""
     T, rank = ranked.T[t], ranked.rank[t]

@@ -13,7 +13,7 @@ from stepgrad.kernels.edited_ap import Edits, Lift, Ranked, edited_sum, new_edit
 from stepgrad.kernels.jit import inlined, kernel
 from stepgrad.kernels.judged import ByImage, Judged, judge_class, rank_judged, role_in
 from stepgrad.kernels.matching import Rules
-from stepgrad.kernels.rank_steps import Ties, tie_groups
+from stepgrad.kernels.rank_steps import Ties
 
 COUNT, LIMITED, LAST_PLACE = 0, 1, 2  # what Rivals.state holds
 SIZE, PUSHED_OUT = 0, 1  # what Shifts.state holds
@@ -46,6 +46,13 @@ class Moves(NamedTuple):
     low: NDArray[np.float64]
 
 
+class Outcome(NamedTuple):
+    """Room: the sums after the last change tried, as exact pairs. Kept here because passing arrays costs more than the work."""
+
+    high: NDArray[np.float64]  # (t,)
+    low: NDArray[np.float64]
+
+
 class Scene(NamedTuple):
     """Everything about one class. Arrays over windows are indexed by slot, t is the number of a match threshold."""
 
@@ -65,6 +72,7 @@ class Scene(NamedTuple):
     rivals: Rivals
     shifts: Shifts
     moves: Moves
+    outcome: Outcome
     taken: NDArray[np.int32]  # (objects,) room: the replay in which an object was taken last ...
     stamp: NDArray[np.int32]  # (1,) ... and the number of the present one: nothing has to be cleared between replays
 
@@ -141,8 +149,8 @@ def _new_moves(contenders: int, thresholds: int) -> Moves:
 
 
 @kernel
-def build_scene(view: ClassView, rules: Rules) -> Scene:
-    """Match, rank and index one class at every threshold."""
+def build_scene(view: ClassView, rules: Rules, ties: Ties) -> Scene:
+    """Match, rank and index one class at every threshold; `ties` are its groups of equal scores, if they are needed."""
     judged = judge_class(view, rules)
     ranked = rank_judged(judged, view)
     lift = new_lift(ranked)
@@ -159,7 +167,7 @@ def build_scene(view: ClassView, rules: Rules) -> Scene:
         ranked=ranked,
         high=high,
         low=low,
-        ties=tie_groups(view.scores, view.order),
+        ties=ties,
         lift=lift,
         edits=edits,
         cascade=new_cascade(len(view.slots.image_of_word)),
@@ -171,6 +179,7 @@ def build_scene(view: ClassView, rules: Rules) -> Scene:
             np.zeros(zones, dtype=np.int32), np.empty(3 * room + 8, dtype=np.int32), np.zeros(2, dtype=np.int64)
         ),
         moves=_new_moves(len(judged.contenders), len(ranked.T)),
+        outcome=Outcome(high.copy(), low.copy()),
         taken=np.zeros(len(view.objects.image), dtype=np.int32),
         stamp=np.zeros(1, dtype=np.int32),
     )

@@ -8,7 +8,6 @@ of it, or one false positive has moved from one zone to another, and then the su
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepgrad.kernels.cascade import ADDED, REMOVED
 from stepgrad.kernels.class_view import image_of
@@ -197,8 +196,9 @@ def leaves_list_alone(scene: Scene, t: int) -> bool:
 
 
 @kernel
-def _sums_of_edits(scene: Scene, high: NDArray[np.float64], low: NDArray[np.float64]) -> None:
+def _sums_of_edits(scene: Scene) -> None:
     """The sums after the edits made, once per list."""
+    high, low = scene.outcome.high, scene.outcome.low
     for t in range(len(high)):
         same = scene.ranked.same_as[t]
         if same < t:
@@ -208,8 +208,8 @@ def _sums_of_edits(scene: Scene, high: NDArray[np.float64], low: NDArray[np.floa
 
 
 @kernel
-def sums_of_move(scene: Scene, u: int, v: int, high: NDArray[np.float64], low: NDArray[np.float64]) -> bool:
-    """The sums with a false positive in zone v that was in zone u (the last zone: nowhere). False if they cannot differ."""
+def sums_of_move(scene: Scene, u: int, v: int) -> bool:
+    """`scene.outcome` with a false positive in zone v that was in zone u (the last zone: nowhere). False if it cannot differ."""
     if u == v:
         return False
     pair = u * np.int64(len(scene.ranked.at) + 1) + v
@@ -223,15 +223,18 @@ def sums_of_move(scene: Scene, u: int, v: int, high: NDArray[np.float64], low: N
             put_edit(scene.edits, 2 * scene.ranked.at[u], 0, -1)
         if v < len(scene.ranked.at):
             put_edit(scene.edits, 2 * scene.ranked.at[v], 0, 1)
-        _sums_of_edits(scene, moves.high[place], moves.low[place])
-    for t in range(len(high)):
-        high[t], low[t] = moves.high[place, t], moves.low[place, t]
+        _sums_of_edits(scene)
+        for t in range(len(scene.high)):
+            moves.high[place, t], moves.low[place, t] = scene.outcome.high[t], scene.outcome.low[t]
+        return True
+    for t in range(len(scene.high)):
+        scene.outcome.high[t], scene.outcome.low[t] = moves.high[place, t], moves.low[place, t]
     return True
 
 
 @kernel
-def _sums_of_shifts(scene: Scene, high: NDArray[np.float64], low: NDArray[np.float64]) -> bool:
-    """The sums after the changes counted; False if they cannot differ."""
+def _sums_of_shifts(scene: Scene) -> bool:
+    """`scene.outcome` after the changes counted; False if it cannot differ."""
     shifts = scene.shifts
     count = _keep_changed(scene)
     u = v = len(scene.ranked.at)
@@ -246,27 +249,28 @@ def _sums_of_shifts(scene: Scene, high: NDArray[np.float64], low: NDArray[np.flo
             simple = False
     changed = count > 0
     if simple and changed:
-        sums_of_move(scene, u, v, high, low)
+        sums_of_move(scene, u, v)
     elif changed:
         scene.edits.size[0] = 0
         for i in range(count):
             put_edit(scene.edits, 2 * scene.ranked.at[shifts.zones[i]], 0, shifts.gained[shifts.zones[i]])
-        _sums_of_edits(scene, high, low)
+        _sums_of_edits(scene)
     _clear(scene)
     return changed
 
 
 @kernel
-def sums_after_replay(scene: Scene, slot: int, gap: int, high: NDArray[np.float64], low: NDArray[np.float64]) -> bool:
-    """The sums with the window at `gap` of the replayed scene (NONE: not there); False if they cannot differ."""
+def sums_after_replay(scene: Scene, slot: int, gap: int) -> bool:
+    """`scene.outcome` with the window at `gap` of the replayed scene (NONE: not there); False if it cannot differ."""
     image = image_of(scene.windows, slot)
     if not replay_touches_objects(scene, slot):
         if _tally(scene, image, gap):
-            return _sums_of_shifts(scene, high, low)
+            return _sums_of_shifts(scene)
         _clear(scene)
     list_rivals(scene, slot)
     place = place_of(scene, gap) if gap != NONE else NONE
     same_as, fresh = scene.ranked.same_as, scene.judged.reach.fresh
+    high, low = scene.outcome.high, scene.outcome.low
     for t in range(len(high)):
         # Where no window of the image reaches another object than at the last threshold, and the list is the same, all is.
         if t > 0 and not fresh[t, image] and same_as[t] == same_as[t - 1]:

@@ -55,9 +55,9 @@ class Arrangement:
         """Order class c, run NMS, and find which windows reach which objects."""
         batch = self.batch
         layout = self.shared or layout_of(self.class_boxes(c), batch.offsets, self.nms_threshold, 1)
-        by_window = descending_order(np.ascontiguousarray(batch.scores[:, c]))
+        column = np.ascontiguousarray(batch.scores[:, c])
         scores, order, position = order_by_slot(
-            batch.scores, c, by_window, layout.slots.slot_of, len(layout.slots.window_of)
+            column, descending_order(column), layout.slots.slot_of, len(layout.slots.window_of)
         )
         words = len(layout.slots.image_of_word)
         objects, pairs = self._objects(c, layout.slots)
