@@ -6,14 +6,17 @@ vmap, forward-mode derivatives) a tensor stands for others that do not exist yet
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from stepgrad.errors import InputError, UnsupportedTransformError
 
+_NUMPY_FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
 _WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
@@ -105,7 +108,45 @@ def narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
     [65504.0, -0.5]
     """
     bound = torch.finfo(dtype).max
-    return gradient.clamp(-bound, bound).to(dtype).contiguous()
+    if not (gradient.is_cpu and dtype in _NUMPY_FLOATS):
+        return gradient.clamp(-bound, bound).to(dtype).contiguous()
+    with np.errstate(over="ignore"):  # clipped below
+        narrow = gradient.numpy().astype(_NUMPY_FLOATS[dtype], order="C")
+    return torch.from_numpy(np.clip(narrow, -bound, bound, out=narrow))
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """`torch.cat`, by one thread where that can be: threads of torch's wait for each other, which takes long on a busy machine.
+
+    >>> joined([torch.tensor([1.0, 2.0]), torch.tensor([3.0])])
+    tensor([1., 2., 3.])
+    """
+    plain = all(type(t) in (Tensor, nn.Parameter) and t.is_cpu and t.dtype in _NUMPY_FLOATS for t in tensors)
+    if not plain or torch.compiler.is_compiling():
+        return torch.cat(list(tensors))
+    joint: Tensor = _Join.apply(*tensors)
+    return joint
+
+
+def times(tensor: Tensor, factor: Tensor) -> Tensor:
+    """tensor * factor, a number, in the tensor's dtype; by one thread where that can be, as in `joined`."""
+    factor = factor.to(tensor.dtype)
+    if not (tensor.is_cpu and factor.is_cpu and tensor.dtype in _NUMPY_FLOATS) or factor.requires_grad:
+        return tensor * factor
+    return torch.from_numpy(tensor.numpy() * factor.numpy())
+
+
+class _Join(torch.autograd.Function):
+    """`torch.cat` along the first dimension."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        ctx.lengths = [len(t) for t in tensors]
+        return torch.from_numpy(np.concatenate([t.detach().numpy() for t in tensors]))
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, ...]:
+        return outer[0].split(ctx.lengths)
 
 
 def keep_out_of_compiled_graphs(kind: type[nn.Module]) -> None:

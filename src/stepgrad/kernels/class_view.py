@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stepgrad.kernels.jit import inlined, kernel
 from stepgrad.kernels.matching import Objects, Pairs
-from stepgrad.kernels.nms import Kept
+from stepgrad.kernels.nms import Kept, greedy_nms
 from stepgrad.kernels.overlaps import Rows, Slots
 
 
@@ -47,19 +47,20 @@ def is_kept(view: ClassView, slot: int) -> bool:
 
 
 @kernel
-def order_by_slot(
-    scores: NDArray[np.floating], by_window: NDArray[np.int32], slot_of: NDArray[np.int32], slots: int
-) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]:
-    """Scores, order and positions of a class by slot, from its windows in decreasing score."""
-    by_slot = np.zeros(slots)
+def order_and_suppress(
+    scores: NDArray[np.floating], by_window: NDArray[np.int32], slots: Slots, rows: Rows
+) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32], Kept]:
+    """Scores, order and positions of a class by slot, from its windows in decreasing score; and what NMS keeps of them."""
+    words = len(slots.image_of_word)
+    by_slot = np.zeros(64 * words)
     order = np.empty(len(by_window), dtype=np.int32)
-    position = np.full(slots, -1, dtype=np.int32)
+    position = np.full(64 * words, -1, dtype=np.int32)
     for p in range(len(by_window)):
-        slot = slot_of[by_window[p]]
+        slot = slots.slot_of[by_window[p]]
         order[p] = slot
         position[slot] = p
         by_slot[slot] = scores[by_window[p]]
-    return by_slot, order, position
+    return by_slot, order, position, greedy_nms(order, rows, words)
 
 
 def count_kept(view: ClassView) -> int:

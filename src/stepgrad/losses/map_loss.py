@@ -14,7 +14,7 @@ from stepgrad.losses.objective import MAPObjective
 from stepgrad.metric.batch import Batch, Target, make_batch
 from stepgrad.metric.mean_ap import resolve_protocol
 from stepgrad.metric.protocol import Protocol
-from stepgrad.plain_tensors import keep_out_of_compiled_graphs
+from stepgrad.plain_tensors import joined, keep_out_of_compiled_graphs
 from stepgrad.steps.map_steps import THROUGH_NMS, MAPMethod
 
 
@@ -134,7 +134,7 @@ class MAPLoss(nn.Module):
         """The batch, checked, and its scores as one tensor with their graph."""
         K = self.objective.num_classes
         batch = make_batch(scores, boxes, targets, K)
-        flat = torch.cat(list(scores)) if len(scores) else torch.zeros(0, K, requires_grad=True)
+        flat = joined(scores) if len(scores) else torch.zeros(0, K, requires_grad=True)
         if torch.is_grad_enabled() and flat.requires_grad:
             self._watch.look_at(batch, self.objective.protocol, self.objective.method)
         return batch, flat

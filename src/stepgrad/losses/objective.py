@@ -24,7 +24,7 @@ from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import Batch, Target
 from stepgrad.metric.mean_ap import check_nms_threshold
 from stepgrad.metric.protocol import Protocol
-from stepgrad.plain_tensors import narrowed
+from stepgrad.plain_tensors import narrowed, times
 from stepgrad.steps.autograd import attach
 from stepgrad.steps.map_steps import ClassGradient, MAPMethod, all_gradients, classes_result, join_classes
 
@@ -138,7 +138,7 @@ class MAPObjective:
 
 def product(outer: Tensor, gradient: Tensor) -> Tensor:
     """The chain rule where the gradient is known: d/dscores = d/dloss * dloss/dscores."""
-    return gradient * outer.to(gradient.dtype)
+    return times(gradient, outer)
 
 
 def report_sums(sums: Sums, scores: int) -> dict[str, Any]:

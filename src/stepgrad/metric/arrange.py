@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,10 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stepgrad.kernels.class_view import ClassView, order_by_slot
+from stepgrad.kernels.class_view import ClassView, order_and_suppress
 from stepgrad.kernels.judged import sums_of_class
 from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rules, all_pairs
-from stepgrad.kernels.nms import greedy_nms
 from stepgrad.kernels.overlaps import Rows, Slots, image_rows, join_rows, no_rows, plain_slots, spatial_slots
 from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.batch import Batch
@@ -50,17 +50,15 @@ class Arrangement:
     threads: int
     shared: Layout | None  # None: every class has its own boxes
     areas: Areas | None = None  # None: those of the corners
+    found: Sequence[tuple[Objects, Pairs]] | None = None  # by class; None: looked for when a class is viewed
 
     def view(self, c: int) -> ClassView:
         """Order class c, run NMS, and find which windows reach which objects."""
         batch = self.batch
         layout = self.shared or layout_of(self.class_boxes(c), batch.offsets, self.nms_threshold, 1)
         column = np.ascontiguousarray(batch.scores[:, c])
-        scores, order, position = order_by_slot(
-            column, descending_order(column), layout.slots.slot_of, len(layout.slots.window_of)
-        )
-        words = len(layout.slots.image_of_word)
-        objects, pairs = self._objects(c, layout.slots)
+        scores, order, position, kept = order_and_suppress(column, descending_order(column), layout.slots, layout.rows)
+        objects, pairs = self.found[c] if self.found else self._objects(c, layout.slots)
         P = int(np.count_nonzero(~objects.ignored))
         counts, norm = self.protocol.level_counts(P)
         return ClassView(
@@ -69,7 +67,7 @@ class Arrangement:
             position=position,
             slots=layout.slots,
             rows=layout.rows,
-            kept=greedy_nms(order, layout.rows, words),
+            kept=kept,
             pairs=pairs,
             objects=objects,
             images=batch.images,
@@ -95,38 +93,70 @@ class Arrangement:
         return self.protocol.max_detections or _NO_LIMIT
 
     def _objects(self, c: int, slots: Slots) -> tuple[Objects, Pairs]:
-        batch, protocol = self.batch, self.protocol
-        chosen = np.flatnonzero(batch.object_labels == c)
-        crowd = batch.crowd[chosen] & (protocol.duplicates == "best_free")
-        ignored = crowd | (batch.difficult[chosen] & (protocol.difficult == "ignore"))
-        images = batch.object_images[chosen]
-        boxes, object_boxes = self.class_boxes(c), batch.object_boxes[chosen]
-        areas, object_areas = (self.areas.windows, self.areas.objects[chosen]) if self.areas else (_NONE, _NONE)
-        by_left = _by_left_edge(boxes, batch.offsets, images)
-        if not (_near_corners(areas, boxes, protocol) and _near_corners(object_areas, object_boxes, protocol)):
-            by_left = by_left[:0]  # how far a window may lie does not follow from its corners: look at all of them
-        windows, object_of, iou = all_pairs(
-            boxes[by_left] if len(by_left) else boxes,
-            areas[by_left] if len(by_left) and len(areas) else areas,
-            by_left,
-            batch.offsets,
-            object_boxes,
-            object_areas,
-            images,
-            crowd,
-            protocol.pixel_offset,
-            min(protocol.match_thresholds) * (1.0 - 1e-9),
-        )
-        slot = slots.slot_of[windows]
-        by_slot = np.argsort(slot, kind="stable")  # objects stay in their order within a window
-        return Objects(images, ignored), Pairs(slot[by_slot], object_of[by_slot], iou[by_slot])
+        chosen = np.flatnonzero(self.batch.object_labels == c)
+        return _overlaps_of(self.batch, self.protocol, chosen, self.class_boxes(c), slots, self.areas)[0]
+
+
+def _overlaps_of(
+    batch: Batch,
+    protocol: Protocol,
+    chosen: NDArray[np.int64],
+    boxes: NDArray[np.float64],
+    slots: Slots,
+    areas: Areas | None,
+) -> list[tuple[Objects, Pairs]]:
+    """The chosen objects, given class after class, and the windows that overlap them; one entry per class among them."""
+    crowd = batch.crowd[chosen] & (protocol.duplicates == "best_free")
+    ignored = crowd | (batch.difficult[chosen] & (protocol.difficult == "ignore"))
+    images, object_boxes = batch.object_images[chosen], batch.object_boxes[chosen]
+    window_areas, object_areas = (areas.windows, areas.objects[chosen]) if areas else (_NONE, _NONE)
+    by_left = _by_left_edge(boxes, batch.offsets, images)
+    if not (_near_corners(window_areas, boxes, protocol) and _near_corners(object_areas, object_boxes, protocol)):
+        by_left = by_left[:0]  # how far a window may lie does not follow from its corners: look at all of them
+    windows, object_of, iou = all_pairs(
+        boxes[by_left] if len(by_left) else boxes,
+        window_areas[by_left] if len(by_left) and len(window_areas) else window_areas,
+        by_left,
+        batch.offsets,
+        object_boxes,
+        object_areas,
+        images,
+        crowd,
+        protocol.pixel_offset,
+        min(protocol.match_thresholds) * (1.0 - 1e-9),
+    )
+    labels = batch.object_labels[chosen]
+    starts = np.flatnonzero(np.diff(labels, prepend=-1))  # the first object of each class
+    slot = slots.slot_of[windows]
+    order = np.lexsort((slot, labels[object_of]))  # objects stay in their order within a window
+    slot, object_of, iou = slot[order], object_of[order], iou[order]
+    objects = [*starts.tolist(), len(chosen)]
+    pairs = [*np.searchsorted(labels[object_of], labels[starts]).tolist(), len(slot)]
+    return [
+        (Objects(images[a:b], ignored[a:b]), Pairs(slot[i:j], object_of[i:j] - np.int32(a), iou[i:j]))
+        for (a, b), (i, j) in zip(pairwise(objects), pairwise(pairs), strict=True)
+    ] or [(Objects(images, ignored), Pairs(slot, object_of, iou))]
+
+
+def _overlaps_by_class(batch: Batch, protocol: Protocol, slots: Slots) -> list[tuple[Objects, Pairs]]:
+    """Of every class, those without objects too."""
+    chosen = np.argsort(batch.object_labels, kind="stable")
+    nothing = _overlaps_of(batch, protocol, chosen[:0], batch.boxes, slots, None)[0]
+    found = _overlaps_of(batch, protocol, chosen, batch.boxes, slots, None)
+    by_class = [nothing] * batch.num_classes
+    for label, overlaps in zip(np.unique(batch.object_labels).tolist(), found, strict=False):
+        by_class[label] = overlaps
+    return by_class
 
 
 def arrange(batch: Batch, protocol: Protocol, nms_threshold: float | None) -> Arrangement:
-    """Compute overlaps shared by the classes."""
+    """Compute what the classes share: who overlaps whom, and which objects. Threads then wait for each other less often."""
     threads = torch.get_num_threads()
-    shared = None if batch.boxes_by_class else layout_of(batch.boxes, batch.offsets, nms_threshold, threads)
-    return Arrangement(batch, protocol, nms_threshold, threads, shared)
+    if batch.boxes_by_class:
+        return Arrangement(batch, protocol, nms_threshold, threads, None)
+    shared = layout_of(batch.boxes, batch.offsets, nms_threshold, threads)
+    found = _overlaps_by_class(batch, protocol, shared.slots)
+    return Arrangement(batch, protocol, nms_threshold, threads, shared, found=found)
 
 
 def layout_of(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.plain_tensors import refuse_unreadable, tensor_of, widened
+from stepgrad.plain_tensors import joined, refuse_unreadable, tensor_of, widened
 
 Target = Mapping[str, Any]  # boxes, labels and, if wanted, difficult and iscrowd; other keys are left alone
 
@@ -77,7 +77,7 @@ def make_batch(
         boxes = [b if b.ndim == 3 else b[:, None].expand(-1, K, 4) for b in boxes]
     offsets = np.cumsum([0] + [len(s) for s in scores], dtype=np.int64)
     flat_scores = _flat(scores, (0, K), keep_double=True)
-    flat_boxes = _flat(boxes, (0, K, 4) if by_class else (0, 4)).astype(np.float64)
+    flat_boxes = _flat(boxes, (0, K, 4) if by_class else (0, 4)).astype(np.float64, copy=False)
     _check_windows(flat_scores, flat_boxes, offsets)
     return Batch(offsets, flat_scores, flat_boxes, *_objects(_tensors_on_cpu(targets), K))
 
@@ -150,9 +150,12 @@ def _flat(tensors: Sequence[Tensor], empty: tuple[int, ...], keep_double: bool =
     """All images' rows as one array on the CPU: one transfer, not one per image."""
     if not tensors:
         return np.zeros(empty, dtype=np.float32)
-    joined = torch.cat([widened(t.detach()) for t in tensors])
-    exact = torch.float64 if not keep_double or joined.dtype == torch.float64 else torch.float32
-    return joined.to("cpu", exact).contiguous().numpy()
+    flat = joined([widened(t.detach()) for t in tensors])
+    if flat.dtype == torch.float32:
+        single = flat.cpu().contiguous().numpy()
+        return single if keep_double else single.astype(np.float64)
+    exact = torch.float32 if keep_double and flat.dtype != torch.float64 else torch.float64
+    return flat.to("cpu", exact).contiguous().numpy()
 
 
 def _where(offsets: NDArray[np.int64], window: int) -> tuple[int, int]:
