@@ -108,7 +108,7 @@ def narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
     [65504.0, -0.5]
     """
     bound = torch.finfo(dtype).max
-    if not (gradient.is_cpu and dtype in _NUMPY_FLOATS):
+    if not (_numpy_can(gradient) and dtype in _NUMPY_FLOATS):
         return gradient.clamp(-bound, bound).to(dtype).contiguous()
     with np.errstate(over="ignore"):  # clipped below
         narrow = gradient.numpy().astype(_NUMPY_FLOATS[dtype], order="C")
@@ -121,8 +121,7 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
     >>> joined([torch.tensor([1.0, 2.0]), torch.tensor([3.0])])
     tensor([1., 2., 3.])
     """
-    plain = all(type(t) in (Tensor, nn.Parameter) and t.is_cpu and t.dtype in _NUMPY_FLOATS for t in tensors)
-    if not plain or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not all(_numpy_can(t) for t in tensors):
         return torch.cat(list(tensors))
     joint: Tensor = _Join.apply(*tensors)
     return joint
@@ -131,9 +130,15 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 def times(tensor: Tensor, factor: Tensor) -> Tensor:
     """tensor * factor, a number, in the tensor's dtype; by one thread where that can be, as in `joined`."""
     factor = factor.to(tensor.dtype)
-    if not (tensor.is_cpu and factor.is_cpu and tensor.dtype in _NUMPY_FLOATS) or factor.requires_grad:
+    if not (_numpy_can(tensor) and _numpy_can(factor)) or factor.requires_grad:
         return tensor * factor
     return torch.from_numpy(tensor.numpy() * factor.numpy())
+
+
+def _numpy_can(tensor: Tensor) -> bool:
+    """Whether NumPy can calculate with it in place of torch."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.is_cpu and tensor.dtype in _NUMPY_FLOATS
+    return plain and not _is_wrapped(tensor)
 
 
 class _Join(torch.autograd.Function):

@@ -50,7 +50,9 @@ class Arrangement:
     threads: int
     shared: Layout | None  # None: every class has its own boxes
     areas: Areas | None = None  # None: those of the corners
-    found: Sequence[tuple[Objects, Pairs]] | None = None  # by class; None: looked for when a class is viewed
+    found: Sequence[tuple[Objects, Pairs]] | None = (
+        None  # by class, by the areas of the corners; None: looked for later
+    )
 
     def view(self, c: int) -> ClassView:
         """Order class c, run NMS, and find which windows reach which objects."""
@@ -58,7 +60,8 @@ class Arrangement:
         layout = self.shared or layout_of(self.class_boxes(c), batch.offsets, self.nms_threshold, 1)
         column = np.ascontiguousarray(batch.scores[:, c])
         scores, order, position, kept = order_and_suppress(column, descending_order(column), layout.slots, layout.rows)
-        objects, pairs = self.found[c] if self.found else self._objects(c, layout.slots)
+        known = self.found if self.areas is None else None
+        objects, pairs = known[c] if known else self._objects(c, layout.slots)
         P = int(np.count_nonzero(~objects.ignored))
         counts, norm = self.protocol.level_counts(P)
         return ClassView(
