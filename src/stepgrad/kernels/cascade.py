@@ -26,7 +26,7 @@ class Cascade(NamedTuple):
     removed: NDArray[np.int32]
     added: NDArray[np.int32]
     counts: NDArray[np.int64]  # (3,) by REMOVED, ADDED, WAITING
-    heap: NDArray[np.int64]  # positions of waiting candidates, smallest first
+    heap: NDArray[np.int64]  # waiting candidates, highest first: position * 2^32 + slot
     gone: NDArray[np.uint64]  # (W,) removed, as a set
     new: NDArray[np.uint64]  # (W,) added, as a set
     barred: NDArray[np.uint64]  # (W,) may not come back: neighbours of the window on top
@@ -50,15 +50,15 @@ def new_cascade(words: int) -> Cascade:
 
 
 @kernel
-def _push(cascade: Cascade, position: int) -> None:
+def _push(cascade: Cascade, candidate: int) -> None:
     """Put a candidate on the heap. numba has heapq for lists only, and a list would be allocated for every replay."""
     heap = cascade.heap
     at = cascade.counts[WAITING]
     cascade.counts[WAITING] += 1
-    while at > 0 and heap[(at - 1) // 2] > position:
+    while at > 0 and heap[(at - 1) // 2] > candidate:
         heap[at] = heap[(at - 1) // 2]
         at = (at - 1) // 2
-    heap[at] = position
+    heap[at] = candidate
 
 
 @kernel
@@ -136,7 +136,7 @@ def _free(slot: int, cascade: Cascade, view: ClassView, limit: int) -> None:
                 continue
             if unsure >> np.uint64(bit) & np.uint64(1) and _has_stopper(other, cascade, view):
                 continue
-            _push(cascade, position[other])
+            _push(cascade, np.int64(position[other]) << 32 | other)
 
 
 @kernel
@@ -146,7 +146,7 @@ def _settle(cascade: Cascade, view: ClassView, limit: int) -> None:
     kept = view.kept
     position = view.position
     while cascade.counts[WAITING] > 0:
-        slot = view.order[_pop(cascade)]
+        slot = _pop(cascade) & 0xFFFFFFFF
         # It lost every stopper it had; only a window that this replay added, all of them higher, can still stop it.
         if cascade.counts[ADDED] > 0 and _overlaps_added(slot, cascade, rows):
             continue
