@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from stepgrad.kernels.class_view import count_kept
-from stepgrad.kernels.judged import ByImage, roles_of_class
 from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, TRUE_POSITIVE, all_pairs, reach_of, reaches, rule_at
 from stepgrad.kernels.rank_steps import no_ties
+from stepgrad.kernels.roles import ByImage, roles_of_class
 from stepgrad.kernels.scene import Scene, build_scene, role_at
 from stepgrad.metric.arrange import class_average_precisions
 from stepgrad.reference.boxes import coverage, iou

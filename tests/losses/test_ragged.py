@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import stepgrad as sg
-from stepgrad.errors import InputError, NonFiniteError
+from stepgrad.errors import ConfigError, InputError, NonFiniteError
 from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 
 K = 3
@@ -120,3 +120,35 @@ def test_bad_candidates_are_named(score: float, box: list[float], kind: type[Exc
     bad = ScoredPairs(torch.tensor([score]), torch.tensor([box]), torch.tensor([1]), torch.tensor([2]))
     with pytest.raises(kind, match=words):
         ragged_map_loss(sg.MAPLoss(K), bad, [target, target])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(str(v) for v in o.values()))
+def test_a_floor_makes_pairs_below_it_vanish(options: dict[str, object]) -> None:
+    for seed, floor in ((0, -9.0), (1, 0.0), (2, 0.5), (3, 9.0)):
+        scores, boxes, targets = scene(seed)
+        plain, floored = sg.MAPLoss(K, **options), sg.MAPLoss(K, score_floor=floor, **options)
+        taken = [s >= floor for s in scores]
+        expected = ragged_map_loss(plain, candidates_of(scores, boxes, taken), targets)
+        loss = floored(scores, boxes, targets)
+        assert loss.item() == expected.item()
+        assert floored.metrics["candidates"] == sum(int(t.sum()) for t in taken)
+        gradients, wanted = (torch.autograd.grad(value, scores) for value in (loss, expected))
+        for gradient, own, above in zip(gradients, wanted, taken, strict=True):
+            assert torch.equal(gradient, own)
+            assert not gradient[~above].any()
+
+
+def test_a_floor_takes_shared_boxes_and_batches_without_windows() -> None:
+    scores, boxes, targets = scene(5)
+    shared = [b[:, 0] for b in boxes]
+    loss_fn = sg.MAPLoss(K, score_floor=-9.0)
+    assert loss_fn(scores, shared, targets).item() == pytest.approx(sg.MAPLoss(K)(scores, shared, targets).item())
+    assert math.isfinite(loss_fn([s[:0] for s in scores], [b[:0] for b in shared], targets).item())
+    assert math.isfinite(loss_fn([], [], []).item())
+
+
+def test_a_floor_is_a_number_and_not_for_several_processes() -> None:
+    with pytest.raises(ConfigError, match="score_floor"):
+        sg.MAPLoss(K, score_floor="low")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="score_floor"):
+        sg.DistributedMAPLoss(K, score_floor=0.0)

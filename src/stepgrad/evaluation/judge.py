@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from stepgrad.evaluation.records import Evidence
 from stepgrad.kernels.class_view import ClassView
 from stepgrad.kernels.jit import explain_wait
-from stepgrad.kernels.judged import roles_of_class
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.kernels.roles import roles_of_class
 from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.arrange import Areas, Arrangement, class_average_precisions, layout_of
 from stepgrad.metric.batch import Batch

@@ -201,6 +201,8 @@ def _only_takes_its_place(slot: int, cascade: Cascade, view: ClassView, limit: i
     rows, kept, position = view.rows, view.kept, view.position
     first, stop = rows.ptr[slot], rows.ptr[slot + 1]
     below = kept.suppressor[slot]
+    if position[below] > limit:
+        return False
     for entry in range(first, stop):
         word = rows.words[entry]
         hit = rows.bits[entry] & kept.kept[word]

@@ -228,7 +228,7 @@ def _kept_steps(scene: Scene, slot: int, theta: int, search: Search) -> None:
     if not sums_after_replay(scene, slot, NONE):
         return
     for t in range(len(scene.high)):
-        now_hi, now_lo = scene.outcome.high[t], scene.outcome.low[t]
+        now_hi, now_lo = scene.replayed.high[t], scene.replayed.low[t]
         if out.down_at[t, slot] == -np.inf and differ(now_hi, now_lo, scene.high[t], scene.low[t]):
             out.down_at[t, slot], out.down_sum[t, slot] = scene.windows.scores[scene.windows.order[theta]], now_hi
 

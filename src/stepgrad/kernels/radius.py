@@ -47,7 +47,7 @@ def gaps_at(view: ClassView, distance: float) -> NDArray[np.int32]:
 
 @kernel
 def _raised(scene: Scene, slot: int, gap: int) -> bool:
-    """`scene.outcome` with the window's score raised, its gap then being `gap`; False if all is as now."""
+    """`scene.replayed` with the window's score raised, its gap then being `gap`; False if all is as now."""
     windows = scene.windows
     limit = scene.last_relevant[image_of(windows, slot)]
     if gap > limit:
@@ -71,7 +71,7 @@ def _raised(scene: Scene, slot: int, gap: int) -> bool:
 
 @kernel
 def _moved_within_list(scene: Scene, slot: int, gap: int) -> bool:
-    """`scene.outcome` with a kept window at another gap of the same list."""
+    """`scene.replayed` with a kept window at another gap of the same list."""
     if not is_reacher(scene, slot) and not scene.judged.over_limit[image_of(scene.windows, slot)]:
         zone = scene.ranked.zone
         return sums_of_move(scene, zone[scene.windows.position[slot]], zone[gap])
@@ -81,7 +81,7 @@ def _moved_within_list(scene: Scene, slot: int, gap: int) -> bool:
 
 @kernel
 def _lowered(scene: Scene, slot: int, gap: int, through: int) -> bool:
-    """`scene.outcome` with the window's score lowered. A suppressed window stays so, and nothing changes."""
+    """`scene.replayed` with the window's score lowered. A suppressed window stays so, and nothing changes."""
     limit = scene.last_relevant[image_of(scene.windows, slot)]
     if scene.windows.position[slot] > limit or not is_kept(scene.windows, slot):
         return False
@@ -108,11 +108,11 @@ def slopes_at_radius(scene: Scene, radius: float, through: int) -> NDArray[np.fl
             continue
         rose = _raised(scene, slot, up[p])
         for t in range(thresholds):
-            raised[t] = scene.outcome.high[t] if rose else scene.high[t]
+            raised[t] = scene.replayed.high[t] if rose else scene.high[t]
         sank = _lowered(scene, slot, down[p], through)
         if rose or sank:
             for t in range(thresholds):
-                below = scene.outcome.high[t] if sank else scene.high[t]
+                below = scene.replayed.high[t] if sank else scene.high[t]
                 slopes[slot] += (raised[t] - below) / width
     return slopes
 

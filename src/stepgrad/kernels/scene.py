@@ -11,9 +11,9 @@ from stepgrad.kernels.cascade import Cascade, new_cascade
 from stepgrad.kernels.class_view import ClassView, image_of
 from stepgrad.kernels.edited_ap import Edits, Lift, Ranked, edited_sum, new_edits, new_lift
 from stepgrad.kernels.jit import inlined, kernel
-from stepgrad.kernels.judged import ByImage, Judged, judge_class, rank_judged, role_in
 from stepgrad.kernels.matching import Rules
 from stepgrad.kernels.rank_steps import Ties
+from stepgrad.kernels.roles import ByImage, RoleTable, judge_class, rank_judged, role_in
 
 COUNT, LIMITED, LAST_PLACE = 0, 1, 2  # what Rivals.state holds
 SIZE, PUSHED_OUT = 0, 1  # what Shifts.state holds
@@ -38,7 +38,7 @@ class Shifts(NamedTuple):
     state: NDArray[np.int64]  # (2,) how many of them; 1 if the moved window itself stopped to count
 
 
-class Moves(NamedTuple):
+class KnownMoves(NamedTuple):
     """Sums already known: a false positive in zone v in the place of one in zone u. A later pair overwrites an earlier one."""
 
     pair: NDArray[np.int64]  # (M,) u (C + 1) + v, -1 for none
@@ -46,7 +46,7 @@ class Moves(NamedTuple):
     low: NDArray[np.float64]
 
 
-class Outcome(NamedTuple):
+class Replayed(NamedTuple):
     """Room: the sums after the last change tried, as exact pairs. Kept here because passing arrays costs more than the work."""
 
     high: NDArray[np.float64]  # (t,)
@@ -58,7 +58,7 @@ class Scene(NamedTuple):
 
     windows: ClassView  # numba keeps the name `view` to itself
     rules: Rules
-    judged: Judged
+    judged: RoleTable
     ranked: Ranked
     high: NDArray[np.float64]  # (t,) the sums as things stand, as exact pairs
     low: NDArray[np.float64]
@@ -71,8 +71,8 @@ class Scene(NamedTuple):
     claims: NDArray[np.int32]  # (t, objects) contenders that count and whose best object this is
     rivals: Rivals
     shifts: Shifts
-    moves: Moves
-    outcome: Outcome
+    moves: KnownMoves
+    replayed: Replayed
     taken: NDArray[np.int32]  # (objects,) room: the replay in which an object was taken last ...
     stamp: NDArray[np.int32]  # (1,) ... and the number of the present one: nothing has to be cleared between replays
 
@@ -97,7 +97,7 @@ def is_reacher(scene: Scene, slot: int) -> bool:
 
 
 @kernel
-def _last_relevant(judged: Judged, view: ClassView, ranked: Ranked) -> NDArray[np.int32]:
+def _last_relevant(judged: RoleTable, view: ClassView, ranked: Ranked) -> NDArray[np.int32]:
     """AP depends on true positives' ranks only: nothing matters below the last one and the last window that could be one."""
     last = np.int32(-1)
     for t in range(len(ranked.T)):
@@ -127,7 +127,7 @@ def _by_image(view: ClassView, contenders: NDArray[np.int32]) -> ByImage:
 
 
 @kernel
-def _count_claims(view: ClassView, judged: Judged) -> NDArray[np.int32]:
+def _count_claims(view: ClassView, judged: RoleTable) -> NDArray[np.int32]:
     best = judged.reach.best
     claims = np.zeros((len(best), len(view.objects.image)), dtype=np.int32)
     for slot in judged.contenders:
@@ -140,12 +140,12 @@ def _count_claims(view: ClassView, judged: Judged) -> NDArray[np.int32]:
 
 
 @kernel
-def _new_moves(contenders: int, thresholds: int) -> Moves:
+def _new_moves(contenders: int, thresholds: int) -> KnownMoves:
     """Room for all pairs of zones, or for some of very many; a power of two."""
     room = 1
     while room < min((contenders + 1) ** 2, _MOST_MOVES):
         room *= 2
-    return Moves(np.full(room, -1, dtype=np.int64), np.empty((room, thresholds)), np.empty((room, thresholds)))
+    return KnownMoves(np.full(room, -1, dtype=np.int64), np.empty((room, thresholds)), np.empty((room, thresholds)))
 
 
 @kernel
@@ -179,7 +179,7 @@ def build_scene(view: ClassView, rules: Rules, ties: Ties) -> Scene:
             np.zeros(zones, dtype=np.int32), np.empty(3 * room + 8, dtype=np.int32), np.zeros(2, dtype=np.int64)
         ),
         moves=_new_moves(len(judged.contenders), len(ranked.T)),
-        outcome=Outcome(high.copy(), low.copy()),
+        replayed=Replayed(high.copy(), low.copy()),
         taken=np.zeros(len(view.objects.image), dtype=np.int32),
         stamp=np.zeros(1, dtype=np.int32),
     )

@@ -198,7 +198,7 @@ def leaves_list_alone(scene: Scene, t: int) -> bool:
 @kernel
 def _sums_of_edits(scene: Scene) -> None:
     """The sums after the edits made, once per list."""
-    high, low = scene.outcome.high, scene.outcome.low
+    high, low = scene.replayed.high, scene.replayed.low
     for t in range(len(high)):
         same = scene.ranked.same_as[t]
         if same < t:
@@ -209,7 +209,7 @@ def _sums_of_edits(scene: Scene) -> None:
 
 @kernel
 def sums_of_move(scene: Scene, u: int, v: int) -> bool:
-    """`scene.outcome` with a false positive in zone v that was in zone u (the last zone: nowhere). False if it cannot differ."""
+    """`scene.replayed` with a false positive in zone v that was in zone u (the last zone: nowhere). False if it cannot differ."""
     if u == v:
         return False
     pair = u * np.int64(len(scene.ranked.at) + 1) + v
@@ -225,16 +225,16 @@ def sums_of_move(scene: Scene, u: int, v: int) -> bool:
             put_edit(scene.edits, 2 * scene.ranked.at[v], 0, 1)
         _sums_of_edits(scene)
         for t in range(len(scene.high)):
-            moves.high[place, t], moves.low[place, t] = scene.outcome.high[t], scene.outcome.low[t]
+            moves.high[place, t], moves.low[place, t] = scene.replayed.high[t], scene.replayed.low[t]
         return True
     for t in range(len(scene.high)):
-        scene.outcome.high[t], scene.outcome.low[t] = moves.high[place, t], moves.low[place, t]
+        scene.replayed.high[t], scene.replayed.low[t] = moves.high[place, t], moves.low[place, t]
     return True
 
 
 @kernel
 def _sums_of_shifts(scene: Scene) -> bool:
-    """`scene.outcome` after the changes counted; False if it cannot differ."""
+    """`scene.replayed` after the changes counted; False if it cannot differ."""
     shifts = scene.shifts
     count = _keep_changed(scene)
     u = v = len(scene.ranked.at)
@@ -261,7 +261,7 @@ def _sums_of_shifts(scene: Scene) -> bool:
 
 @kernel
 def sums_after_replay(scene: Scene, slot: int, gap: int) -> bool:
-    """`scene.outcome` with the window at `gap` of the replayed scene (NONE: not there); False if it cannot differ."""
+    """`scene.replayed` with the window at `gap` of the replayed scene (NONE: not there); False if it cannot differ."""
     image = image_of(scene.windows, slot)
     if not replay_touches_objects(scene, slot):
         if _tally(scene, image, gap):
@@ -270,7 +270,7 @@ def sums_after_replay(scene: Scene, slot: int, gap: int) -> bool:
     list_rivals(scene, slot)
     place = place_of(scene, gap) if gap != NONE else NONE
     same_as, fresh = scene.ranked.same_as, scene.judged.reach.fresh
-    high, low = scene.outcome.high, scene.outcome.low
+    high, low = scene.replayed.high, scene.replayed.low
     for t in range(len(high)):
         # Where no window of the image reaches another object than at the last threshold, and the list is the same, all is.
         if t > 0 and not fresh[t, image] and same_as[t] == same_as[t - 1]:

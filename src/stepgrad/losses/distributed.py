@@ -88,6 +88,8 @@ class DistributedMAPLoss(nn.Module):
             raise ConfigError(f"Expected gradients to be 'averaged' or 'summed' but got {gradients!r}.")
         if not (math.isfinite(timeout) and timeout > 0):
             raise ConfigError(f"Expected timeout to be a number of seconds > 0 but got {timeout!r}.")
+        if options.get("score_floor") is not None:
+            raise ConfigError("Expected no score_floor: processes exchange all pairs. Use MAPLoss, or leave it out.")
         self.alone = MAPLoss(num_classes, protocol, **options)
         self.gradients = gradients
         self.timeout = timeout

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepgrad.errors import one_of
+from stepgrad.errors import one_of, real_number
 from stepgrad.losses.likely_mistakes import Watch
 from stepgrad.losses.objective import MAPObjective
+from stepgrad.losses.ragged import ScoredPairs, loss_of_pairs
 from stepgrad.metric.batch import Batch, Target, make_batch
 from stepgrad.metric.mean_ap import resolve_protocol
 from stepgrad.metric.protocol import Protocol
@@ -39,9 +41,11 @@ class MAPLoss(nn.Module):
         balance: "class" makes the pushes up and down of each class sum to zero, as shifting all its scores changes nothing;
             "class+scale" also removes what would only stretch the scores; "none" leaves the gradient as it is.
         absent_classes: classes without objects in the batch count as AP 0 ("zero") or are left out ("skip").
+        score_floor: pairs of window and class that score below do not exist: no value, no gradient. A dense detector or a
+            DETR passes on few of its pairs, and the loss of those few is many times faster; None: every pair counts.
 
-    After each call, `metrics` holds map, ap (K,), kept (windows after NMS, all classes), objects (to find), nonzero (share
-    of scores with a gradient), positive_sum and negative_sum (of the gradient without L4).
+    After each call, `metrics` holds map, ap (K,), kept (windows after NMS, of classes with objects), objects (to find),
+    nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4).
 
     A window without area overlaps nothing. Input that is most likely not what was meant (boxes in two frames, probabilities
     under a radius made for logarithms) is warned of once, by a `stepgrad.errors.LikelyMistakeWarning`. Gradients by
@@ -73,6 +77,7 @@ class MAPLoss(nn.Module):
         min_step: float = 0.1,
         balance: str = "class",
         absent_classes: str = "zero",
+        score_floor: float | None = None,
     ) -> None:
         super().__init__()
         keep_out_of_compiled_graphs(type(self))
@@ -89,6 +94,7 @@ class MAPLoss(nn.Module):
             clip=clip,
             balance=balance,
         )
+        self.score_floor = None if score_floor is None else real_number("score_floor", score_floor, "None or a number")
         self.metrics: dict[str, Any] = {}
         self._watch = Watch()
 
@@ -124,9 +130,23 @@ class MAPLoss(nn.Module):
         Without targets, as when detections and targets are passed as to torchmetrics, the error says what is wanted.
         """
         batch, flat = self.read(scores, boxes, targets)
+        if self.score_floor is not None:
+            return self._of_pairs(self.score_floor, flat, boxes, targets, batch)
         measured = self.objective.measure(batch, torch.is_grad_enabled() and flat.requires_grad)
         self.metrics = measured.metrics
         return self.objective.as_loss(measured, flat, batch.scores)
+
+    def _of_pairs(
+        self, floor: float, flat: Tensor, boxes: Sequence[Tensor], targets: Sequence[Target] | None, batch: Batch
+    ) -> Tensor:
+        """The loss of the pairs that reach the floor."""
+        window, column = torch.nonzero(flat.detach() >= floor, as_tuple=True)
+        images = torch.from_numpy(np.repeat(np.arange(batch.images), np.diff(batch.offsets))).to(flat.device)
+        flat_boxes = torch.cat(list(boxes)) if len(boxes) else flat.new_zeros(0, 4)
+        pair_boxes = flat_boxes[window, column] if flat_boxes.ndim == 3 else flat_boxes[window]
+        pairs = ScoredPairs(flat[window, column], pair_boxes, images[window], column)
+        loss, self.metrics = loss_of_pairs(self.objective, pairs, targets or [])
+        return loss
 
     def read(
         self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from stepgrad.kernels.class_view import ClassView, order_and_suppress
-from stepgrad.kernels.judged import sums_of_class
 from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rules, all_pairs
 from stepgrad.kernels.overlaps import Rows, Slots, image_rows, join_rows, no_rows, plain_slots, spatial_slots
+from stepgrad.kernels.roles import sums_of_class
 from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.protocol import Protocol
@@ -79,6 +79,10 @@ class Arrangement:
             norm=norm,
             max_detections=self.max_detections,
         )
+
+    def has_objects(self, c: int) -> bool:
+        """Whether the batch has objects of class c, such as count or not."""
+        return bool((self.batch.object_labels == c).any())
 
     def class_boxes(self, c: int) -> NDArray[np.float64]:
         """(N, 4) boxes as class c sees them."""

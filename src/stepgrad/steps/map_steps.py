@@ -84,6 +84,8 @@ def _slopes(view: ClassView, rules: Rules, method: MAPMethod) -> tuple[NDArray[n
 
 def class_gradient(arrangement: Arrangement, c: int, method: MAPMethod | None) -> ClassGradient:
     """AP of class c and its pseudogradient: the mean of those at the protocol's thresholds."""
+    if not arrangement.has_objects(c):  # whatever is found, it has AP 0 and no gradient
+        return ClassGradient(0.0, 0, 0, None)
     view = arrangement.view(c)
     if view.P == 0 or method is None:
         return ClassGradient(class_ap(arrangement, view), view.P, count_kept(view), None)

@@ -24,7 +24,7 @@ class ByImage(NamedTuple):
     ptr: NDArray[np.int32]  # (images + 1,)
 
 
-class Judged(NamedTuple):
+class RoleTable(NamedTuple):
     """The windows of a class at each match threshold t."""
 
     reach: Reach
@@ -36,7 +36,7 @@ class Judged(NamedTuple):
 
 
 @inlined
-def role_in(judged: Judged, view: ClassView, t: int, slot: int) -> int:
+def role_in(judged: RoleTable, view: ClassView, t: int, slot: int) -> int:
     """The role of any window at threshold number t."""
     r = judged.reach.number[slot]
     if r >= 0:
@@ -96,7 +96,7 @@ def _contenders(reach: Reach, view: ClassView) -> NDArray[np.int32]:
 
 
 @kernel
-def judge_class(view: ClassView, rules: Rules) -> Judged:
+def judge_class(view: ClassView, rules: Rules) -> RoleTable:
     """Match the contenders in decreasing score, at every threshold.
 
     Objects belong to one image, so walking the whole batch in score order matches each image in its own order.
@@ -113,11 +113,11 @@ def judge_class(view: ClassView, rules: Rules) -> Judged:
                 roles[t, r] = IGNORED
             else:
                 roles[t, r] = role_of(r, t, view.pairs, view.objects, reach, rules, taken, t + 1)
-    return Judged(reach, roles, contenders, listed, last_counted, over_limit)
+    return RoleTable(reach, roles, contenders, listed, last_counted, over_limit)
 
 
 @kernel
-def rank_judged(judged: Judged, view: ClassView) -> Ranked:
+def rank_judged(judged: RoleTable, view: ClassView) -> Ranked:
     """The ranked list at every threshold."""
     limited = len(judged.listed.slots) > 0
     plain = np.empty(len(view.order), dtype=np.bool_)
