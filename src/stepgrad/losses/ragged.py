@@ -57,7 +57,7 @@ def ragged_map_loss(loss_fn: MAPLoss, candidates: ScoredPairs, targets: Sequence
     needed = torch.is_grad_enabled() and candidates.scores.requires_grad
     objective = loss_fn.objective
     lists = _lists(objective.num_classes, candidates, targets)
-    with explain_wait():
+    with explain_wait(objective.kernels_for(lists.scores) if needed else None):
         measured = _measure(objective, lists, needed)
     loss_fn.metrics = measured.metrics
     return objective.as_loss(measured, candidates.scores, lists.scores)
