@@ -28,13 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import (
-    CompileResultCacheImpl,
-    FunctionCache,
-    IndexDataCacheFile,
-    NullCache,
-    UserProvidedCacheLocator,
-)
+from numba.core import caching
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
@@ -44,6 +39,9 @@ logger = logging.getLogger("stepgrad")
 _WITH_KERNELS = ("kernels",)  # the packages whose kernels others may call
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _told: set[str] = set()
+_UserProvided: Any = (
+    getattr(caching, "UserProvidedCacheLocator", None) or caching._UserProvidedCacheLocator
+)  # numba 0.61
 
 
 def _warn_once(kind: str, message: str) -> None:
@@ -181,7 +179,7 @@ class _Nowhere(NullCache):
         _warn_once("folder", self.why)
 
 
-class _Locator(UserProvidedCacheLocator):
+class _Locator(_UserProvided):
     """Below numba's CACHE_DIR, by package and its sources; the folder of one package is checked as the whole is."""
 
     @classmethod

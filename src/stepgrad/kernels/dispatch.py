@@ -89,7 +89,7 @@ class KernelDispatcher(CPUDispatcher):
     _compiler: Any
     _place: Any
 
-    def __init__(self, py_func: Callable[..., Any], locals: Any = None, targetoptions: Any = None, **rest: Any) -> None:
+    def __init__(self, py_func: Callable[..., Any], locals: Any, targetoptions: dict[str, Any], **rest: Any) -> None:
         super().__init__(py_func, locals, targetoptions, **rest)
         inner = {**self.targetoptions, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         self._part_compiler = _Compiler(self._compiler, inner, lambda: None)

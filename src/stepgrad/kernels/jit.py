@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _compiled(**options: Any) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         settings = {"nopython": True, "boundscheck": None, "nogil": True, "error_model": "numpy", **options}
-        return KernelDispatcher(function, targetoptions=settings)
+        return KernelDispatcher(function, {}, settings)
 
     return decorate
 

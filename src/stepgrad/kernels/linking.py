@@ -41,7 +41,7 @@ class _Lowered(JITCodeLibrary):
     def _link_all(self) -> None:
         """Take in whatever is called, however far below, each library once."""
         for other in _below(self):
-            self._reload_init.update(other._reload_init)
+            _inherit(self, other)
             # A library that numba made keeps its module, for others to link; of a part this is a copy.
             own = not isinstance(other, Part)
             module = other._get_module_for_linking() if own else other.as_lowered()
@@ -70,7 +70,7 @@ class Part(_Lowered):
     def finalize(self) -> None:
         self._finalize_dynamic_globals()
         for library in self._linking_libraries:
-            self._reload_init.update(library._reload_init)
+            _inherit(self, library)
         self._finalized = True
 
     def as_lowered(self) -> Any:
@@ -129,6 +129,12 @@ class Whole(_Lowered):
         self._finalize_final_module()
         codegen._engine._defined_symbols.update(symbols)
         return self
+
+
+def _inherit(library: Any, other: Any) -> None:
+    """What must run before the code of `other`, loaded from disk, does. (Older versions of numba keep it elsewhere.)"""
+    if hasattr(library, "_reload_init"):
+        library._reload_init.update(other._reload_init)
 
 
 def _below(library: Any) -> Iterator[Any]:
