@@ -40,10 +40,15 @@ def child(estimator: str) -> None:
     scene = clustered_scene(images=2, windows=300)
     scores = [s.detach().requires_grad_() for s in scene.scores]
     with event.install_recorder("numba:compile") as seen:
-        start, cpu = time.perf_counter(), time.process_time()
+        start, cpu = time.perf_counter(), _cpu_seconds()
         loss_fn(scores, scene.boxes, scene.targets).backward()
-        wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+        wall, cpu = time.perf_counter() - start, _cpu_seconds() - cpu
     print(json.dumps({"wall": wall, "cpu": cpu, "compiled": len(seen.buffer) // 2}))
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of those it started and that have ended."""
+    return sum(os.times()[:4])
 
 
 def first_call(source: Path, estimator: str, cache: str) -> Seconds:
@@ -99,18 +104,20 @@ def page(results: dict[str, Any]) -> str:
         "",
         f"`python -m benchmarks.first_call --before {results['before']} --rounds {results['rounds']}` on {machine['cpu']}, "
         f"{machine['cores']} cores, load {machine['load before']} before the run; numba {machine['numba']}.",
-        "Wall time, and in brackets the CPU time of the process that calls (not of a worker beside it). Ratio: after / before,",
-        "the median over rounds in which both took their turns. Kernels: functions compiled in the process that calls.",
+        "Wall time, and in brackets the CPU time of the process that calls and of its workers. Ratios: after / before, medians",
+        "over rounds in which both took their turns. Wall time depends on who else uses the machine in those seconds; where",
+        "ratios of wall time jump about, others did. Kernels: functions compiled in the process that calls.",
         "",
-        "| estimator | kernels on disk | before | after | ratio of wall time | kernels before | after |",
-        "|---|---|---|---|---|---|---|",
+        "| estimator | kernels on disk | before | after | ratio of wall time | of CPU time | kernels before | after |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for estimator, table in results["calls"].items():
         for cache, row in table.items():
             seconds = [f"{row[f'{name} wall']:.2f} s ({row[f'{name} cpu']:.2f} s)" for name in ("before", "after")]
             kernels = [f"{row[f'{name} compiled']:.0f}" for name in ("before", "after")]
             shown = {"cold": "none", "warm": "all"}[cache]
-            lines.append("| " + " | ".join([estimator, shown, *seconds, f"{row['ratio wall']:.2f}", *kernels]) + " |")
+            ratios = [f"{row[f'ratio {key}']:.2f}" for key in ("wall", "cpu")]
+            lines.append("| " + " | ".join([estimator, shown, *seconds, *ratios, *kernels]) + " |")
     return "\n".join(lines) + "\n\n" + WHY
 
 
