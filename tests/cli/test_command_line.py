@@ -19,7 +19,7 @@ from stepgrad.cli.options import REQUIRED, Option, parse
 from stepgrad.train.config import DataConfig, MAPLossConfig, ModelConfig, PhaseConfig, RunConfig
 from tests.patience import PATIENCE
 
-COMMANDS = ["demo", "train", "evaluate", "detect", "propose", "doctor"]
+COMMANDS = ["demo", "train", "evaluate", "detect", "propose", "doctor", "warmup"]
 
 
 def test_help_lists_every_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +37,9 @@ def test_help_of_every_command_explains_its_options(name: str, capsys: pytest.Ca
     assert "  --" in shown
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["detect", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["detect", "--help"], ["warmup", "--help"]]
+)
 def test_help_waits_for_no_large_library(words: list[str]) -> None:
     """Torch, numba and Lightning take seconds to import."""
     code = (

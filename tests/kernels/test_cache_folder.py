@@ -218,9 +218,10 @@ def test_a_kernel_outside_the_package_follows_a_change_in_a_file_beside_it(
 
 
 AS_ANOTHER = """
-import os, sys
+import numba, os, sys
 from tests.kernels.fresh_kernel import FreshKernel
 FreshKernel()(1)                       # what python and numba import on the way, another user may not be able to read
+numba.njit(lambda: 1)()                # nor what the compiler does, if that kernel was on the disk
 os.setgroups([]); os.setgid(54321); os.setuid(54321)
 kernel = FreshKernel()
 print(kernel(21), kernel(2.5), kernel.folder)

@@ -37,10 +37,16 @@ _EVALUATOR = (
     *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_compare.py"),
 )
 
+_COMPILING = ("tests/kernels/test_linking.py", "tests/kernels/test_warmup.py")
+
 CONCERNED: dict[str, tuple[str, ...]] = {
     "kernels/": _KERNELS,
     "kernels/balance.py": ("tests/losses/test_balance.py", "tests/steps/test_gradient_laws.py"),
     "kernels/cache.py": ("tests/kernels/test_cache_damage.py", "tests/kernels/test_cache_folder.py"),
+    "kernels/dispatch.py": _COMPILING,
+    "kernels/linking.py": _COMPILING,
+    "kernels/uses.py": _COMPILING,
+    "kernels/warmup.py": _COMPILING,
     "kernels/list_records.py": _RANKING[:2],
     "metric/": (
         "tests/metric/test_arrange.py",
@@ -89,7 +95,8 @@ CONCERNED: dict[str, tuple[str, ...]] = {
 
 def has_kernels(file: str) -> bool:
     """Whether a fault in `file` would have to be compiled."""
-    return (file.startswith("kernels/") and file != "kernels/cache.py") or file == "losses/baselines/max_oracle.py"
+    compiles = "kernels/cache.py", *(name for name, tests in CONCERNED.items() if tests == _COMPILING)
+    return (file.startswith("kernels/") and file not in compiles) or file == "losses/baselines/max_oracle.py"
 
 
 def concerned(file: str) -> tuple[str, ...]:

@@ -28,14 +28,20 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, UserProvidedCacheLocator
-from numba.core.dispatcher import Dispatcher
+from numba.core import caching
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
+
+from stepgrad.kernels.linking import Whole, libraries_are
 
 logger = logging.getLogger("stepgrad")
 _WITH_KERNELS = ("kernels",)  # the packages whose kernels others may call
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _told: set[str] = set()
+_UserProvided: Any = (
+    getattr(caching, "UserProvidedCacheLocator", None) or caching._UserProvidedCacheLocator
+)  # numba 0.61
 
 
 def _warn_once(kind: str, message: str) -> None:
@@ -173,7 +179,7 @@ class _Nowhere(NullCache):
         _warn_once("folder", self.why)
 
 
-class _Locator(UserProvidedCacheLocator):
+class _Locator(_UserProvided):
     """Below numba's CACHE_DIR, by package and its sources; the folder of one package is checked as the whole is."""
 
     @classmethod
@@ -188,26 +194,50 @@ class _Impl(CompileResultCacheImpl):
     _locator_classes = (_Locator,)
 
 
-class KernelCache(FunctionCache):
-    """numba's cache of one kernel, with a checksum and the key in each entry.
+class _Files(IndexDataCacheFile):
+    """A file per signature, named after it. With numba's index of all signatures, of two processes that write at once
+    one would lose its work."""
 
-    The checksum tells torn files, which may be whole pickles with holes in the machine code. The key tells entries put
-    under a wrong name: numba writes the index before the data, so a process that is killed or runs out of disk in
-    between, or two at once, leave an index that names another signature's code.
+    def path_of(self, key: Any) -> str:
+        """Where the code for a signature on a make of CPU stands, if it does."""
+        name = hashlib.sha256(repr((self._version, key)).encode()).hexdigest()[:16]
+        return self._data_path(self._data_name_pattern.replace("{number:d}", name))
+
+    def save(self, key: Any, data: Any) -> None:
+        with self._open_for_write(self.path_of(key)) as file:  # written beside, then put in its place
+            file.write(self._dump(data))
+
+    def load(self, key: Any) -> Any:
+        with suppress(FileNotFoundError), open(self.path_of(key), "rb") as file:
+            return pickle.loads(file.read())
+
+
+class KernelCache(FunctionCache):
+    """numba's cache of one kernel, with a checksum and the key in each file.
+
+    The checksum tells torn files, which may be whole pickles with holes in the machine code. The key tells files under a
+    wrong name.
     """
 
     _impl_class = _Impl
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base, None)
+
+    def holds(self, sig: Any, target_context: Any) -> bool:
+        """Whether there is a file for a signature; whether it is whole, loading it will tell."""
+        return os.path.exists(self._cache_file.path_of(self._index_key(sig, target_context.codegen())))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         if find_folder()[1]:
             _warn_once("folder", find_folder()[1])
         try:
-            return super().load_overload(sig, target_context)
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
         except Exception as error:  # damaged pickles raise anything
             _warn_once("damaged", f"Compiled kernels in {self.cache_path} are damaged and made anew: {error!r}")
-            with suppress(OSError):
-                self.flush()
-            return None
+            return None  # the new one is put in its place
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         key = self._index_key(sig, target_context.codegen())
@@ -218,7 +248,11 @@ class KernelCache(FunctionCache):
         if hashlib.sha256(pickled).digest() != digest:
             raise ValueError("a checksum is wrong")
         saved_key, reduced = pickle.loads(pickled)
-        return self._impl.rebuild(target_context, reduced) if saved_key == key else None
+        if saved_key != key:
+            return None
+        rtsys.initialize(target_context)  # the only part of numba that finished code needs
+        with libraries_are(Whole, target_context.codegen()):
+            return self._impl.rebuild(target_context, reduced)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         if not self._impl.check_cachable(data):
@@ -235,11 +269,10 @@ class KernelCache(FunctionCache):
         self._cache_file.save(key, (hashlib.sha256(pickled).digest(), pickled))
 
 
-def keep_on_disk(kernel: Any) -> None:
-    """Give a compiled function its place in the cache, if there is one. (With NUMBA_DISABLE_JIT nothing is compiled.)"""
-    if isinstance(kernel, Dispatcher):
-        folder, complaint = find_folder()
-        kernel.__dict__["_cache"] = _Nowhere(complaint) if folder is None else _cache_in(folder, kernel.py_func)
+def cache_of(function: Callable[..., Any]) -> KernelCache | _Nowhere:
+    """The place of a compiled function in the cache, if there is one."""
+    folder, complaint = find_folder()
+    return _Nowhere(complaint) if folder is None else _cache_in(folder, function)
 
 
 def _cache_in(folder: Path, function: Callable[..., Any]) -> KernelCache | _Nowhere:

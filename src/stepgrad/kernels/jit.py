@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import numba
@@ -18,7 +18,8 @@ from numba.extending import intrinsic, models, register_model
 from numba.np.arrayobj import make_array
 
 from stepgrad.kernels import uncompiled as _uncompiled
-from stepgrad.kernels.cache import find_folder, keep_on_disk
+from stepgrad.kernels.cache import find_folder
+from stepgrad.kernels.dispatch import KernelDispatcher
 
 logger = logging.getLogger("stepgrad")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,9 +27,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _compiled(**options: Any) -> Callable[[F], F]:
     def decorate(function: F) -> F:
-        compiled = numba.njit(nogil=True, error_model="numpy", **options)(function)
-        keep_on_disk(compiled)
-        return compiled
+        settings = {"nopython": True, "boundscheck": None, "nogil": True, "error_model": "numpy", **options}
+        return KernelDispatcher(function, {}, settings)
 
     return decorate
 
@@ -147,17 +147,23 @@ class _CompilationNotice(event.Listener):
         if not self.told:
             self.told = True
             how_often = "once; later runs use the cache" if find_folder()[0] else "in each run"
-            logger.warning(f"stepgrad is compiling its kernels for this machine: about a minute, {how_often}.")
+            logger.warning(f"stepgrad is compiling its kernels for this machine: 10 to 30 seconds, {how_often}.")
 
 
 _notice = _CompilationNotice()
+_prepared: set[str] = set()
 
 
 @contextmanager
-def explain_wait() -> Iterator[None]:
-    """Say why the first call takes long, if kernels are compiled for it."""
-    if _notice.told:
-        yield
-        return
-    with event.install_listener("numba:compile", _notice):
+def explain_wait(needed_by: str | None = None) -> Iterator[None]:
+    """Say why the first call takes long, if kernels are compiled for it.
+
+    `needed_by`: a name in uses.json; the kernels needed by it are compiled in several processes then.
+    """
+    with nullcontext() if _notice.told else event.install_listener("numba:compile", _notice):
+        if needed_by is not None and needed_by not in _prepared:
+            _prepared.add(needed_by)
+            from stepgrad.kernels.warmup import prepare  # knows the kernels, which know this file
+
+            prepare(needed_by)
         yield

@@ -82,11 +82,17 @@ class MAPObjective:
 
     def measure(self, batch: Batch, needed: bool) -> Measured:
         """The loss of a batch; without a gradient (zeros) unless `needed`."""
-        with explain_wait():
+        with explain_wait(self.kernels_for(batch.scores) if needed else None):
             classes = self.rank(batch, needed)
             value, slope, metrics = self.of_classes(classes)
             gradient, sums = self.join(classes, batch.scores, slope, torch.get_num_threads())
         return Measured(value, torch.from_numpy(gradient.T), metrics | report_sums(sums, gradient.size))
+
+    def kernels_for(self, scores: NDArray[np.floating]) -> str:
+        """The name under which kernels/uses.json has what a gradient needs."""
+        paper = self.method.through_nms == "paper"
+        kind = "radius" if self.method.estimator == "radius" else "paper" if paper else "nearest"
+        return f"{kind} {scores.dtype}"
 
     def rank(self, batch: Batch, needed: bool) -> list[ClassGradient]:
         """AP and, if `needed`, its pseudogradient, of every class of a batch."""

@@ -68,7 +68,7 @@ def loss_of_pairs(
     """The loss of candidates, and what to report."""
     needed = torch.is_grad_enabled() and candidates.scores.requires_grad
     lists = _lists(objective.num_classes, candidates, targets)
-    with explain_wait():
+    with explain_wait(objective.kernels_for(lists.scores) if needed else None):
         measured = _measure(objective, lists, needed)
     return objective.as_loss(measured, candidates.scores, lists.scores), measured.metrics
 
