@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from experiments.drop_in import batch, first_label
 from experiments.drop_in_models import build
-from experiments.endless.soft_labels import soft_cross_entropy
+from experiments.endless.soft_labels import soft_cross_entropy, soften
 from stepgrad.cli.configs import read_config
 from stepgrad.data import FreshImage, ShapesDataset
 from stepgrad.train.build import build_model, enter_phase
@@ -26,11 +26,11 @@ class Family(Protocol):
     soft_labels: bool
     """Whether it can learn from IoU-aware soft labels, too."""
 
-    def build(self, seed: int) -> nn.Module:
-        """The detector with random weights."""
+    def build(self, seed: int, labels: str = "hard") -> nn.Module:
+        """The detector with random weights; its class labels are "hard", the stock model's own, or "soft"."""
 
-    def losses(self, model: Any, images: list[FreshImage], seed: int, labels: str) -> dict[str, Tensor]:
-        """The stock losses, whose sum is the objective; `seed` decides the model's own draws of windows."""
+    def losses(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
+        """The losses, whose sum is the objective; `seed` decides the model's own draws of windows."""
 
     def detect(self, model: Any, image: FreshImage) -> dict[str, Tensor]:
         """Boxes, labels from 0 and scores."""
@@ -41,18 +41,19 @@ class FastRCNNFamily:
 
     soft_labels = True
 
-    def build(self, seed: int) -> nn.Module:
+    def build(self, seed: int, labels: str = "hard") -> nn.Module:
         config = from_dict({"run": {"seed": seed}}, read_config(["shapes"], {}))
         model = build_model(config, len(CLASS_NAMES), None)
         enter_phase(model, config, "nll", config.nll, len(CLASS_NAMES))
+        model.labels = labels
         return model
 
-    def losses(self, model: Any, images: list[FreshImage], seed: int, labels: str) -> dict[str, Tensor]:
+    def losses(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
         generators = [torch.Generator().manual_seed(mix(seed, fresh.number, WINDOWS)) for fresh in images]
         targets = [fresh.target for fresh in images]
         samples = model.draw([fresh.windows for fresh in images], targets, generators)
         activations = model.activate([fresh.image for fresh in images], [s.windows for s in samples])
-        if labels == "soft":
+        if model.labels == "soft":
             return {"loss_nll": soft_cross_entropy(activations, samples, targets)}
         losses: dict[str, Tensor] = model.losses_of(activations, samples, targets)
         return losses
@@ -65,16 +66,18 @@ class FastRCNNFamily:
 class TorchvisionFamily:
     """A small version of one of torchvision's detectors (`experiments/drop_in_models.py`)."""
 
-    soft_labels = False
-
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, soft_labels: bool) -> None:
         self.name = name
+        self.soft_labels = soft_labels
 
-    def build(self, seed: int) -> nn.Module:
+    def build(self, seed: int, labels: str = "hard") -> nn.Module:
         with torch.random.fork_rng():
-            return build(self.name, len(CLASS_NAMES), seed)
+            model = build(self.name, len(CLASS_NAMES), seed)
+        if labels == "soft":
+            soften(model)
+        return model
 
-    def losses(self, model: Any, images: list[FreshImage], seed: int, labels: str) -> dict[str, Tensor]:
+    def losses(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
         pairs = [(fresh.image, dict(fresh.target)) for fresh in images]
         with torch.random.fork_rng():
             torch.manual_seed(mix(seed, images[0].number, WINDOWS))
@@ -88,8 +91,8 @@ class TorchvisionFamily:
 
 FAMILIES: dict[str, Family] = {
     "fastrcnn": FastRCNNFamily(),
-    "ssd": TorchvisionFamily("ssd"),
-    "retinanet": TorchvisionFamily("retinanet"),
-    "fcos": TorchvisionFamily("fcos"),
-    "fasterrcnn": TorchvisionFamily("faster_rcnn"),
+    "ssd": TorchvisionFamily("ssd", soft_labels=True),
+    "retinanet": TorchvisionFamily("retinanet", soft_labels=True),
+    "fcos": TorchvisionFamily("fcos", soft_labels=True),
+    "fasterrcnn": TorchvisionFamily("faster_rcnn", soft_labels=False),
 }

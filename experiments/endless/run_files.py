@@ -128,6 +128,6 @@ def load_start(path: str | Path) -> tuple[Config, nn.Module]:
     if "endless" not in facts:
         raise DataError(f"{path}: holds no start; make one with `python -m experiments.endless.train`")
     config = Config(**json.loads(facts["endless"]))
-    model = FAMILIES[config.family].build(config.seed)
+    model = FAMILIES[config.family].build(config.seed, config.labels)
     model.load_state_dict(tensors)
     return config, model

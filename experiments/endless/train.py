@@ -62,7 +62,7 @@ class _Training:
         self.files = files
         self.progress = progress
         self.family = FAMILIES[config.family]
-        self.model = self.family.build(config.seed).train()
+        self.model = self.family.build(config.seed, config.labels).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.rate, weight_decay=config.weight_decay)
         self.names: dict[torch.Tensor, str] = {p: name for name, p in self.model.named_parameters()}
         self.step = 0
@@ -94,7 +94,7 @@ class _Training:
 
     def _take_step(self, images: list[FreshImage]) -> dict[str, float]:
         """One update; returns the losses by name."""
-        losses = self.family.losses(self.model, images, self.config.seed, self.config.labels)
+        losses = self.family.losses(self.model, images, self.config.seed)
         shown = {name: float(loss.detach()) for name, loss in losses.items()}
         if not math.isfinite(sum(shown.values())):
             raise NonFiniteError(f"step {self.step + 1}: the losses are {shown}; lower --rate")
