@@ -43,7 +43,7 @@ class FastRCNNFamily:
 
     def build(self, seed: int, labels: str = "hard") -> nn.Module:
         config = from_dict({"run": {"seed": seed}}, read_config(["shapes"], {}))
-        model = build_model(config, len(CLASS_NAMES), None)
+        model: Any = build_model(config, len(CLASS_NAMES), None)
         enter_phase(model, config, "nll", config.nll, len(CLASS_NAMES))
         model.labels = labels
         return model

@@ -16,6 +16,7 @@ from experiments.endless.families import FAMILIES
 from experiments.endless.held_out import evaluate, held_out
 from experiments.endless.run_files import Config, RunFiles, load_start, weights_of
 from experiments.endless.soft_labels import soft_targets, soften, varifocal_loss
+from experiments.endless.summary import main as summarise
 from experiments.endless.train import main, rate, train
 from stepgrad.data import EndlessShapes
 from stepgrad.detector.sampling import Sample
@@ -155,3 +156,13 @@ def test_families_without_soft_labels_say_so() -> None:
         Config("fasterrcnn", steps=1, labels="soft")
     with pytest.raises(TypeError, match="FasterRCNN"):
         soften(fasterrcnn_mobilenet_v3_large_fpn(weights=None, weights_backbone=None))
+
+
+def test_the_summary_measures_the_last_quarter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = RunFiles(tmp_path / "run")
+    files.claim(Config("ssd", steps=8))
+    for step, value in ((2, 0.1), (4, 0.2), (6, 0.5), (8, 0.52)):
+        files.add_line({"step": step, "seconds": 3600.0, "map": {"voc12": value, "coco": value / 2}})
+    summarise([str(tmp_path / "run")])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "| run | 8 of 8 | 1.0 | 52.0 | +2.0 | 1.4 | 26.0 | +1.0 | 0.7 |"
