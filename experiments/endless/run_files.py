@@ -117,17 +117,20 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu() for name, value in model.state_dict().items()}
 
 
-def load_start(path: str | Path) -> tuple[Config, nn.Module]:
+def load_start(path: str | Path, labels: str | None = None) -> tuple[Config, nn.Module]:
     """The config and the trained detector of a finished run, by its folder or its file `start.safetensors`.
 
     `FAMILIES[config.family]` has its stock losses and its detections. Of the images of its seed it has seen those with
     numbers below `config.steps * config.images`.
+
+    Args:
+        labels: "hard" or "soft", the labels it learns from next; None: those it has learnt from.
     """
     path = Path(path)
     tensors, facts = load_weights(path / "start.safetensors" if path.is_dir() else path)
     if "endless" not in facts:
         raise DataError(f"{path}: holds no start; make one with `python -m experiments.endless.train`")
     config = Config(**json.loads(facts["endless"]))
-    model = FAMILIES[config.family].build(config.seed, config.labels)
+    model = FAMILIES[config.family].build(config.seed, labels or config.labels)
     model.load_state_dict(tensors)
     return config, model

@@ -105,6 +105,14 @@ def test_a_start_is_the_model_its_run_ended_with(finished: Path) -> None:
     assert any(not torch.equal(value, fresh[name]) for name, value in weights_of(model).items())
 
 
+def test_a_start_may_go_on_with_other_labels(finished: Path) -> None:
+    images = EndlessShapes().batch(0, images=1)
+    (_, same), (_, other) = load_start(finished), load_start(finished, labels="soft")
+    hard, soft = (FAMILIES["ssd"].losses(model, images, seed=0) for model in (same, other))
+    assert torch.equal(hard["bbox_regression"], soft["bbox_regression"])
+    assert not torch.equal(hard["classification"], soft["classification"])
+
+
 def test_a_folder_of_another_run_is_refused_with_what_differs(finished: Path) -> None:
     with pytest.raises(ConfigError, match=r"rate 0\.001, not 0\.5"):
         train(replace(SMALL, rate=0.5), finished)
