@@ -7,13 +7,14 @@ Which windows or anchors are on objects, and all of the box regression, stay the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torchvision.models.detection import FCOS, RetinaNet
+from torchvision.models.detection.fcos import FCOSHead
+from torchvision.models.detection.retinanet import RetinaNetHead
 from torchvision.models.detection.ssd import SSD
 from torchvision.ops import box_iou
 
@@ -23,6 +24,8 @@ ALPHA = 0.75
 GAMMA = 2.0
 """Varifocal loss's own: how much the anchors that show nothing weigh, and how little those of them that are ranked low."""
 Targets = Sequence[Mapping[str, Any]]
+Outputs = dict[str, Tensor]
+Decode = Callable[[Tensor, Tensor], Tensor]
 
 
 def soft_cross_entropy(activations: Sequence[Tensor], samples: Sequence[Sample], targets: Targets) -> Tensor:
@@ -58,44 +61,61 @@ def varifocal_loss(logits: Tensor, wanted: Tensor) -> Tensor:
 def soften(model: Any) -> None:
     """Have one of torchvision's detectors learn from soft labels from now on.
 
-    FCOS loses its centre-ness, which stood in for the IoU: its score is the class's alone.
+    As with `train_for_map`, the model stays the object it is and only a class changes, so that the two go together.
     """
-    if isinstance(model, SSD):
-        model.compute_loss = partial(_ssd_losses, model, model.compute_loss)
-    elif isinstance(model, RetinaNet):
-        decode = model.head.regression_head.box_coder.decode_single
-        model.head.compute_loss = partial(_dense_losses, model.head.compute_loss, decode)
-    elif isinstance(model, FCOS):
-        model.head.compute_loss = partial(_dense_losses, model.head.compute_loss, model.head.box_coder.decode)
-        model.head.register_forward_hook(_sure_of_centres)
-    else:
-        raise TypeError(f"Expected an SSD, a RetinaNet or an FCOS but got {type(model).__name__}.")
+    for stock, soft in ((SSD, SoftSSD), (RetinaNet, SoftRetinaNetHead), (FCOS, SoftFCOSHead)):
+        if isinstance(model, stock):
+            module = model if stock is SSD else model.head
+            module.__class__ = soft
+            return
+    raise TypeError(f"Expected an SSD, a RetinaNet or an FCOS but got {type(model).__name__}.")
 
 
-def _sure_of_centres(_head: nn.Module, _inputs: Any, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {**outputs, "bbox_ctrness": torch.full_like(outputs["bbox_ctrness"], 100.0)}  # a probability of 1
+class SoftRetinaNetHead(RetinaNetHead):
+    """RetinaNet's head with varifocal loss in the place of focal loss."""
+
+    def compute_loss(self, targets: Targets, head_outputs: Outputs, anchors: Any, matched_idxs: Any) -> Outputs:
+        losses = super().compute_loss(targets, head_outputs, anchors, matched_idxs)
+        decode = self.regression_head.box_coder.decode_single
+        return {**losses, "classification": _dense_loss(decode, targets, head_outputs, anchors, matched_idxs)}
 
 
-def _fits(decode: Callable[[Tensor, Tensor], Tensor], found: Tensor, anchors: Tensor, objects: Tensor) -> Tensor:
-    """(N,) IoU of N decoded boxes, each with its own object."""
-    boxes = decode(found.detach(), anchors)
-    corners = torch.maximum(boxes[:, :2], objects[:, :2]), torch.minimum(boxes[:, 2:], objects[:, 2:])
-    shared = (corners[1] - corners[0]).clamp(min=0.0).prod(dim=1)
-    areas = [(b[:, 2:] - b[:, :2]).clamp(min=0.0).prod(dim=1) for b in (boxes, objects)]
-    return shared / (areas[0] + areas[1] - shared).clamp(min=1e-6)
+class SoftFCOSHead(FCOSHead):
+    """FCOS's head with varifocal loss and without centre-ness, which stood in for the IoU: the score is the class's alone."""
+
+    def forward(self, x: list[Tensor]) -> Outputs:
+        outputs = super().forward(x)
+        return {**outputs, "bbox_ctrness": torch.full_like(outputs["bbox_ctrness"], 100.0)}  # a probability of 1
+
+    def compute_loss(self, targets: Targets, head_outputs: Outputs, anchors: Any, matched_idxs: Any) -> Outputs:
+        losses = super().compute_loss(targets, head_outputs, anchors, matched_idxs)
+        loss = _dense_loss(self.box_coder.decode, targets, head_outputs, anchors, matched_idxs)
+        return {"classification": loss, "bbox_regression": losses["bbox_regression"]}
 
 
-def _dense_losses(
-    stock: Callable[..., dict[str, Tensor]],
-    decode: Callable[[Tensor, Tensor], Tensor],
-    targets: Targets,
-    head_outputs: dict[str, Tensor],
-    anchors: Sequence[Tensor],
-    matched_idxs: Sequence[Tensor],
-) -> dict[str, Tensor]:
-    """RetinaNet's and FCOS's losses, with varifocal loss in the place of focal loss."""
-    losses = stock(targets, head_outputs, anchors, matched_idxs)
-    losses.pop("bbox_ctrness", None)
+class SoftSSD(SSD):
+    """SSD with shares of class and background (column 0) as labels; of background, the hardest anchors, as ever."""
+
+    def compute_loss(self, targets: Targets, head_outputs: Outputs, anchors: Any, matched_idxs: Any) -> Outputs:
+        losses = super().compute_loss(targets, head_outputs, anchors, matched_idxs)
+        total, positives = head_outputs["cls_logits"].new_zeros(()), 0
+        for i, matched in enumerate(matched_idxs):
+            logits, boxes = head_outputs["cls_logits"][i], head_outputs["bbox_regression"][i]
+            rows, others = (matched >= 0).nonzero().flatten(), (matched < 0).nonzero().flatten()
+            which = matched[rows]
+            fits = _fits(self.box_coder.decode_single, boxes[rows], anchors[i][rows], targets[i]["boxes"][which])
+            shares = torch.zeros_like(logits[rows])
+            shares[:, 0] = 1.0 - fits
+            shares[torch.arange(len(rows)), targets[i]["labels"][which]] = fits
+            background = F.cross_entropy(logits[others], torch.zeros_like(others), reduction="none")
+            hardest = background.topk(min(len(others), int(self.neg_to_pos_ratio * len(rows)))).values
+            total = total + F.cross_entropy(logits[rows], shares, reduction="sum") + hardest.sum()
+            positives += len(rows)
+        return {**losses, "classification": total / max(1, positives)}
+
+
+def _dense_loss(decode: Decode, targets: Targets, head_outputs: Outputs, anchors: Any, matched_idxs: Any) -> Tensor:
+    """The varifocal loss of RetinaNet's or FCOS's anchors, per anchor on an object."""
     total, positives = head_outputs["cls_logits"].new_zeros(()), 0
     for i, matched in enumerate(matched_idxs):
         logits, boxes = head_outputs["cls_logits"][i], head_outputs["bbox_regression"][i]
@@ -108,30 +128,13 @@ def _dense_losses(
         counted = matched != -2  # RetinaNet's anchors that are neither on an object nor off it
         total = total + varifocal_loss(logits[counted], wanted[counted])
         positives += len(rows)
-    return {**losses, "classification": total / max(1, positives)}
+    return total / max(1, positives)
 
 
-def _ssd_losses(
-    model: Any,
-    stock: Callable[..., dict[str, Tensor]],
-    targets: Targets,
-    head_outputs: dict[str, Tensor],
-    anchors: Sequence[Tensor],
-    matched_idxs: Sequence[Tensor],
-) -> dict[str, Tensor]:
-    """SSD's losses, with shares of class and background (column 0) as labels; of background, the hardest, as ever."""
-    losses = stock(targets, head_outputs, anchors, matched_idxs)
-    total, positives = head_outputs["cls_logits"].new_zeros(()), 0
-    for i, matched in enumerate(matched_idxs):
-        logits, boxes = head_outputs["cls_logits"][i], head_outputs["bbox_regression"][i]
-        rows, others = (matched >= 0).nonzero().flatten(), (matched < 0).nonzero().flatten()
-        which = matched[rows]
-        fits = _fits(model.box_coder.decode_single, boxes[rows], anchors[i][rows], targets[i]["boxes"][which])
-        shares = torch.zeros(len(rows), logits.shape[1])
-        shares[:, 0] = 1.0 - fits
-        shares[torch.arange(len(rows)), targets[i]["labels"][which]] = fits
-        background = F.cross_entropy(logits[others], torch.zeros_like(others), reduction="none")
-        hardest = background.topk(min(len(others), int(model.neg_to_pos_ratio * len(rows)))).values
-        total = total + F.cross_entropy(logits[rows], shares, reduction="sum") + hardest.sum()
-        positives += len(rows)
-    return {**losses, "classification": total / max(1, positives)}
+def _fits(decode: Decode, found: Tensor, anchors: Tensor, objects: Tensor) -> Tensor:
+    """(N,) IoU of N decoded boxes, each with its own object."""
+    boxes = decode(found.detach(), anchors)
+    corners = torch.maximum(boxes[:, :2], objects[:, :2]), torch.minimum(boxes[:, 2:], objects[:, 2:])
+    shared = (corners[1] - corners[0]).clamp(min=0.0).prod(dim=1)
+    areas = [(b[:, 2:] - b[:, :2]).clamp(min=0.0).prod(dim=1) for b in (boxes, objects)]
+    return shared / (areas[0] + areas[1] - shared).clamp(min=1e-6)

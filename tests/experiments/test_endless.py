@@ -21,6 +21,7 @@ from experiments.endless.train import main, rate, train
 from stepgrad.data import EndlessShapes
 from stepgrad.detector.sampling import Sample
 from stepgrad.errors import ConfigError
+from stepgrad.integrations.torchvision import train_for_map
 from stepgrad.train.progress import QuietProgress
 
 SMALL = Config("ssd", steps=16, images=1, val_images=2, evaluations=2, warmup=0)
@@ -144,6 +145,18 @@ def test_soft_labels_change_the_class_loss_and_not_the_boxes(family: str) -> Non
     assert soft[classes].requires_grad
     assert float(soft[classes].detach()) != float(hard[classes].detach())
     assert all(torch.equal(soft[name], hard[name]) for name in soft if name != classes)
+
+
+@pytest.mark.parametrize("labels", ["hard", "soft"])
+@pytest.mark.parametrize("family", ["ssd", "retinanet", "fcos"])
+def test_map_joins_the_losses_whatever_the_labels(family: str, labels: str) -> None:
+    model, images = FAMILIES[family].build(0, labels), EndlessShapes().batch(0, images=1)
+    before = FAMILIES[family].losses(model, images, seed=0)
+    mixed = FAMILIES[family].losses(train_for_map(model, mode="mix"), images, seed=0)
+    assert float(mixed.pop("loss_map").detach()) > 0.0
+    assert {name: float(loss.detach()) for name, loss in mixed.items()} == {
+        name: float(loss.detach()) for name, loss in before.items()
+    }
 
 
 def test_soft_targets_are_the_overlap_of_windows_on_objects() -> None:
