@@ -22,7 +22,7 @@ from stepgrad.data.proposals import (
     recall,
     selective_search,
 )
-from stepgrad.data.shapes import ShapesDataset
+from stepgrad.data.shapes import EndlessShapes, FreshImage, ShapesDataset
 from stepgrad.data.voc import VOC_CLASSES, VOCDataset
 from stepgrad.pixels import continuous_from_devkit, devkit_from_continuous
 
@@ -32,6 +32,8 @@ __all__ = [
     "CachedProposals",
     "DatasetTarget",
     "DetectionDataset",
+    "EndlessShapes",
+    "FreshImage",
     "ImageId",
     "PackedProposals",
     "Problem",

@@ -1,0 +1,1 @@
+"""Detectors trained by their stock losses to the end, on images of `shapes` that never repeat."""
