@@ -37,6 +37,8 @@ RANKS = ((1024, 256), (256, 64))
 """Girshick's, and a quarter of them."""
 WHOLE = "as trained"
 WINDOWS = 2000
+SIDES = "480 x 640"
+"""Of the scene's images after scaling, as in training."""
 MAX_WINDOWS = 300
 """Per image, for mAP and in training."""
 
@@ -120,7 +122,7 @@ def render(found: Mapping[str, Any]) -> str:
     lines += [f"{key}: {value}  " for key, value in found["machine"].items()]
     lines += [
         "",
-        f"AlexNet, fc6 and fc7 of 4096 units. Speed at {found['windows']} windows per image of 600 x 800, trunk and NMS "
+        f"AlexNet, fc6 and fc7 of 4096 units. Speed at {found['windows']} windows per image of {SIDES}, trunk and NMS "
         f"included; every case took its turn in each of {found['rounds']} rounds, medians. mAP (voc12) on {found['images']} val "
         f"images of VOC 2012 with at most {MAX_WINDOWS} windows.",
         "",
