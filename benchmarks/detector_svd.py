@@ -143,7 +143,7 @@ def render(found: Mapping[str, Any]) -> str:
         f"Cutting the layers takes its time once per command: {cut}.",
         "",
         "The layers were trained from random weights for some minutes, where the original's come from ImageNet. Singular values "
-        "of random weights fall slowly, so the price here is not that of a network trained to the end: "
+        "of random weights fall slowly, so the price here need not be that of a network trained to the end: "
         "`stepgrad evaluate --run RUN` with and without `--compress` shows yours.",
         "",
     ]
