@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from stepgrad.cli import main
 from stepgrad.cli.judged import Judged, only_images
@@ -19,7 +20,8 @@ from stepgrad.data import load_dataset
 from stepgrad.evaluation.read_files import FileDetections
 from stepgrad.evaluation.records import detections_of
 from stepgrad.train import engine
-from stepgrad.train.run_folder import read_log
+from stepgrad.train.inputs import open_split
+from stepgrad.train.run_folder import open_run, read_log
 from tests.data.builders import coco_content, write_coco, write_voc
 
 CONFIG = """
@@ -142,6 +144,23 @@ def test_last_checkpoint_can_be_judged(run: Path, capsys: pytest.CaptureFixture[
     assert f"mAP {expected['map']['voc12']:.4f}" in captured.out
 
 
+def test_compressed_layers_make_the_detections_of_evaluate_and_the_run_stays(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    expected = open_run(run).compressed(8, 4)
+    with torch.no_grad():
+        example = open_split(expected.config.data, "val").example(0)
+        (wanted,) = expected.model([example.image], [example.windows])
+    saved = tmp_path / "found.json"
+    assert main(["evaluate", "--run", str(run), "--compress", "8,4", "--save_detections", str(saved)]) == 0
+    assert "fc6 and fc7 cut to ranks 8 and 4" in capsys.readouterr().err
+    found = json.loads(saved.read_text())
+    scores = [entry["score"] for entry in found if entry["image_id"] == found[0]["image_id"]]
+    assert scores == wanted["scores"].tolist()
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
+
+
 def test_saved_detections_judge_the_same(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "found.json"
     assert main(["evaluate", "--run", str(run), "--save_detections", str(saved)]) == 0
@@ -233,6 +252,10 @@ BAD = {
     "checkpoint": (["--checkpoint", "bst"], "best, last or a step but got 'bst'"),
     "missing step": (["--checkpoint", "1"], "has no checkpoint of step 1"),
     "protocol": (["--protocol", "voc7"], "Did you mean 'voc07'"),
+    "one rank": (["--compress", "8"], "compress: expected the ranks of fc6 and fc7, such as 1024,256, but got '8'"),
+    "ranks in words": (["--compress", "8,few"], "compress: expected the ranks of fc6 and fc7"),
+    "no rank": (["--compress", "0,4"], "the rank of fc6 to be a whole number >= 1"),
+    "large rank": (["--compress", "4,4096"], "the rank of fc7 to be at most"),
 }
 
 
@@ -246,6 +269,8 @@ def test_mistakes_are_named(case: str, run: Path, capsys: pytest.CaptureFixture[
 def test_what_only_a_run_can_do_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--save_detections", "y.json"]) == 2
     assert capsys.readouterr().err == "stepgrad: save_detections: goes with --run.\n"
+    assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--compress", "8,4"]) == 2
+    assert capsys.readouterr().err == "stepgrad: compress: goes with --run.\n"
 
 
 def test_data_of_other_classes_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,6 +278,19 @@ def test_data_of_other_classes_is_refused(run: Path, tmp_path: Path, capsys: pyt
     np.savez(tmp_path / "w.npz", ids=["a", "b"], offsets=[0, 1, 2], boxes=[[0, 0, 9, 9]] * 2)
     assert main(["evaluate", "--run", str(run), "--data", str(root), "--windows", str(tmp_path / "w.npz")]) == 2
     assert "expected the classes of the run, disk, ring" in capsys.readouterr().err
+
+
+def test_detect_takes_compressed_layers(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_dataset("shapes", "test").image(0).save(tmp_path / "p.png")
+    np.savez(tmp_path / "w.npz", ids=["p"], offsets=[0, 2], boxes=[[0, 0, 50, 60], [70, 80, 150, 150]])
+    words = ["--run", str(run), "--windows", str(tmp_path / "w.npz"), "--top", "5"]
+    scores = []
+    for name, options in {"whole": [], "cut": ["--compress", "1,1"]}.items():
+        assert main(["detect", *words, "--out", str(tmp_path / name), *options, str(tmp_path / "p.png")]) == 0
+        assert ("cut to ranks 1 and 1" in capsys.readouterr().out) == (name == "cut")
+        (entry,) = json.loads((tmp_path / name / "detections.json").read_text())["images"]
+        scores.append([found["score"] for found in entry["detections"]])
+    assert scores[0] != scores[1]
 
 
 def test_detect_finds_windows_and_objects_in_a_picture(run: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def evaluate(
     windows: str | None = None,
     save_detections: str | None = None,
     images_outside: bool = False,
+    compress: str | None = None,
 ) -> int:
     """Judge detections by a protocol, or compare what several protocols say about them.
 
@@ -68,6 +69,8 @@ def evaluate(
         save_detections: The place to write the detections of the run to: a FILE.json gets COCO's results, a folder gets
             VOC's text files.
         images_outside: Whether file names in a COCO file may lead out of the folder of the data, for --run.
+        compress: The ranks of fc6 and fc7 for faster detection with --run, such as 1024,256: truncated SVD, which costs some
+            mAP and, once at the start, about a minute for AlexNet. Without the option nothing is cut.
 
     Returns:
         0.
@@ -79,9 +82,9 @@ def evaluate(
             raise ConfigError("Expected --detections (what to judge) or --run (what makes detections), not both.")
         if class_names is not None:
             raise ConfigError("class_names: a run has its own; leave the option out.")
-        made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside)
+        made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside, compress)
     else:
-        for name, value in {"windows": windows, "save_detections": save_detections}.items():
+        for name, value in {"windows": windows, "save_detections": save_detections, "compress": compress}.items():
             if value is not None:
                 raise ConfigError(f"{name}: goes with --run.")
         if detections is None or data is None:

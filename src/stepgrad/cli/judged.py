@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from stepgrad.cli.compress import compress_run
 from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal
 from stepgrad.data import DetectionDataset, load_dataset
@@ -73,6 +74,7 @@ def run_on(
     windows: str | None,
     save_to: str | None,
     images_outside: bool = False,
+    compress: str | None = None,
 ) -> Judged:
     """Detect with a run on its validation data, or on other data."""
     from stepgrad.train.finish import validate
@@ -83,6 +85,7 @@ def run_on(
             f"{'split' if split is not None else 'windows'}: goes with --data; a run is judged on its own validation data."
         )
     run = open_run(Path(folder).expanduser(), checkpoint)
+    run = compress_run(run, compress, Terminal(stderr=True))
     with RichProgress(Terminal(stderr=True)) as progress:
         images = _open(run, data, split, windows, images_outside, progress)
         _check_classes(run, images.dataset)

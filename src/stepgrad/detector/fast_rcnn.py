@@ -239,7 +239,7 @@ class FastRCNN(nn.Module):
         On the CPU, unless a graph is built, one by one: it takes no longer, and a batch of another size would round
         otherwise.
         """
-        device = self.head.fc6.weight.device
+        device = self.head.scores.weight.device
         with_graph = torch.is_grad_enabled() and not self.trunk_is_frozen
         with torch.no_grad():
             inputs = torch.stack([trunk_input(image.to(device, non_blocking=True), size) for image in images])
@@ -253,7 +253,8 @@ class FastRCNN(nn.Module):
         features = self._features(images)
         if self.training:  # one large product
             pooled = pool_windows(features, windows, self.geometry, self.pool)
-            joined = torch.cat(pooled) if pooled else self.head.fc6.weight.new_zeros(0, self.head.fc6.in_features)
+            none = self.head.scores.weight.new_zeros(0, self.channels * self.pool**2)
+            joined = torch.cat(pooled) if pooled else none
             return list(self.head(joined).split([len(w) for w in windows]))
         activations = []
         for f, w in zip(features, windows, strict=True):  # image by image: less memory, and nobody else's rounding
