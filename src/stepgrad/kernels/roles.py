@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stepgrad.kernels.class_view import ClassView, image_of, is_kept
 from stepgrad.kernels.edited_ap import Ranked, rank_detections, ranked_sum
-from stepgrad.kernels.jit import inlined, kernel
+from stepgrad.kernels.jit import by_reference, inlined, keep_alive, kernel
 from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, Reach, Rules, reach_of, role_of
 
 
@@ -102,8 +102,9 @@ def judge_class(view: ClassView, rules: Rules) -> RoleTable:
     Objects belong to one image, so walking the whole batch in score order matches each image in its own order.
     """
     reach = reach_of(view.pairs, view.objects, rules, len(view.position), view.images)
+    known = by_reference(reach)
     listed, last_counted, over_limit = _limit_of_detections(view)
-    contenders = _contenders(reach, view)
+    contenders = _contenders(known, view)
     roles = np.full(reach.best.shape, ABSENT, dtype=np.int8)
     taken = np.zeros(len(view.objects.image), dtype=np.int32)
     for t in range(len(rules.thresholds)):
@@ -112,7 +113,8 @@ def judge_class(view: ClassView, rules: Rules) -> RoleTable:
             if view.position[slot] > last_counted[image_of(view, slot)]:
                 roles[t, r] = IGNORED
             else:
-                roles[t, r] = role_of(r, t, view.pairs, view.objects, reach, rules, taken, t + 1)
+                roles[t, r] = role_of(r, t, view.pairs, view.objects, known, rules, taken, t + 1)
+    keep_alive(reach)
     return RoleTable(reach, roles, contenders, listed, last_counted, over_limit)
 
 
@@ -129,25 +131,32 @@ def rank_judged(judged: RoleTable, view: ClassView) -> Ranked:
     for z in range(len(at)):
         plain[at[z]] = False
         roles[:, z] = judged.roles[:, judged.reach.number[judged.contenders[z]]]
-    return rank_detections(plain, at, roles, view.cumulative)
+    return rank_detections(plain, at, roles, view.cumulative.copy())
 
 
 @kernel
 def sums_of_class(view: ClassView, rules: Rules) -> NDArray[np.float64]:
     """AP times the protocol's norm, at every threshold."""
-    ranked = rank_judged(judge_class(view, rules), view)
+    windows = by_reference(view)
+    judged = judge_class(windows, by_reference(rules))
+    ranked = rank_judged(by_reference(judged), windows)
     sums = np.empty(len(rules.thresholds))
     for t in range(len(sums)):
-        sums[t] = ranked_sum(ranked, t)
+        sums[t] = ranked_sum(by_reference(ranked), t)
+    keep_alive(judged)
+    keep_alive(ranked)
     return sums
 
 
 @kernel
 def roles_of_class(view: ClassView, rules: Rules) -> NDArray[np.int8]:
     """(t, N) the role of every window, by position."""
-    judged = judge_class(view, rules)
+    windows = by_reference(view)
+    judged = judge_class(windows, by_reference(rules))
+    known = by_reference(judged)
     roles = np.empty((len(rules.thresholds), len(view.order)), dtype=np.int8)
     for t in range(len(roles)):
         for p in range(len(view.order)):
-            roles[t, p] = role_in(judged, view, t, view.order[p])
+            roles[t, p] = role_in(known, windows, t, view.order[p])
+    keep_alive(judged)
     return roles

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stepgrad.kernels.cascade import Cascade, new_cascade
 from stepgrad.kernels.class_view import ClassView, image_of
 from stepgrad.kernels.edited_ap import Edits, Lift, Ranked, edited_sum, new_edits, new_lift
-from stepgrad.kernels.jit import inlined, kernel
+from stepgrad.kernels.jit import by_reference, inlined, kernel
 from stepgrad.kernels.matching import Rules
 from stepgrad.kernels.rank_steps import Ties
 from stepgrad.kernels.roles import ByImage, RoleTable, judge_class, rank_judged, role_in
@@ -151,13 +151,17 @@ def _new_moves(contenders: int, thresholds: int) -> KnownMoves:
 @kernel
 def build_scene(view: ClassView, rules: Rules, ties: Ties) -> Scene:
     """Match, rank and index one class at every threshold; `ties` are its groups of equal scores, if they are needed."""
-    judged = judge_class(view, rules)
-    ranked = rank_judged(judged, view)
-    lift = new_lift(ranked)
+    # Everything is passed by address, as in the search: by value it would be other code, compiled once more.
+    windows, given = by_reference(view), by_reference(rules)
+    judged = judge_class(windows, given)
+    known = by_reference(judged)
+    ranked = rank_judged(known, windows)
+    lists = by_reference(ranked)
+    lift = new_lift(lists)
     edits = new_edits(len(view.order) + 8)  # a replay edits each window at most once, and the moved one twice
     high, low = np.empty(len(ranked.T)), np.empty(len(ranked.T))
     for t in range(len(ranked.T)):
-        high[t], low[t] = edited_sum(ranked, lift, t, edits)
+        high[t], low[t] = edited_sum(lists, by_reference(lift), t, by_reference(edits))
     room = len(view.order) + 1
     zones = len(judged.contenders) + 1
     return Scene(
@@ -171,9 +175,9 @@ def build_scene(view: ClassView, rules: Rules, ties: Ties) -> Scene:
         lift=lift,
         edits=edits,
         cascade=new_cascade(len(view.slots.image_of_word)),
-        last_relevant=_last_relevant(judged, view, ranked),
-        contenders=_by_image(view, judged.contenders),
-        claims=_count_claims(view, judged),
+        last_relevant=_last_relevant(known, windows, lists),
+        contenders=_by_image(windows, judged.contenders),
+        claims=_count_claims(windows, known),
         rivals=Rivals(np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32), np.zeros(3, dtype=np.int64)),
         shifts=Shifts(
             np.zeros(zones, dtype=np.int32), np.empty(3 * room + 8, dtype=np.int32), np.zeros(2, dtype=np.int64)
