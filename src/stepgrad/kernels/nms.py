@@ -49,7 +49,9 @@ def greedy_nms(order: NDArray[np.int32], rows: Rows, words: int) -> Kept:
     many = np.zeros(words, dtype=np.uint64)
     planes = np.zeros((words, PLANES), dtype=np.uint64)
     stops = np.empty(len(rows.bits), dtype=np.uint64)
-    lower = np.full(words, np.uint64(0xFFFFFFFFFFFFFFFF))  # not walked yet
+    lower = np.zeros(words, dtype=np.uint64)  # not walked yet
+    for slot in order:
+        lower[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
     for slot in order:
         word, bit = slot >> 6, np.uint64(1) << np.uint64(slot & 63)
         lower[word] &= ~bit

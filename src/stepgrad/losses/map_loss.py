@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepgrad.errors import one_of, real_number
+from stepgrad.errors import one_of
 from stepgrad.losses.likely_mistakes import Watch
 from stepgrad.losses.objective import MAPObjective
-from stepgrad.losses.ragged import ScoredPairs, loss_of_pairs
 from stepgrad.metric.batch import Batch, Target, make_batch
 from stepgrad.metric.mean_ap import resolve_protocol
 from stepgrad.metric.protocol import Protocol
@@ -93,8 +91,8 @@ class MAPLoss(nn.Module):
             l4=l4,
             clip=clip,
             balance=balance,
+            score_floor=score_floor,
         )
-        self.score_floor = None if score_floor is None else real_number("score_floor", score_floor, "None or a number")
         self.metrics: dict[str, Any] = {}
         self._watch = Watch()
 
@@ -130,23 +128,9 @@ class MAPLoss(nn.Module):
         Without targets, as when detections and targets are passed as to torchmetrics, the error says what is wanted.
         """
         batch, flat = self.read(scores, boxes, targets)
-        if self.score_floor is not None:
-            return self._of_pairs(self.score_floor, flat, boxes, targets, batch)
         measured = self.objective.measure(batch, torch.is_grad_enabled() and flat.requires_grad)
         self.metrics = measured.metrics
         return self.objective.as_loss(measured, flat, batch.scores)
-
-    def _of_pairs(
-        self, floor: float, flat: Tensor, boxes: Sequence[Tensor], targets: Sequence[Target] | None, batch: Batch
-    ) -> Tensor:
-        """The loss of the pairs that reach the floor."""
-        window, column = torch.nonzero(flat.detach() >= floor, as_tuple=True)
-        images = torch.from_numpy(np.repeat(np.arange(batch.images), np.diff(batch.offsets))).to(flat.device)
-        flat_boxes = torch.cat(list(boxes)) if len(boxes) else flat.new_zeros(0, 4)
-        pair_boxes = flat_boxes[window, column] if flat_boxes.ndim == 3 else flat_boxes[window]
-        pairs = ScoredPairs(flat[window, column], pair_boxes, images[window], column)
-        loss, self.metrics = loss_of_pairs(self.objective, pairs, targets or [])
-        return loss
 
     def read(
         self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.errors import NonFiniteError, one_of, positive_number, whole_number
+from stepgrad.errors import NonFiniteError, one_of, positive_number, real_number, whole_number
 from stepgrad.kernels.balance import BALANCES, Sums
 from stepgrad.kernels.jit import explain_wait
 from stepgrad.metric.arrange import arrange
@@ -66,6 +66,7 @@ class MAPObjective:
     l4: float | None
     clip: float | None
     balance: str
+    score_floor: float | None = None
 
     def __post_init__(self) -> None:
         one_of("balance", self.balance, BALANCES)
@@ -75,6 +76,9 @@ class MAPObjective:
             "nms_threshold": check_nms_threshold(self.nms_threshold),
             "eps": positive_number("eps", self.eps),
             "l4": None if self.l4 is None else positive_number("l4", self.l4, off),
+            "score_floor": None
+            if self.score_floor is None
+            else real_number("score_floor", self.score_floor, "None or a number"),
             "clip": None if self.clip is None else positive_number("clip", self.clip, off),
         }
         for name, value in checked.items():
@@ -96,7 +100,8 @@ class MAPObjective:
 
     def rank(self, batch: Batch, needed: bool) -> list[ClassGradient]:
         """AP and, if `needed`, its pseudogradient, of every class of a batch."""
-        return all_gradients(arrange(batch, self.protocol, self.nms_threshold), self.method if needed else None)
+        arrangement = arrange(batch, self.protocol, self.nms_threshold, self.score_floor)
+        return all_gradients(arrangement, self.method if needed else None)
 
     def of_classes(self, classes: Sequence[ClassGradient]) -> tuple[float, float, dict[str, Any]]:
         """The loss without L4, its derivative in each class's AP, and what the classes amount to."""
@@ -125,7 +130,8 @@ class MAPObjective:
             loss = attach(scores, loss, product, narrowed(measured.gradient, scores.dtype).to(scores.device))
         if self.l4 is not None:
             self.check_l4(values, scores.dtype)
-            loss = loss + self.l4 * scores.to(precision).pow(4).sum()
+            counted = scores if self.score_floor is None else scores[scores >= self.score_floor]
+            loss = loss + self.l4 * counted.to(precision).pow(4).sum()
         return loss
 
     def check_l4(self, scores: NDArray[np.floating], dtype: torch.dtype) -> None:

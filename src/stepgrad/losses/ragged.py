@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,15 +19,13 @@ from torch import Tensor
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.kernels.balance import Sums
 from stepgrad.kernels.jit import explain_wait
+from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.losses.objective import MAPObjective, Measured, report_sums
 from stepgrad.metric.arrange import Arrangement
 from stepgrad.metric.batch import CONVERT, CORNERS, Batch, Target, check_box_format, inside_out, make_batch
 from stepgrad.parallel import run_threads
 from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.steps.map_steps import ClassGradient, class_gradient
-
-if TYPE_CHECKING:
-    from stepgrad.losses.map_loss import MAPLoss
 
 _ABSENT = ClassGradient(ap=0.0, P=0, kept=0, gradient=None)
 
@@ -52,25 +49,18 @@ def ragged_map_loss(loss_fn: MAPLoss, candidates: ScoredPairs, targets: Sequence
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> one_class = torch.zeros(3, dtype=torch.long)
     >>> pairs = ScoredPairs(torch.tensor([0.2, 0.1, 0.9], requires_grad=True), boxes, one_class, one_class)
-    >>> from stepgrad import MAPLoss
     >>> loss_fn = MAPLoss(num_classes=1)
     >>> ragged_map_loss(loss_fn, pairs, [{"boxes": boxes[:1], "labels": torch.tensor([0])}]).backward()
     >>> loss_fn.metrics["map"], pairs.scores.grad.sign().tolist()
     (0.5, [-1.0, -1.0, 1.0])
     """
-    loss, loss_fn.metrics = loss_of_pairs(loss_fn.objective, candidates, targets)
-    return loss
-
-
-def loss_of_pairs(
-    objective: MAPObjective, candidates: ScoredPairs, targets: Sequence[Target]
-) -> tuple[Tensor, dict[str, Any]]:
-    """The loss of candidates, and what to report."""
     needed = torch.is_grad_enabled() and candidates.scores.requires_grad
+    objective = loss_fn.objective
     lists = _lists(objective.num_classes, candidates, targets)
-    with explain_wait(objective.kernels_for(lists.scores) if needed else None):
+    with explain_wait():
         measured = _measure(objective, lists, needed)
-    return objective.as_loss(measured, candidates.scores, lists.scores), measured.metrics
+    loss_fn.metrics = measured.metrics
+    return objective.as_loss(measured, candidates.scores, lists.scores)
 
 
 @dataclass(frozen=True)

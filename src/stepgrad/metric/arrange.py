@@ -50,16 +50,18 @@ class Arrangement:
     threads: int
     shared: Layout | None  # None: every class has its own boxes
     areas: Areas | None = None  # None: those of the corners
-    found: Sequence[tuple[Objects, Pairs]] | None = (
-        None  # by class, by the areas of the corners; None: looked for later
-    )
+    found: Sequence[tuple[Objects, Pairs]] | None = None  # by class, from corners; None: looked for later
+    score_floor: float | None = None  # windows that score less do not exist for a class
 
     def view(self, c: int) -> ClassView:
         """Order class c, run NMS, and find which windows reach which objects."""
         batch = self.batch
         layout = self.shared or layout_of(self.class_boxes(c), batch.offsets, self.nms_threshold, 1)
         column = np.ascontiguousarray(batch.scores[:, c])
-        scores, order, position, kept = order_and_suppress(column, descending_order(column), layout.slots, layout.rows)
+        by_score = descending_order(column)
+        if self.score_floor is not None:
+            by_score = by_score[: int(np.count_nonzero(column >= self.score_floor))]
+        scores, order, position, kept = order_and_suppress(column, by_score, layout.slots, layout.rows)
         known = self.found if self.areas is None else None
         objects, pairs = known[c] if known else self._objects(c, layout.slots)
         P = int(np.count_nonzero(~objects.ignored))
@@ -156,14 +158,16 @@ def _overlaps_by_class(batch: Batch, protocol: Protocol, slots: Slots) -> list[t
     return by_class
 
 
-def arrange(batch: Batch, protocol: Protocol, nms_threshold: float | None) -> Arrangement:
+def arrange(
+    batch: Batch, protocol: Protocol, nms_threshold: float | None, score_floor: float | None = None
+) -> Arrangement:
     """Compute what the classes share: who overlaps whom, and which objects. Threads then wait for each other less often."""
     threads = torch.get_num_threads()
     if batch.boxes_by_class:
-        return Arrangement(batch, protocol, nms_threshold, threads, None)
+        return Arrangement(batch, protocol, nms_threshold, threads, None, score_floor=score_floor)
     shared = layout_of(batch.boxes, batch.offsets, nms_threshold, threads)
     found = _overlaps_by_class(batch, protocol, shared.slots)
-    return Arrangement(batch, protocol, nms_threshold, threads, shared, found=found)
+    return Arrangement(batch, protocol, nms_threshold, threads, shared, None, found, score_floor)
 
 
 def layout_of(

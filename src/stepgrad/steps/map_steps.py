@@ -69,7 +69,7 @@ def _slopes(view: ClassView, rules: Rules, method: MAPMethod) -> tuple[NDArray[n
     if method.estimator == "radius":
         slopes, sums = radius_of_class(view, rules, method.radius, _THROUGH[method.through_nms])
         return slopes[slot_of], sums / view.norm
-    total = np.zeros(len(view.order))
+    total = np.zeros(len(slot_of))
     if method.through_nms == "paper":
         steps, pushes = paper_of_class(view, rules, method.min_step)
     else:
