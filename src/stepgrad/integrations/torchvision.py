@@ -25,6 +25,7 @@ from torchvision.models.detection.ssd import SSD
 
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.integrations._auto_weight import AutoWeight
+from stepgrad.integrations._best import keep_best
 from stepgrad.integrations._dense import AnchorHead, DenseDetector, FCOSDetector, RetinaNetDetector, SSDDetector
 from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection, Specialised, despecialise, specialise
 from stepgrad.integrations._switch import NAME, loss_settings
@@ -32,7 +33,7 @@ from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_bat
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.protocol import Protocol
 
-__all__ = ["SUPPORTED", "AutoWeight", "restore", "train_for_map"]
+__all__ = ["SUPPORTED", "AutoWeight", "keep_best", "restore", "train_for_map"]
 
 M = TypeVar("M", bound=nn.Module)
 SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD"]

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from stepgrad.errors import ConfigError, InputError, suggest
 from stepgrad.extras import need
 from stepgrad.integrations._auto_weight import AutoWeight, StockLoss
+from stepgrad.integrations._best import keep_best
 from stepgrad.integrations._switch import NAME, MapLossSwitch, check_int64, loss_settings, pair_of
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol
 
-__all__ = ["FAMILIES", "AutoWeight", "restore", "train_for_map"]
+__all__ = ["FAMILIES", "AutoWeight", "keep_best", "restore", "train_for_map"]
 
 M = TypeVar("M", bound=nn.Module)
 _ADDED = "loss_map"  # name in the loss_dict where MAPLoss is mixed in
