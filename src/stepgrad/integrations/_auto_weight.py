@@ -20,7 +20,7 @@ from torch import Tensor
 from stepgrad.errors import ConfigError, LikelyMistakeWarning, positive_number, real_number
 from stepgrad.losses.collectives import Channel, is_alone
 
-SHARE = 0.5  # of the stock classification loss's gradient
+SHARE = 1.0  # mAP pulls as hard at the scores as the stock classification loss
 MEMORY = 0.95  # of the running means: about the last twenty batches
 UNKNOWN = 1.0  # the weight before anything was measured
 _LARGEST = 1e6  # beyond it there is no gradient of mAP to speak of, and the loss's value would overflow before it helps

@@ -76,7 +76,7 @@ def train_for_map(
         model: a torchvision FasterRCNN, MaskRCNN, KeypointRCNN, RetinaNet, FCOS or SSD (SSDlite is one), or a subclass.
         mode: "mix": the mAP loss is added to the loss dict as "loss_map". "replace": it takes the place of the
             classification loss, "loss_classifier" or "classification".
-        weight: of the mAP loss. "auto": balances itself, so that mAP's gradient at the class logits is half as long as that
+        weight: of the mAP loss. "auto": balances itself, so that mAP's gradient at the class logits is as long as that
             of the model's own classification loss; `AutoWeight(share=...)` for another share, which it says how it
             measures. A number stays what it is. `model.map_loss_switch.weight` is the number in use.
         enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled`

@@ -75,7 +75,7 @@ def train_for_map(
         model: one of `FAMILIES`, or a class derived from one.
         mode: "mix": `weight` times MAPLoss is added to the loss, and to the `loss_dict` as "loss_map". "replace": it takes
             the place of the classification loss, "loss_ce" or "loss_vfl".
-        weight: of MAPLoss. "auto": balances itself, so that mAP's gradient at the class logits is half as long as that of
+        weight: of MAPLoss. "auto": balances itself, so that mAP's gradient at the class logits is as long as that of
             the model's own classification loss; `AutoWeight(share=...)` for another share, which it says how it measures.
             A number stays what it is. `model.map_loss_switch.weight` is the number in use.
         enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled` turns
