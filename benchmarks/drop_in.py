@@ -150,8 +150,8 @@ def measure(name: str, case: Case, rounds: int) -> dict[str, Any]:
     images, targets = pictures(case)
     models = {
         "stock": stock,
-        "mix": train_for_map(copy.deepcopy(stock), mode="mix"),
-        "replace": train_for_map(copy.deepcopy(stock), mode="replace"),
+        "mix": train_for_map(copy.deepcopy(stock), mode="mix", weight=1.0),
+        "replace": train_for_map(copy.deepcopy(stock), mode="replace", weight=1.0),
     }
     found = interleaved({key: step(model, images, targets) for key, model in models.items()}, rounds)
     base = found["stock"].median

@@ -52,7 +52,7 @@ def _gradient(
     model: nn.Module, images: list[Tensor], targets: list[dict[str, Any]], **options: Any
 ) -> tuple[float, Tensor, int]:
     """mAP, its loss's gradient in the class logits of all anchors, and how many pairs took part."""
-    train_for_map(model, mode="replace", **options)
+    train_for_map(model, mode="replace", weight=1.0, **options)
     logits: list[Tensor] = []
     hook = model.head.register_forward_hook(lambda _module, _inputs, out: logits.append(out["cls_logits"]))
     try:

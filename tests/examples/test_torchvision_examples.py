@@ -45,14 +45,13 @@ def coco_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_faster_rcnn_on_shapes_switches_to_map_and_is_evaluated(
+def test_faster_rcnn_on_shapes_switches_to_map_and_keeps_the_best_beside_a_control(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("finetune_torchvision", ["--steps", "2", "--images", "1"], monkeypatch)
-    first, second, last = capsys.readouterr().out.splitlines()
-    assert "loss_map" not in first
-    assert "loss_map" in second
-    assert re.fullmatch(r"unseen images: mAP 0\.\d+", last)
+    run("finetune_torchvision", ["--steps", "2", "--images", "1", "--control"], monkeypatch)
+    *steps, last = capsys.readouterr().out.splitlines()
+    assert ["loss_map" in line for line in steps] == [False, False, False, True]  # the control, then mAP
+    assert re.match(r"Kept the weights .*: mAP \(voc12\) on held-out images 0\.\d+; .*with mAP 0\.\d+", last)
 
 
 def test_weights_trained_on_a_coco_folder_load_into_a_stock_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ pytest.importorskip("accelerate", reason='the Trainer needs accelerate: pip inst
 
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from stepgrad.integrations._held_out import held_out_map
 from stepgrad.integrations.hf_trainer import MAPCallback
 from stepgrad.integrations.transformers import train_for_map
 from tests.integrations import hf_models
@@ -92,6 +94,29 @@ def test_counts_optimiser_steps_and_the_mean_includes_every_batch(tmp_path: Path
     assert ["loss_map" in names for names, _ in model.seen] == [False, False, True, True]
     (logged,) = (entry["batch_map"] for entry in trainer.state.log_history if "loss" in entry)
     assert logged == pytest.approx(sum(value for _, value in model.seen) / 4)
+
+
+@pytest.mark.parametrize("rate", [1e-4, 1.0])
+@pytest.mark.filterwarnings("ignore::stepgrad.errors.LikelyMistakeWarning")  # a wrecked model finds nothing
+def test_training_ends_with_the_best_weights_on_held_out_data(rate: float, tmp_path: Path) -> None:
+    trainer, model, noting = make_trainer(tmp_path, steps=3, gradient_accumulation_steps=2)
+    trainer.args.learning_rate = rate
+    pixels, labels = hf_models.batch(seed=99)
+    val_data = [{"pixel_values": pixels, "labels": labels}]
+    callback = MAPCallback(switch_at=1, val_data=val_data, every=2).add_to(trainer)
+    trainer.train()
+    assert [(score.step, score.trained) for score in callback.best.history] == [
+        (0, "start"),
+        (1, "stock"),  # before mAP joined
+        (2, "map"),
+        (3, "map"),  # the end
+    ]
+    maps = [score.map for score in callback.best.history if not math.isnan(score.map)]
+    assert held_out_map(model, val_data) == max(maps) == callback.best.best.map
+    assert max(maps) >= maps[0] > 0.0
+    assert [entry["held_out_map"] for entry in noting.logs if "loss" in entry] == pytest.approx(
+        [callback.best.history[2].map], nan_ok=True
+    )
 
 
 def test_a_model_that_is_not_prepared_is_refused_before_training(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import stepgrad as sg
 pytest.importorskip("lightning", reason='needs Lightning: pip install "stepgrad[lightning]"')
 pytest.importorskip("transformers", reason='needs transformers: pip install "stepgrad[transformers]"')
 
+from stepgrad.integrations._held_out import held_out_map
 from stepgrad.integrations.lightning import MAPCallback
 from stepgrad.integrations.torchmetrics import MAPMetric
 from stepgrad.integrations.transformers import train_for_map
@@ -118,6 +120,29 @@ def test_without_a_step_the_switch_stays_as_it_is(tmp_path: Path) -> None:
     module = make_module(pl, enabled=False)
     make_trainer(pl, tmp_path, steps=2, callbacks=[MAPCallback()]).fit(module, batches(2), batches(2))
     assert ["loss_map" in parts for parts in module.parts] == [False, False]
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1.0])
+@pytest.mark.filterwarnings("ignore::stepgrad.errors.LikelyMistakeWarning")  # a wrecked model finds nothing
+def test_a_fit_ends_with_the_best_weights_on_held_out_data(rate: float, tmp_path: Path) -> None:
+    pl = importlib.import_module("lightning.pytorch")
+    module = make_module(pl)
+    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), lr=rate)
+    val_data = [hf_models.batch(seed=99)]
+    callback = MAPCallback(switch_at=1, val_data=val_data, every=2)
+    trainer = make_trainer(pl, tmp_path, steps=3, callbacks=[callback], accumulate_grad_batches=2)
+    trainer.fit(module, batches(6), batches(2))
+    assert [(score.step, score.trained) for score in callback.best.history] == [
+        (0, "start"),
+        (1, "stock"),  # before mAP joined
+        (2, "map"),
+        (3, "map"),  # the end
+    ]
+    maps = [score.map for score in callback.best.history if not math.isnan(score.map)]
+    assert held_out_map(module, val_data) == max(maps) == callback.best.best.map
+    assert max(maps) >= maps[0] > 0.0
+    assert "held_out_map" in trainer.callback_metrics
+    assert callback.best.summary.startswith("Kept the weights ")
 
 
 def test_a_module_without_a_prepared_model_is_refused_before_training(tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ def test_images_without_objects_are_ordinary(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["faster_rcnn", *DENSE])
 def test_a_few_steps_raise_the_map_of_one_image(family: str) -> None:
-    model = train_for_map(tiny_model(family), mode="replace", windows_per_image=60 if family in TWO_STAGE else None)
+    windows = 60 if family in TWO_STAGE else None
+    model = train_for_map(tiny_model(family), mode="replace", weight=1.0, windows_per_image=windows)
     images, targets = tiny_batch(family, images=1)
     for part in (model.backbone, getattr(model, "rpn", None)):
         if part is not None:

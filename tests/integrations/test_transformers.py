@@ -105,7 +105,7 @@ def test_mixing_adds_the_map_loss_and_changes_nothing_else(name: str) -> None:
 
 @one_of_each_kind
 def test_replacing_leaves_the_gradient_of_map_in_the_class_scores_alone(name: str) -> None:
-    model = train_for_map(make(name), mode="replace", match_threshold=LOW)
+    model = train_for_map(make(name), mode="replace", weight=1.0, match_threshold=LOW)
     gradients = []
     for _ in range(2):
         output = run(model)

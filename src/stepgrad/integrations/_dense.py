@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, logsigmoid
 from torchvision.ops.boxes import clip_boxes_to_image
 
+from stepgrad.integrations._auto_weight import StockLoss
 from stepgrad.integrations._detector import Detector, DetectorSwitch, Specialised, wide
 from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
@@ -72,9 +73,12 @@ class DenseDetector(Detector):
         if not hasattr(self, "_pass"):
             return super().compute_loss(targets, head_outputs, anchors, *more)  # type: ignore[misc]
         losses = self._stock_losses(targets, head_outputs, anchors, *more)
-        return self.map_loss_switch.put_into(
-            losses, KEY, targets, lambda: self._candidates(targets, head_outputs, anchors)
-        )
+
+        def find_candidates() -> tuple[ScoredPairs, StockLoss]:
+            stock = StockLoss(losses[KEY], [head_outputs["cls_logits"]])
+            return self._candidates(targets, head_outputs, anchors), stock
+
+        return self.map_loss_switch.put_into(losses, KEY, targets, find_candidates)
 
     def _stock_losses(self, targets: Any, head_outputs: Outputs, anchors: Any, *more: Any) -> dict[str, Tensor]:
         self.head._pass = self._pass  # the head is told who was matched, and passes it on
@@ -175,7 +179,7 @@ class SSDDetector(DenseDetector):
 
     def _stock_losses(self, targets: Any, head_outputs: Outputs, anchors: Any, *more: Any) -> dict[str, Tensor]:
         (self._pass.matched,) = more
-        if self.map_loss_switch.replacing:
+        if self.map_loss_switch.skips_stock_loss:
             targets, head_outputs = without_classification(targets, head_outputs, label=1)
         return super(DenseDetector, self).compute_loss(targets, head_outputs, anchors, *more)  # type: ignore[misc]
 
@@ -199,10 +203,10 @@ class AnchorHead(Specialised):
     def compute_loss(
         self, targets: Any, head_outputs: Outputs, anchors: Any, matched_idxs: list[Tensor]
     ) -> dict[str, Tensor]:
-        """The stock losses; in "replace" the classification entry is a placeholder."""
+        """The stock losses; where mAP alone is wanted, the classification entry is a placeholder."""
         if hasattr(self, "_pass"):
             self._pass.matched = matched_idxs
-            if self.map_switch.replacing:
+            if self.map_switch.skips_stock_loss:
                 targets, head_outputs = without_classification(targets, head_outputs, label=0)
         losses: dict[str, Tensor] = super().compute_loss(targets, head_outputs, anchors, matched_idxs)  # type: ignore[misc]
         return losses

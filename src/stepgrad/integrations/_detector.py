@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, real_number, whole_number
-from stepgrad.integrations._switch import MapLossSwitch, check_int64
+from stepgrad.integrations._auto_weight import StockLoss
+from stepgrad.integrations._switch import MapLossSwitch, check_int64, pair_of
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 from stepgrad.metric.batch import Target
@@ -100,25 +101,47 @@ class DetectorSwitch(MapLossSwitch):
 
     @property
     def replacing(self) -> bool:
-        """Whether nobody needs the model's own classification loss."""
+        """Whether mAP stands in the place of the model's own classification loss."""
         return self.enabled and self.mode == "replace"
+
+    @property
+    def skips_stock_loss(self) -> bool:
+        """Whether nobody looks at the model's own classification loss, so that it need not be computed."""
+        return self.replacing and not self.is_auto
 
     def present(self, targets: Sequence[Target]) -> Tensor:
         """The columns of classes with objects in the batch, in ascending order: the only ones that are ranked."""
         return torch.cat([t["labels"] for t in targets]).unique() - self.first_label
 
     def put_into(
-        self, losses: dict[str, Tensor], key: str, targets: Sequence[Target], find_candidates: Callable[[], ScoredPairs]
+        self,
+        losses: dict[str, Tensor],
+        key: str,
+        targets: Sequence[Target],
+        find_candidates: Callable[[], tuple[ScoredPairs, StockLoss]],
     ) -> dict[str, Tensor]:
         """The loss dict to train with, given the model's own; `key` is its classification loss."""
         if not self.needed:
             return losses
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.enabled):
-            loss = self.weight * ragged_map_loss(self.loss_fn, find_candidates(), self._columns(targets))
+            candidates, stock = find_candidates()
+            loss = self.weighted(ragged_map_loss(self.loss_fn, candidates, self._columns(targets)), stock)
         self.metrics = self.loss_fn.metrics
         if not self.enabled:
             return losses
         return losses | {key if self.mode == "replace" else MAP_KEY: loss}
+
+    def detections(
+        self, model: nn.Module, batch: Any, device: torch.device
+    ) -> tuple[list[dict[str, Tensor]], list[Target]]:
+        """What the model's own inference reports, with labels as columns."""
+        images, targets = pair_of(batch, "images", "targets")
+        check_targets(targets, len(images), self.first_label, self.first_label + self.loss_fn.num_classes)
+        found = [
+            {"boxes": f["boxes"].cpu(), "scores": f["scores"].cpu(), "labels": f["labels"].cpu() - self.first_label}
+            for f in model([image.to(device) for image in images])
+        ]
+        return found, [{key: value.cpu() for key, value in target.items()} for target in self._columns(targets)]
 
     def check_columns(self, columns: int) -> None:
         """Raise unless the model has a column for each class of the loss."""

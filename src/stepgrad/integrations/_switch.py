@@ -15,10 +15,10 @@ from stepgrad.errors import (
     InputError,
     LikelyMistakeWarning,
     one_of,
-    positive_number,
     suggest,
     whole_number,
 )
+from stepgrad.integrations._auto_weight import AutoWeight, StockLoss, weight_of
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
@@ -37,9 +37,10 @@ class MapLossSwitch:
 
     Attributes:
         enabled: whether MAPLoss takes part in the loss; set it at any time.
+        held_off: while True, MAPLoss takes no part whatever `enabled` is set to: so a control trains by the same loop.
         measure: whether `metrics` are brought up to date while it does not.
         mode: "mix": the model's loss plus `weight` times MAPLoss; "replace": `weight` times MAPLoss alone.
-        weight: of MAPLoss.
+        weight: of MAPLoss; set to a number, to "auto" or to an `AutoWeight`, it reads as the number in use.
         loss_fn: the MAPLoss.
         metrics: those of `loss_fn` for the last training batch: "map", "ap" and so on; empty before the first.
 
@@ -57,46 +58,97 @@ class MapLossSwitch:
         self,
         loss_fn: MAPLoss | DistributedMAPLoss,
         mode: str = "mix",
-        weight: float = 1.0,
+        weight: float | str | AutoWeight = 1.0,
         enabled: bool = True,
         measure: bool = True,
     ) -> None:
         one_of("mode", mode, MODES)
         self.loss_fn = loss_fn
         self.mode = mode
-        self.weight = positive_number("weight", weight)
-        self.enabled = enabled
+        self._weight = weight_of(weight)
+        self._enabled = enabled
+        self.held_off = False
         self.measure = measure
         self.metrics: dict[str, Any] = {}
+
+    @property
+    def enabled(self) -> bool:
+        """Whether MAPLoss takes part in the loss."""
+        return self._enabled and not self.held_off
+
+    @enabled.setter
+    def enabled(self, enabled: bool) -> None:
+        self._enabled = enabled
+
+    @property
+    def weight(self) -> float:
+        """The weight of MAPLoss in use."""
+        return self._weight.value if isinstance(self._weight, AutoWeight) else self._weight
+
+    @weight.setter
+    def weight(self, weight: float | str | AutoWeight) -> None:
+        self._weight = weight_of(weight)
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the weight balances itself, for which it has to see the model's own classification loss."""
+        return isinstance(self._weight, AutoWeight)
 
     @property
     def needed(self) -> bool:
         """Whether `map_loss` would look at scores and boxes: when not, the model need not prepare them."""
         return self.enabled or self.measure
 
-    def map_loss(self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target]) -> Tensor | None:
-        """`weight` times MAPLoss, or None while it takes no part in the loss; either way `metrics` are of this batch."""
+    def map_loss(
+        self,
+        scores: Sequence[Tensor],
+        boxes: Sequence[Tensor],
+        targets: Sequence[Target],
+        stock: StockLoss | None = None,
+    ) -> Tensor | None:
+        """`weight` times MAPLoss, or None while it takes no part in the loss; either way `metrics` are of this batch.
+
+        An automatic weight looks at the `stock` loss first.
+        """
         if not self.needed:
             return None
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.enabled):
-            loss = self.weight * self.loss_fn(scores, boxes, targets)
+            loss = self.weighted(self.loss_fn(scores, boxes, targets), stock)
         self.metrics = self.loss_fn.metrics
         return loss if self.enabled else None
 
+    def weighted(self, loss: Tensor, stock: StockLoss | None) -> Tensor:
+        """`weight` times the loss of this batch."""
+        if isinstance(self._weight, AutoWeight) and stock is not None and torch.is_grad_enabled():
+            self._weight.look_at(stock, loss, getattr(self.loss_fn, "group", None))
+        return self.weight * loss
+
+    def detections(
+        self, model: nn.Module, batch: Any, device: torch.device
+    ) -> tuple[list[dict[str, Tensor]], list[Target]]:
+        """What a model in eval mode finds in a training batch, and the targets, both on the CPU, as for `Evaluator`."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         state = "on" if self.enabled else "off"
-        return f"MapLossSwitch({state}, mode={self.mode!r}, weight={self.weight}, {self.loss_fn})"
+        return f"MapLossSwitch({state}, mode={self.mode!r}, weight={self._weight}, {self.loss_fn})"
 
 
 def find_switch(model: nn.Module) -> MapLossSwitch:
     """The switch of the one wrapped model in a module: the model itself, or what DDP, Lightning or compile wrap."""
-    switches = [module.__dict__[NAME] for module in model.modules() if NAME in module.__dict__]
-    if len(switches) != 1:
+    switch: MapLossSwitch = find_prepared(model).__dict__[NAME]
+    return switch
+
+
+def find_prepared(model: nn.Module) -> nn.Module:
+    """The one model with a switch in a module."""
+    prepared = [module for module in model.modules() if NAME in module.__dict__]
+    if len(prepared) != 1:
         raise InputError(
-            f"Expected one model prepared by `train_for_map` in {type(model).__name__} but found {len(switches)}; call "
+            f"Expected one model prepared by `train_for_map` in {type(model).__name__} but found {len(prepared)}; call "
             "`train_for_map` of stepgrad.integrations.torchvision or .transformers on the detector first."
         )
-    return switches[0]
+    return prepared[0]
 
 
 def loss_settings(
@@ -156,3 +208,13 @@ def check_int64(name: str, labels: Any, image: int) -> None:
             f"image {image}: expected {name} to be an int64 tensor of shape (G,) but got {came}; "
             "for no objects, torch.zeros(0, dtype=torch.int64)."
         )
+
+
+def pair_of(batch: Any, inputs: str, targets: str) -> tuple[Any, Any]:
+    """The model's inputs and targets in a batch of held-out data: a pair, or a dict with these keys."""
+    if isinstance(batch, Mapping) and inputs in batch and targets in batch:
+        return batch[inputs], batch[targets]
+    if isinstance(batch, (list, tuple)) and len(batch) == 2:
+        return batch[0], batch[1]
+    came = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
+    raise InputError(f"Expected batches of ({inputs}, {targets}), as the model trains on them, but got {came}.")

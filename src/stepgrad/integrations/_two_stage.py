@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax
+from torch.nn.functional import cross_entropy, log_softmax
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops.boxes import clip_boxes_to_image
 
+from stepgrad.integrations._auto_weight import StockLoss
 from stepgrad.integrations._detector import Detector, DetectorSwitch, Specialised, wide
 from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
@@ -45,6 +46,15 @@ class _BoxHeadPass:
     proposals: list[Tensor] = field(default_factory=list)  # per image, boxes of these windows
     labels: list[Tensor] = field(default_factory=list)  # per image, 0: background
     outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # logits (R, K + 1), regression (R, 4 (K + 1))
+    all_labels: list[Tensor] = field(default_factory=list)  # per image, of all windows there are; -1: of none
+    replaced: bool = False  # the negatives' places have gone to other windows, whose labels are not `labels`
+
+    def classification_loss(self, stock: Tensor) -> Tensor:
+        """The model's own: `stock`, unless other windows have taken the negatives' places, and have labels of their own."""
+        if not self.replaced:
+            return stock
+        labels = torch.cat([every[s] for every, s in zip(self.all_labels, self.sampled, strict=True)])
+        return cross_entropy(wide(self.outputs[0][0]), labels, ignore_index=-1)
 
     def keep_outputs(self, module: nn.Module, inputs: Any, outputs: tuple[Tensor, Tensor]) -> None:
         self.outputs.append(outputs)
@@ -78,9 +88,12 @@ class BoxHeads(Specialised):
             hook.remove()
             del self._pass
 
-        def find_candidates() -> ScoredPairs:
-            self._score_more(done, features, proposals, image_shapes)
-            return self._candidates(done, [len(p) for p in proposals], image_shapes, targets)
+        def find_candidates() -> tuple[ScoredPairs, StockLoss]:
+            logits = [done.outputs[0][0]]
+            stock = done.classification_loss(losses["loss_classifier"])
+            logits += self._score_more(done, features, proposals, image_shapes)
+            candidates = self._candidates(done, [len(p) for p in proposals], image_shapes, targets)
+            return candidates, StockLoss(stock, logits)
 
         return detections, self.map_switch.put_into(losses, "loss_classifier", targets, find_candidates)
 
@@ -89,6 +102,7 @@ class BoxHeads(Specialised):
         chosen: list[Tensor] = super().subsample(labels)  # type: ignore[misc]
         if hasattr(self, "_pass"):
             self._pass.sampled = chosen
+            self._pass.all_labels = list(labels)  # torchvision goes on to cut the list itself down to the chosen
         return chosen
 
     def select_training_samples(self, proposals: list[Tensor], targets: Any) -> Any:
@@ -104,6 +118,7 @@ class BoxHeads(Specialised):
                     torch.cat([p, t["boxes"].to(p.dtype)]) for p, t in zip(proposals, targets, strict=True)
                 ]  # as numbered
                 boxes = [every[s] for every, s in zip(everything, self._pass.sampled, strict=True)]
+                self._pass.replaced = True
             self._pass.proposals, self._pass.labels = list(boxes), list(labels)
         return boxes, matched, labels, regression
 
@@ -113,14 +128,14 @@ class BoxHeads(Specialised):
         features: dict[str, Tensor],
         proposals: list[Tensor],
         shapes: Sequence[tuple[int, int]],
-    ) -> None:
-        """Run the box head on those of the best `windows_per_image` proposals that it has not seen."""
+    ) -> list[Tensor]:
+        """Run the box head on those of the best `windows_per_image` proposals that it has not seen; returns their logits."""
         least = self.map_switch.selection.windows_per_image
         if least is None:
-            return
+            return []
         missing = [_missing(s, min(least, len(p))) for s, p in zip(done.sampled, proposals, strict=True)]
         if not any(len(m) for m in missing):
-            return
+            return []
         boxes = [p[m] for p, m in zip(proposals, missing, strict=True)]
         pooled = self.box_roi_pool(features, boxes, shapes)
         outputs = self.box_predictor(self.box_head(pooled))
@@ -129,6 +144,7 @@ class BoxHeads(Specialised):
         done.sampled = _join(done.sampled, missing)
         done.labels = _join(done.labels, [torch.zeros_like(m) for m in missing])
         done.proposals = _join(done.proposals, boxes)
+        return [outputs[0]]
 
     @torch.no_grad()
     def _boxes(self, done: _BoxHeadPass, shapes: Sequence[tuple[int, int]]) -> Tensor:

@@ -1,15 +1,21 @@
-"""A callback for the Hugging Face `Trainer`: mAP of the training batches in its logs, and MAPLoss from a given step on."""
+"""A callback for the Hugging Face `Trainer`: mAP of the training batches in its logs, MAPLoss from a given step on,
+and the best weights kept."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from stepgrad.errors import whole_number
 from stepgrad.extras import need
+from stepgrad.integrations._best import BestWeights, keep_best, turn_on
 from stepgrad.integrations._switch import check_switch_at, find_switch
 
 need("transformers.trainer_callback", purpose="stepgrad.integrations.hf_trainer")
 
 from transformers.trainer_callback import TrainerCallback
+
+if TYPE_CHECKING:
+    from stepgrad.integrations._held_out import HeldOut
 
 __all__ = ["MAPCallback"]
 
@@ -25,6 +31,10 @@ class MAPCallback(TrainerCallback):
         switch_at: number of optimiser steps with the model's own loss; MAPLoss comes after them. It depends on the
             Trainer's count alone, so a run resumed from a checkpoint switches when it would have. None: leave the
             switch as it is.
+        val_data: held-out batches for `keep_best`, or a function, see there: training ends with the weights that have the
+            highest mAP on them, those at the start and at the switch included. What was kept is `callback.best.summary`,
+            and the last measurement is in the log as "held_out_map". A resumed training starts its comparison anew.
+        every: number of optimiser steps between measurements.
 
     `MAPCallback(...).add_to(trainer)` puts it before the callbacks that write logs to files and services, which would
     otherwise not see the mAP; with `Trainer(callbacks=[...])` it shows on the screen and in `state.log_history` only.
@@ -32,9 +42,12 @@ class MAPCallback(TrainerCallback):
     >>> callback = MAPCallback(switch_at=1000)
     """
 
-    def __init__(self, switch_at: int | None = None) -> None:
+    def __init__(self, switch_at: int | None = None, val_data: HeldOut | None = None, every: int = 100) -> None:
         check_switch_at(switch_at)
         self.switch_at = switch_at
+        self.val_data = val_data
+        self.every = whole_number("every", every, least=1)
+        self.best: BestWeights | None = None
         self._batch_maps: list[float] = []
 
     def add_to(self, trainer: Any) -> MAPCallback:
@@ -46,22 +59,35 @@ class MAPCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         find_switch(kwargs["model"])  # says at once if the model was not prepared
         self._batch_maps = []
+        if self.val_data is not None:
+            self.best = keep_best(kwargs["model"], self.val_data, every=self.every)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.switch_at is not None:
-            find_switch(kwargs["model"]).enabled = state.global_step >= self.switch_at
+            turn_on(find_switch(kwargs["model"]), state.global_step >= self.switch_at, self.best)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         metrics = find_switch(kwargs["model"]).metrics
         if "map" in metrics:
             self._batch_maps.append(metrics["map"])
 
-    on_substep_end = on_step_end
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.on_substep_end(args, state, control, **kwargs)
+        if self.best is not None:
+            self.best.step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.best is not None:
+            self.best.restore()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        logs = kwargs["logs"]
-        if "loss" not in logs or not self._batch_maps:
+        if "loss" not in kwargs["logs"]:
             return
-        logs["batch_map"] = sum(self._batch_maps) / len(self._batch_maps)
-        state.log_history[-1]["batch_map"] = logs["batch_map"]  # the Trainer has made this entry already
+        ours = {}
+        if self._batch_maps:
+            ours["batch_map"] = sum(self._batch_maps) / len(self._batch_maps)
+        if self.best is not None:
+            ours["held_out_map"] = self.best.history[-1].map
+        kwargs["logs"].update(ours)
+        state.log_history[-1].update(ours)  # the Trainer has made this entry already
         self._batch_maps = []

@@ -1,4 +1,4 @@
-"""A Lightning callback: mAP of every training batch in the log, and MAPLoss from a given step on."""
+"""A Lightning callback: mAP of every training batch in the log, MAPLoss from a given step on, and the best weights kept."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from stepgrad.errors import whole_number
 from stepgrad.extras import need
+from stepgrad.integrations._best import BestWeights, keep_best, turn_on
 from stepgrad.integrations._switch import check_switch_at, find_switch
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from stepgrad.integrations._held_out import HeldOut
 
 __all__ = ["MAPCallback"]
 
@@ -39,28 +43,56 @@ class _MAPCallback:
             switch as it is.
         log_name: of the mAP in the log.
         prog_bar: show it in the progress bar as well.
+        val_data: held-out batches for `keep_best`, or a function, see there: the fit ends with the weights that have the
+            highest mAP on them, those at the start and at the switch included. What was kept is `callback.best.summary`,
+            and the measurements are logged as "held_out_map". A resumed fit starts its comparison anew.
+        every: number of optimiser steps between measurements.
 
     >>> MAPCallback(switch_at=1000)
     MAPCallback(switch_at=1000)
     """
 
-    def __init__(self, switch_at: int | None = None, log_name: str = "train/batch_map", prog_bar: bool = True) -> None:
+    def __init__(
+        self,
+        switch_at: int | None = None,
+        log_name: str = "train/batch_map",
+        prog_bar: bool = True,
+        val_data: HeldOut | None = None,
+        every: int = 100,
+    ) -> None:
         check_switch_at(switch_at)
         self.switch_at = switch_at
         self.log_name = log_name
         self.prog_bar = prog_bar
+        self.val_data = val_data
+        self.every = whole_number("every", every, least=1)
+        self.best: BestWeights | None = None
+        self._steps = 0
 
     def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
         find_switch(pl_module)  # says at once if no model was prepared
 
+    def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        self._steps = trainer.global_step
+        if self.val_data is not None:
+            self.best = keep_best(pl_module, self.val_data, every=self.every)
+
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, *_: Any, **__: Any) -> None:
         if self.switch_at is not None:
-            find_switch(pl_module).enabled = trainer.global_step >= self.switch_at
+            turn_on(find_switch(pl_module), trainer.global_step >= self.switch_at, self.best)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
         metrics = find_switch(pl_module).metrics
         if "map" in metrics:
             pl_module.log(self.log_name, metrics["map"], on_step=True, on_epoch=False, prog_bar=self.prog_bar)
+        if self.best is not None and trainer.global_step != self._steps:  # not in the middle of an accumulation
+            self._steps = trainer.global_step
+            self.best.step()
+            pl_module.log("held_out_map", self.best.history[-1].map, on_step=True, on_epoch=False)
+
+    def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
+        if self.best is not None:
+            self.best.restore()
 
     def __repr__(self) -> str:
         return f"MAPCallback(switch_at={self.switch_at})"

@@ -24,12 +24,16 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.ssd import SSD
 
 from stepgrad.errors import ConfigError, InputError
+from stepgrad.integrations._auto_weight import AutoWeight
+from stepgrad.integrations._best import keep_best
 from stepgrad.integrations._dense import AnchorHead, DenseDetector, FCOSDetector, RetinaNetDetector, SSDDetector
 from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection, Specialised, despecialise, specialise
 from stepgrad.integrations._switch import NAME, loss_settings
 from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_batch_norm
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.protocol import Protocol
+
+__all__ = ["SUPPORTED", "AutoWeight", "keep_best", "restore", "train_for_map"]
 
 M = TypeVar("M", bound=nn.Module)
 SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD"]
@@ -52,7 +56,7 @@ def train_for_map(
     model: M,
     *,
     mode: str = "mix",
-    weight: float = 1.0,
+    weight: float | str | AutoWeight = "auto",
     enabled: bool = True,
     protocol: str | Protocol | None = None,
     loss_fn: MAPLoss | None = None,
@@ -72,7 +76,9 @@ def train_for_map(
         model: a torchvision FasterRCNN, MaskRCNN, KeypointRCNN, RetinaNet, FCOS or SSD (SSDlite is one), or a subclass.
         mode: "mix": the mAP loss is added to the loss dict as "loss_map". "replace": it takes the place of the
             classification loss, "loss_classifier" or "classification".
-        weight: of the mAP loss.
+        weight: of the mAP loss. "auto": balances itself, so that mAP's gradient at the class logits is as long as that
+            of the model's own classification loss; `AutoWeight(share=...)` for another share, which it says how it
+            measures. A number stays what it is. `model.map_loss_switch.weight` is the number in use.
         enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled`
             turns it on.
         protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.

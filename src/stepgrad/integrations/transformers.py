@@ -5,7 +5,7 @@ These models have no NMS: every query is one detection, and mAP after training i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, suggest
 from stepgrad.extras import need
-from stepgrad.integrations._switch import NAME, MapLossSwitch, check_int64, loss_settings
+from stepgrad.integrations._auto_weight import AutoWeight, StockLoss
+from stepgrad.integrations._best import keep_best
+from stepgrad.integrations._switch import NAME, MapLossSwitch, check_int64, loss_settings, pair_of
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol
 
-__all__ = ["FAMILIES", "restore", "train_for_map"]
+__all__ = ["FAMILIES", "AutoWeight", "keep_best", "restore", "train_for_map"]
 
 M = TypeVar("M", bound=nn.Module)
 _ADDED = "loss_map"  # name in the loss_dict where MAPLoss is mixed in
@@ -57,7 +59,7 @@ def train_for_map(
     model: M,
     *,
     mode: str = "mix",
-    weight: float = 1.0,
+    weight: float | str | AutoWeight = "auto",
     enabled: bool = True,
     protocol: str | Protocol | None = None,
     loss_fn: MAPLoss | DistributedMAPLoss | None = None,
@@ -73,7 +75,9 @@ def train_for_map(
         model: one of `FAMILIES`, or a class derived from one.
         mode: "mix": `weight` times MAPLoss is added to the loss, and to the `loss_dict` as "loss_map". "replace": it takes
             the place of the classification loss, "loss_ce" or "loss_vfl".
-        weight: of MAPLoss.
+        weight: of MAPLoss. "auto": balances itself, so that mAP's gradient at the class logits is as long as that of
+            the model's own classification loss; `AutoWeight(share=...)` for another share, which it says how it measures.
+            A number stays what it is. `model.map_loss_switch.weight` is the number in use.
         enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled` turns
             MAPLoss on and off, and `model.map_loss_switch.metrics["map"]` is the mAP of the last training batch either way.
         protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.
@@ -109,7 +113,7 @@ def train_for_map(
         raise ConfigError(
             f"Expected a loss_fn for the model's {config.num_labels} classes but got one for {loss_fn.num_classes}."
         )
-    switch = MapLossSwitch(loss_fn, mode, weight, enabled)
+    switch = QuerySwitch(loss_fn, family, mode=mode, weight=weight, enabled=enabled)
     restore(model)  # where this is not the first time
     loss = LossWithMAP(model, model.loss_function, "_loss_function" in model.__dict__, family, switch)
     setattr(model, NAME, switch)
@@ -127,10 +131,51 @@ def restore(model: M) -> M:
     return model
 
 
+class QuerySwitch(MapLossSwitch):
+    """The switch of a model whose queries are its detections."""
+
+    def __init__(self, loss_fn: MAPLoss | DistributedMAPLoss, family: Family, **options: Any) -> None:
+        super().__init__(loss_fn, **options)
+        self.family = family
+
+    def ranked_lists(
+        self, logits: Tensor, boxes: Tensor, labels: Sequence[Target]
+    ) -> tuple[list[Tensor], list[Tensor], list[Target]]:
+        """Scores, windows and targets of each image: every query in every class."""
+        pixels = _image_sizes(labels, boxes.device, self.loss_fn.objective.protocol.pixel_offset > 0)
+        windows = [corners(b, size) for b, size in zip(boxes, pixels, strict=True)]
+        targets = [_target(label, size) for label, size in zip(labels, pixels, strict=True)]
+        return list(log_scores(logits, self.family.scores)), windows, targets
+
+    def detections(
+        self, model: nn.Module, batch: Any, device: torch.device
+    ) -> tuple[list[dict[str, Tensor]], list[Target]]:
+        """The list that training ranks: every query in every class."""
+        pixels, labels = pair_of(batch, "pixel_values", "labels")
+        _check_labels(labels, self.loss_fn.num_classes)
+        masked = isinstance(batch, Mapping) and "pixel_mask" in batch
+        mask = {"pixel_mask": batch["pixel_mask"].to(device)} if masked else {}
+        output = model(pixels.to(device), **mask)
+        lists = self.ranked_lists(output.logits.cpu(), output.pred_boxes.cpu(), [_on_cpu(label) for label in labels])
+        found = [_every_class(s, b) for s, b in zip(*lists[:2], strict=True)]
+        return found, lists[2]
+
+
+def _on_cpu(label: Target) -> Target:
+    return {key: value.cpu() if isinstance(value, Tensor) else value for key, value in label.items()}
+
+
+def _every_class(scores: Tensor, boxes: Tensor) -> dict[str, Tensor]:
+    """Detections of an image: each of N boxes with its score in each of K classes."""
+    N, K = scores.shape
+    labels = torch.arange(K).repeat(N)
+    return {"boxes": boxes.repeat_interleave(K, dim=0), "scores": scores.flatten(), "labels": labels}
+
+
 class LossWithMAP:
     """The loss function of a model, with MAPLoss beside or in place of its classification loss while it trains."""
 
-    def __init__(self, model: nn.Module, stock: Any, was_set: bool, family: Family, switch: MapLossSwitch) -> None:
+    def __init__(self, model: nn.Module, stock: Any, was_set: bool, family: Family, switch: QuerySwitch) -> None:
         self.model = model
         self.stock = stock
         self.was_set = was_set
@@ -153,28 +198,28 @@ class LossWithMAP:
         loss, parts, auxiliary = self.stock(logits, labels, device, pred_boxes, config, *more, **named)
         if not working:
             return loss, parts, auxiliary
-        map_loss = self._map_loss(logits, pred_boxes, labels, config, named.get("denoising_meta_values"))
+        name = self.family.class_loss
+        coefficient = getattr(config, self.family.coefficient) if self.family.coefficient else 1.0
+        mixed = self.switch.mode == "mix"
+        ranked = self._ranked(config, named.get("denoising_meta_values"))
+        # "replace" multiplies both losses by the coefficient; "mix" the stock loss alone.
+        own = parts[name] * coefficient if mixed and name in parts else parts.get(name)
+        map_loss = self._map_loss(ranked(logits), ranked(pred_boxes), labels, StockLoss(own, [logits], ranked))
         if map_loss is None:
             return loss, parts, auxiliary
-        if self.switch.mode == "mix":
+        if mixed:
             return loss + map_loss, {**parts, _ADDED: map_loss}, auxiliary
-        name, coefficient = self.family.class_loss, self.family.coefficient
-        change = (map_loss - parts[name]) * (getattr(config, coefficient) if coefficient else 1.0)
-        return loss + change, {**parts, name: map_loss}, auxiliary
+        return loss + (map_loss - parts[name]) * coefficient, {**parts, name: map_loss}, auxiliary
 
-    def _map_loss(
-        self, logits: Tensor, boxes: Tensor, labels: Sequence[Target], config: Any, denoising: Any
-    ) -> Tensor | None:
-        if denoising is not None:  # queries that are given the answer, in training only, come first
-            first = denoising["dn_num_split"][0]
-            logits, boxes = logits[:, first:], boxes[:, first:]
-        if self.family.grouped:
-            logits, boxes = logits[:, : config.num_queries], boxes[:, : config.num_queries]
-        pixels = _image_sizes(labels, boxes.device, self.switch.loss_fn.objective.protocol.pixel_offset > 0)
-        scores = log_scores(logits, self.family.scores)
-        windows = [corners(b, size) for b, size in zip(boxes, pixels, strict=True)]
-        targets = [_target(label, size) for label, size in zip(labels, pixels, strict=True)]
-        return self.switch.map_loss(list(scores), windows, targets)
+    def _ranked(self, config: Any, denoising: Any) -> Callable[[Tensor], Tensor]:
+        """What takes, of something (images, queries, ...), the queries of inference."""
+        # Denoising queries, which are given the answer, in training only, come first.
+        first = 0 if denoising is None else denoising["dn_num_split"][0]
+        end = first + config.num_queries if self.family.grouped else None
+        return lambda queries: queries[:, first:end]
+
+    def _map_loss(self, logits: Tensor, boxes: Tensor, labels: Sequence[Target], stock: StockLoss) -> Tensor | None:
+        return self.switch.map_loss(*self.switch.ranked_lists(logits, boxes, labels), stock)
 
 
 def log_scores(logits: Tensor, scores: str) -> Tensor:

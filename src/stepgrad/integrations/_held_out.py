@@ -1,0 +1,81 @@
+"""mAP on held-out images in the middle of training, which leaves no trace in the training."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from stepgrad.errors import InputError
+from stepgrad.evaluation import Evaluator
+from stepgrad.integrations._switch import find_prepared, find_switch
+from stepgrad.losses.collectives import gather_objects
+from stepgrad.metric.protocol import Protocol
+
+HeldOut = Iterable[Any] | Callable[[], float]
+"""Batches as the model trains on them; or, for any other model, a function that measures it and returns the mAP."""
+
+
+def held_out_map(model: nn.Module, val_data: HeldOut, protocol: str | Protocol | None = None) -> float:
+    """mAP of a model's detections on held-out images, with the number the same on all processes.
+
+    Args:
+        model: one prepared by `train_for_map`, or what holds one; any, where `val_data` is a function.
+        val_data: batches as the model trains on them, each process its own part; or a function.
+        protocol: None: the one that the model trains for.
+    """
+    with _aside(model):
+        if callable(val_data):
+            first: float = gather_objects(float(val_data()))[0]
+            return first
+        detector, switch = find_prepared(model), find_switch(model)
+        device = next(detector.parameters()).device
+        mine = [switch.detections(detector, batch, device) for batch in val_data]
+    evaluator = Evaluator(switch.loss_fn.num_classes, protocol or switch.loss_fn.objective.protocol)
+    for preds, targets in (pair for everyones in gather_objects(mine) for pair in everyones):
+        evaluator.update(preds, targets)
+    result = evaluator.compute()
+    if not any(row.objects for row in result.classes):
+        raise InputError(
+            f"Expected val_data with objects to find but there are none in its {result.images} images. An iterator or "
+            "generator can be gone through only once: give a list of batches or a DataLoader."
+        )
+    return result.map
+
+
+class RandomNumbers:
+    """Where Python's, NumPy's and torch's global random numbers stand."""
+
+    def __init__(self) -> None:
+        self.python = random.getstate()
+        self.numpy = np.random.get_state()  # noqa: NPY002  # whatever users' datasets draw from
+        self.torch = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def put_back(self) -> None:
+        """Draw from here on what was drawn after this was made."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)  # noqa: NPY002
+        torch.set_rng_state(self.torch)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+
+@contextmanager
+def _aside(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; then every module's mode, and the random numbers, are what they were."""
+    training = {module: module.training for module in model.modules()}  # some may be frozen in eval mode
+    randomness = RandomNumbers()  # a DataLoader draws one for its workers even where it does not shuffle
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, was in training.items():
+            module.training = was
+        randomness.put_back()
