@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,34 +22,18 @@ from typing import Any
 
 import torch
 from torchvision.models import resnet50
-from torchvision.ops import nms
 
-import stepgrad
 from benchmarks.claims import Claim
 from benchmarks.floor import floor_cases
+from benchmarks.loss import Step, loss_step, torchvision_nms
 from benchmarks.report import claims_table, machine_lines
 from benchmarks.scenes import Scene, clustered_scene, crowding, dense_scene, real_scene
 from benchmarks.timing import interleaved, machine
 from stepgrad.files import write_whole
 
-Step = Callable[[], object]
 ESTIMATORS = ("radius", "mee")
 COCO_SIZES = {"16 x 1000 x 80": (16, 1000, 80), "16 x 300 x 80": (16, 300, 80), "16 x 1000 x 20": (16, 1000, 20)}
 SORTS = ("floor: torch.sort", "floor: numpy.argsort")
-
-
-def loss_step(scene: Scene, **options: Any) -> Step:
-    """One forward and backward."""
-    loss_fn = stepgrad.MAPLoss(scene.scores[0].shape[1], **options)
-    leaves = [s.clone().requires_grad_() for s in scene.scores]
-    return lambda: torch.autograd.grad(loss_fn(leaves, scene.boxes, scene.targets), leaves)
-
-
-def nms_step(scene: Scene) -> Step:
-    """NMS alone, image by image and class by class."""
-    columns = [s.T.contiguous() for s in scene.scores]
-    pairs = list(zip(scene.boxes, columns, strict=True))
-    return lambda: [nms(boxes, column, 0.3) for boxes, rows in pairs for column in rows]
 
 
 @contextmanager
@@ -69,7 +53,7 @@ def medians(cases: dict[str, Step], rounds: int) -> dict[str, float]:
 
 
 def time_family(scene: Scene, rounds: int) -> dict[str, float]:
-    cases: dict[str, Step] = {"nms": nms_step(scene)}
+    cases: dict[str, Step] = {"nms": torchvision_nms(scene)}
     cases |= {estimator: loss_step(scene, estimator=estimator) for estimator in ESTIMATORS}
     cases |= floor_cases(scene, threads=torch.get_num_threads())
     return medians(cases, rounds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,11 +44,17 @@ class Crowding:
 
 def clustered_scene(images: int = 8, windows: int = 2000, classes: int = 20, seed: int = 0) -> Scene:
     """Several objects per image, windows in clusters around objects and background regions, every class present."""
+    return _scene(_image, images, windows, classes, seed)
+
+
+def _scene(
+    make: Callable[..., tuple[Tensor, Tensor, Target]], images: int, windows: int, classes: int, seed: int
+) -> Scene:
     generator = torch.Generator().manual_seed(seed)
     objects = torch.randint(3, 7, (images,), generator=generator)
     total = int(objects.sum())
     labels = torch.cat([torch.randperm(classes, generator=generator) for _ in range(-(-total // classes))])[:total]
-    parts = [_image(windows, image_labels, classes, generator) for image_labels in labels.split(objects.tolist())]
+    parts = [make(windows, image_labels, classes, generator) for image_labels in labels.split(objects.tolist())]
     return Scene([p[0] for p in parts], [p[1] for p in parts], [p[2] for p in parts])
 
 
@@ -73,12 +79,7 @@ def _image(windows: int, labels: Tensor, classes: int, generator: torch.Generato
 
 def dense_scene(images: int = 8, windows: int = 2000, classes: int = 20, seed: int = 0) -> Scene:
     """Few places per image and many windows at each: twice as many neighbours as selective search makes."""
-    generator = torch.Generator().manual_seed(seed)
-    objects = torch.randint(3, 7, (images,), generator=generator)
-    total = int(objects.sum())
-    labels = torch.cat([torch.randperm(classes, generator=generator) for _ in range(-(-total // classes))])[:total]
-    parts = [_dense_image(windows, of_image, classes, generator) for of_image in labels.split(objects.tolist())]
-    return Scene([p[0] for p in parts], [p[1] for p in parts], [p[2] for p in parts])
+    return _scene(_dense_image, images, windows, classes, seed)
 
 
 def _dense_image(
