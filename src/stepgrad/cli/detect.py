@@ -54,7 +54,7 @@ def detect(
         checkpoint: The weights of the run to detect with: best, last, or the step of a checkpoint.
         draw: Whether to draw pictures, or to write JSON alone.
         compress: The ranks of fc6 and fc7 for faster detection, such as 1024,256: truncated SVD, which costs some mAP and, once
-            at the start, about a minute for AlexNet. Without the option nothing is cut.
+            at the start, a minute or two for AlexNet. Without the option nothing is cut.
 
     Returns:
         0; 1 if nothing could be detected in some pictures: each has a line at the end, and the others are done.

@@ -70,7 +70,7 @@ def evaluate(
             VOC's text files.
         images_outside: Whether file names in a COCO file may lead out of the folder of the data, for --run.
         compress: The ranks of fc6 and fc7 for faster detection with --run, such as 1024,256: truncated SVD, which costs some
-            mAP and, once at the start, about a minute for AlexNet. Without the option nothing is cut.
+            mAP and, once at the start, a minute or two for AlexNet. Without the option nothing is cut.
 
     Returns:
         0.

@@ -31,7 +31,7 @@ from stepgrad.kernels.replay import edit_for_place, list_rivals, place_of, sum_w
 from stepgrad.kernels.scene import COUNT, Scene, best_of, build_scene, is_reacher, role_at
 from stepgrad.kernels.shifts import forget_shifts, leaves_list_alone, leaves_ranks_alone, sums_after_replay
 
-THROUGH_NONE, THROUGH_EXACT, THROUGH_PAPER = 0, 1, 2
+THROUGH_NONE, THROUGH_EXACT = 0, 1
 
 
 class StepSums(NamedTuple):

@@ -133,7 +133,8 @@ def _tally(scene: Scene, image: int, gap: int) -> bool:
 
 
 @kernel
-def _clear(scene: Scene) -> None:
+def forget_shifts(scene: Scene) -> None:
+    """Make room for the next replay."""
     for i in range(scene.shifts.state[SIZE]):
         scene.shifts.gained[scene.shifts.zones[i]] = 0
     scene.shifts.state[:] = 0
@@ -141,7 +142,7 @@ def _clear(scene: Scene) -> None:
 
 @kernel
 def _keep_changed(scene: Scene) -> int:
-    """Keep only zones that gained or lost and have a contender below; returns how many. `_clear` is left to the caller."""
+    """Keep only zones that gained or lost and have a contender below; returns how many. `forget_shifts` is left to the caller."""
     shifts, count = scene.shifts, 0
     for i in range(shifts.state[SIZE]):
         zone = shifts.zones[i]
@@ -167,15 +168,9 @@ def leaves_ranks_alone(scene: Scene, slot: int, gap: int) -> int:
     if replay_touches_objects(scene, slot):
         return -1
     if not _tally(scene, image_of(scene.windows, slot), gap) or scene.shifts.state[PUSHED_OUT]:
-        _clear(scene)
+        forget_shifts(scene)
         return -1
     return 1 if _keep_changed(scene) == 0 else 0
-
-
-@kernel
-def forget_shifts(scene: Scene) -> None:
-    """Make room for the next replay."""
-    _clear(scene)
 
 
 @kernel
@@ -255,7 +250,7 @@ def _sums_of_shifts(scene: Scene) -> bool:
         for i in range(count):
             put_edit(scene.edits, 2 * scene.ranked.at[shifts.zones[i]], 0, shifts.gained[shifts.zones[i]])
         _sums_of_edits(scene)
-    _clear(scene)
+    forget_shifts(scene)
     return changed
 
 
@@ -266,7 +261,7 @@ def sums_after_replay(scene: Scene, slot: int, gap: int) -> bool:
     if not replay_touches_objects(scene, slot):
         if _tally(scene, image, gap):
             return _sums_of_shifts(scene)
-        _clear(scene)
+        forget_shifts(scene)
     list_rivals(scene, slot)
     place = place_of(scene, gap) if gap != NONE else NONE
     same_as, fresh = scene.ranked.same_as, scene.judged.reach.fresh

@@ -12,6 +12,16 @@ _BUCKETS = 1 << _BITS
 
 
 @kernel
+def _counts_to_starts(counts: NDArray[np.int64]) -> None:
+    """In place: how many keys lie in the buckets before each."""
+    start = 0
+    for bucket in range(len(counts)):
+        count = counts[bucket]
+        counts[bucket] = start
+        start += count
+
+
+@kernel
 def _radix_order(keys: NDArray[np.uint64], digits: int) -> NDArray[np.int32]:
     """Indices that sort `keys` ascending and stably; only the lowest `digits` digits of 11 bits are looked at."""
     n = len(keys)
@@ -28,11 +38,7 @@ def _radix_order(keys: NDArray[np.uint64], digits: int) -> NDArray[np.int32]:
         shift = np.uint64(_BITS * d)
         if n > 0 and counts[d, (keys[0] >> shift) & mask] == n:
             continue  # this digit is the same everywhere
-        start = 0
-        for bucket in range(_BUCKETS):
-            count = counts[d, bucket]
-            counts[d, bucket] = start
-            start += count
+        _counts_to_starts(counts[d])
         for i in range(n):
             index = order[i]
             bucket = (keys[index] >> shift) & mask
@@ -59,11 +65,7 @@ def _order_of_singles(bits: NDArray[np.uint32]) -> NDArray[np.int32]:
         shift = np.uint64(32 + _BITS * d)
         if n > 0 and counts[d, (pairs[0] >> shift) & mask] == n:
             continue  # this digit is the same everywhere
-        start = 0
-        for bucket in range(_BUCKETS):
-            count = counts[d, bucket]
-            counts[d, bucket] = start
-            start += count
+        _counts_to_starts(counts[d])
         for i in range(n):
             bucket = (pairs[i] >> shift) & mask
             other[counts[d, bucket]] = pairs[i]
