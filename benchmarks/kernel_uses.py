@@ -85,7 +85,7 @@ def _evaluate(dtype: torch.dtype) -> None:
     evaluator.update(found, targets)
     evaluator.compute()
     sg.layers.NMSLayer(threshold=0.3)(scores[0][:, 0], boxes[0]).sum().backward()
-    from stepgrad.detector.detections import suppress_and_rank
+    from stepgrad.metric.detections import suppress_and_rank
 
     suppress_and_rank(plain[0], boxes[0], 0.3, 50)
 

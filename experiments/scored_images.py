@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import stepgrad as sg
-from stepgrad.detector.detections import suppress_and_rank
 from stepgrad.evaluation.judge import ClassJudgement, Counting
 from stepgrad.evaluation.judge import judge as judge_evidence
 from stepgrad.evaluation.records import Evidence
 from stepgrad.files import write_whole
 from stepgrad.kernels.matching import IGNORED, TRUE_POSITIVE
+from stepgrad.metric.detections import suppress_and_rank
 from stepgrad.metric.protocol import get_protocol
 
 NMS_THRESHOLD = 0.3

@@ -22,6 +22,7 @@ _HOME = {  # the first names: what most people need
     "ScoreMemory": "losses.score_memory",
     "Steps": "steps.method",
     "find_steps": "steps.nearest",
+    "finetune": "fine_tuning",
     "large_batch": "losses.large_batch",
     "map_pseudogradient": "steps.map_steps",
     "map_steps": "steps.map_steps",

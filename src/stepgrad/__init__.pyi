@@ -6,6 +6,7 @@ from stepgrad import layers as layers
 from stepgrad import reference as reference
 from stepgrad.detector import FastRCNN as FastRCNN
 from stepgrad.evaluation import Evaluator as Evaluator
+from stepgrad.fine_tuning import finetune as finetune
 from stepgrad.layers import ArgmaxOneHot as ArgmaxOneHot
 from stepgrad.layers import ElementwiseLayer as ElementwiseLayer
 from stepgrad.layers import NMSLayer as NMSLayer

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepgrad.detector.backbones import FREEZE, build_backbone, freeze_layers, hold_frozen_layers
-from stepgrad.detector.detections import suppress_and_rank
 from stepgrad.detector.head import Head
 from stepgrad.detector.inputs import check_finite, check_images, check_lists, objects_on_cpu, windows_on_cpu
 from stepgrad.detector.pooling import pool_windows
@@ -23,6 +22,7 @@ from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.losses.objective import BatchLoss
 from stepgrad.metric.batch import Target
+from stepgrad.metric.detections import suppress_and_rank
 from stepgrad.metric.mean_ap import check_nms_threshold
 
 SCORES = ["raw", "logprob"]

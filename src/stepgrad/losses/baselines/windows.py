@@ -18,7 +18,7 @@ def window_labels(batch: Batch, match_threshold: float, grey_zone: float | None 
     `match_threshold`, the window is positive, or left out if the object is difficult or a crowd; if it only reaches
     `grey_zone`, the window is left out; otherwise it is negative. Two windows on one object are both positive.
     """
-    overlap, ignored = _best_overlaps(batch)
+    overlap, ignored = best_overlaps(batch)
     matched = overlap >= match_threshold
     labels = np.where(matched, np.where(ignored, LEFT_OUT, POSITIVE), NEGATIVE).astype(np.int8)
     if grey_zone is not None:
@@ -26,7 +26,7 @@ def window_labels(batch: Batch, match_threshold: float, grey_zone: float | None 
     return labels
 
 
-def _best_overlaps(batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def best_overlaps(batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """(N, K) largest IoU with an object of the class, and whether that object is to be ignored."""
     overlap = np.zeros(batch.scores.shape)
     ignored = np.zeros(batch.scores.shape, dtype=np.bool_)

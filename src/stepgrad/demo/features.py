@@ -1,0 +1,66 @@
+"""What a new class head sees of an image: the boxes that the detector found, and its features where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepgrad.data.base import DetectionDataset
+from stepgrad.fine_tuning import ImageWindows
+
+WINDOWS = 300
+"""Per image: those that most likely hold something."""
+_TOGETHER = 16  # images in one pass of the detector
+
+
+@torch.no_grad()
+def extract(model: Any, dataset: DetectionDataset, tick: Callable[[], object]) -> list[ImageWindows]:
+    """The windows of all images of a dataset, which are of one size."""
+    found: list[ImageWindows] = []
+    for first in range(0, len(dataset), _TOGETHER):
+        given = [dataset[i] for i in range(first, min(first + _TOGETHER, len(dataset)))]
+        windows = _windows(model, [image.float() / 255 for image, _ in given])
+        for (features, boxes), (_, target) in zip(windows, given, strict=True):
+            found.append(ImageWindows(features, boxes, {"boxes": target["boxes"], "labels": target["labels"]}))
+            tick()
+    return found
+
+
+def _windows(model: Any, images: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features and boxes of each image's windows."""
+    prepared, _ = model.transform(images)
+    maps = list(model.backbone(prepared.tensors).values())
+    found = model.head(maps)
+    anchors = model.anchor_generator(prepared, maps)
+    counts: list[int] = model.anchor_generator.num_anchors_per_location()
+    whats = torch.cat(
+        [_what(m.shape[-2:].numel(), count, level) for level, (m, count) in enumerate(zip(maps, counts, strict=True))]
+    )
+    something = 1 - found["cls_logits"].softmax(dim=2)[:, :, 0]
+    for i, image in enumerate(images):
+        best = something[i].topk(min(WINDOWS, something.shape[1])).indices.sort().values
+        moved = found["bbox_regression"][i][best]
+        boxes = model.box_coder.decode_single(moved, anchors[i][best]).clamp(0, image.shape[-1])
+        places = torch.cat([_per_anchor(m[i], count) for m, count in zip(maps, counts, strict=True)])
+        yield torch.cat([places[best], whats[best], moved], dim=1), boxes
+
+
+def _per_anchor(features: Tensor, anchors: int) -> Tensor:
+    """(places x anchors, C) features of a level's map (C, H, W)."""
+    return features.flatten(1).T.repeat_interleave(anchors, 0)
+
+
+def _what(places: int, anchors: int, level: int) -> Tensor:
+    """Which anchor of its place each box comes from, and the level."""
+    which = torch.eye(anchors).repeat(places, 1)
+    return torch.cat([which, torch.full((len(which), 1), float(level))], dim=1)
+
+
+def standardised(images: Sequence[ImageWindows], like: Sequence[ImageWindows]) -> list[ImageWindows]:
+    """With mean and spread of the features of `like` taken out."""
+    known = torch.cat([image.features for image in like])
+    mean, spread = known.mean(0), known.std(0) + 1e-3
+    return [image._replace(features=(image.features - mean) / spread) for image in images]

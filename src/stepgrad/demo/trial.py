@@ -1,0 +1,170 @@
+"""A new class head, trained by cross-entropy to the end; then more of it, or mAP on as many images. Several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepgrad.data import ShapesDataset
+from stepgrad.demo.detector import CLASSES, trained_ssd
+from stepgrad.demo.features import extract, standardised
+from stepgrad.fine_tuning.outputs import Reading
+from stepgrad.fine_tuning.records import Records
+from stepgrad.fine_tuning.result import Trained, differences, mean_and_spread
+from stepgrad.fine_tuning.training import Plan, Task, judge, train
+from stepgrad.fine_tuning.windows import Labelled, labelled
+from stepgrad.metric.protocol import get_protocol
+
+NMS_THRESHOLD = 0.5
+UNITS = 128
+START_IMAGES, MAP_IMAGES = 8, 32
+"""Per step."""
+START_RATE, MORE_RATE, MAP_RATE = 3e-3, 1e-3, 3e-3
+"""The best of several each, on held-out images: docs/fine_tuning.md."""
+TRAINING_SEED = 7
+"""Of the training images, which the detector never saw."""
+START, MORE, MAP = "cross-entropy", "more cross-entropy", "mAP"
+NOTES = {
+    START: "a new class head, to the end; labels know how well a box fits",
+    MORE: "from there, at its best rate",
+    MAP: 'from there, MAPLoss(protocol="coco") on as many images',
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the trainings depend on."""
+
+    steps: int = 1000
+    map_steps: int = 100
+    images: int = 600
+    test_images: int = 300
+    seeds: int = 3
+    seed: int = 0
+
+    @property
+    def plans(self) -> dict[str, Plan]:
+        """By name; the last two see as many images."""
+        more = -(-self.map_steps * MAP_IMAGES // START_IMAGES)
+        return {
+            START: Plan("stock", self.steps, START_IMAGES, START_RATE),
+            MORE: Plan("stock", more, START_IMAGES, MORE_RATE),
+            MAP: Plan("map", self.map_steps, MAP_IMAGES, MAP_RATE),
+        }
+
+
+def task() -> Task:
+    """Six kinds of shapes by COCO's AP; cross-entropy has IoU-aware labels, the best of its kind here."""
+    reading = Reading(CLASSES, soft_labels=True)
+    names = ShapesDataset("train").class_names
+    return Task(reading, get_protocol("coco"), NMS_THRESHOLD, reading.stock_loss, names)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The images of the trial, as a head sees them."""
+
+    train: list[Labelled]
+    test: list[Labelled]
+    test_set: ShapesDataset
+
+
+def open_pictures(settings: Settings, tick: Callable[[], object]) -> Pictures:
+    """Draw the images and run the detector that comes with the package on them; `tick` after each."""
+    model = trained_ssd()
+    test_set = ShapesDataset("test", settings.test_images)
+    known = extract(model, ShapesDataset("train", settings.images, seed=TRAINING_SEED), tick)
+    test = standardised(extract(model, test_set, tick), known)
+    return Pictures(
+        labelled("training images", standardised(known, known), CLASSES),
+        labelled("test images", test, CLASSES),
+        test_set,
+    )
+
+
+def new_head(features: int, seed: int, units: int = UNITS) -> nn.Sequential:
+    """Random weights; at first every window is most likely nothing."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        head = nn.Sequential(nn.Linear(features, units), nn.ReLU(), nn.Linear(units, CLASSES))
+    nn.init.constant_(head[-1].bias, -3.0)
+    return head
+
+
+class Trial:
+    """Heads by training and seed; in a folder, from where a trial that was stopped goes on."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.settings = settings
+        self.records = Records(folder, asdict(settings))
+        self.heads: dict[str, list[nn.Module]] = {name: [] for name in settings.plans}
+        self.seconds: dict[str, list[float]] = {name: [] for name in settings.plans}
+
+    def run(self, images: Sequence[Labelled], stage: Callable[[str, int], Any]) -> None:
+        """Train all heads that are not on record; `stage(what, steps)` is a context with a tick for each step."""
+        for seed in range(self.settings.seed, self.settings.seed + self.settings.seeds):
+            start = new_head(images[0].features.shape[1], seed)
+            for name, plan in self.settings.plans.items():
+                with stage(f"{name}, seed {seed}", plan.steps) as tick:
+                    head, seconds = self._trained(name, plan, seed, start, images, tick)
+                self.heads[name].append(head)
+                self.seconds[name].append(seconds)
+                start = head if name == START else start
+
+    def _trained(
+        self, name: str, plan: Plan, seed: int, start: nn.Module, images: Sequence[Labelled], tick: Callable[[], object]
+    ) -> tuple[nn.Module, float]:
+        record = f"{name.replace(' ', '-')}-{seed}"
+        return self.records.trained(record, start, lambda: train(start, images, task(), plan, seed, tick))
+
+    def judge(self, images: Sequence[Labelled], tick: Callable[[], object]) -> Outcome:
+        """mAP of all heads on test images."""
+        chosen = task()
+        ways = {}
+        for name, heads in self.heads.items():
+            found = []
+            for head in heads:
+                found.append(judge(head, images, chosen, chosen.reported))
+                tick()
+            test = {p.name: values for p, values in zip(chosen.reported, zip(*found, strict=True), strict=True)}
+            ways[name] = Trained(name, self.settings.plans[name].rate, (), test, fmean(self.seconds[name]))
+        return Outcome(len(images), ways, {name: heads[0] for name, heads in self.heads.items()})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it."""
+
+    images: int  # for testing
+    ways: dict[str, Trained]
+    heads: dict[str, nn.Module]  # of the first seed
+
+    @property
+    def gains(self) -> list[float]:
+        """COCO's AP of mAP over more cross-entropy, seed by seed, in points."""
+        ap = {name: way.test["coco"] for name, way in self.ways.items()}
+        return [100 * gain for gain in differences(ap[MAP], ap[MORE])]
+
+    @property
+    def sentence(self) -> str:
+        """What happened, whichever way it went."""
+        gain, spread = mean_and_spread(self.gains)
+        with_spread = f" (spread over seeds {spread:.1f})" if len(self.gains) > 1 else ""
+        seconds = self.ways[MAP].seconds
+        if abs(gain) <= spread:
+            return (
+                f"Training for mAP and more cross-entropy ended level: {gain:+.1f} COCO AP{with_spread} on "
+                f"{self.images} images nobody had seen."
+            )
+        better = sum(g * gain > 0 for g in self.gains)
+        return (
+            f"{seconds:.0f} seconds of training for mAP {'gained' if gain > 0 else 'lost'} {abs(gain):.1f} COCO AP over "
+            f"as much more cross-entropy{with_spread}, in {better} of {len(self.gains)} seeds, on {self.images} images nobody "
+            "had seen."
+        )

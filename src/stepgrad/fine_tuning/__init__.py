@@ -1,0 +1,7 @@
+"""The recipe as one call: more of the usual loss, or mAP, for the same budget; what is better on held-out images is kept."""
+
+from stepgrad.fine_tuning.finetune import finetune
+from stepgrad.fine_tuning.result import FineTuned, Trained
+from stepgrad.fine_tuning.windows import ImageWindows
+
+__all__ = ["FineTuned", "ImageWindows", "Trained", "finetune"]

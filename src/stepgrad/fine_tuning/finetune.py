@@ -1,0 +1,176 @@
+"""`finetune`: the recipe of docs/fine_tuning.md as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stepgrad.errors import ConfigError, InputError, one_of, positive_number, whole_number
+from stepgrad.fine_tuning.cross_fit import Refit
+from stepgrad.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.fine_tuning.records import Records, fingerprint
+from stepgrad.fine_tuning.result import FineTuned
+from stepgrad.fine_tuning.training import Task, outputs_of
+from stepgrad.fine_tuning.ways import Budget, FineTuning, Images, Watch
+from stepgrad.fine_tuning.windows import ImageWindows, checked, labelled
+from stepgrad.locks import only_writer
+from stepgrad.metric.protocol import Protocol, get_protocol
+
+if TYPE_CHECKING:
+    from stepgrad.data.base import DetectionDataset
+
+
+def finetune(
+    head: nn.Module,
+    train_images: Sequence[ImageWindows],
+    val_images: Sequence[ImageWindows],
+    *,
+    test_images: Sequence[ImageWindows] | None = None,
+    fresh_images: Sequence[ImageWindows] | None = None,
+    refit: Refit | None = None,
+    folds: int = 4,
+    protocol: str | Protocol = "coco",
+    nms_threshold: float | None = 0.5,
+    background: str | None = None,
+    soft_labels: bool = False,
+    stock_loss: StockLoss | None = None,
+    steps: int = 100,
+    images_per_step: int = 32,
+    rates: Sequence[float] = (1e-3, 3e-3, 1e-2),
+    stock_rates: Sequence[float] = (3e-4, 1e-3, 3e-3),
+    seeds: Sequence[int] = (0, 1, 2),
+    class_names: Sequence[str] | None = None,
+    out: str | Path | None = None,
+    pictures: DetectionDataset | None = None,
+    watch: Watch | None = None,
+    **loss_options: Any,
+) -> FineTuned:
+    """Fine-tune a trained class head for mAP, beside a control of equal budget, and keep the better.
+
+    From the head's weights three ways part: nothing, more of the usual loss, and mAP on as many images. Each takes its best
+    rate of a grid on held-out images with the first seed, then trains with every seed. mAP is kept if it gains more on
+    held-out images than its gain varies over seeds; otherwise the better of the other two is.
+
+    Args:
+        head: takes features (N, F), gives outputs (N, K), or (N, K + 1) with a background column; trained already.
+        train_images: per image (features, boxes, target): see `ImageWindows`.
+        val_images: held out; rates and the way are chosen by them.
+        test_images: looked at once, at the end, by every way. None: none.
+        fresh_images: labelled images that the head was not trained on, where there are some: mAP trains on these, the
+            control on these and `train_images`.
+        refit: for want of fresh images: a function that trains a new head on the images it is given. A fourth way then
+            trains a correction for mAP on scores of heads that did not see the image.
+        folds: so many heads are trained by `refit`.
+        protocol: what mAP means.
+        nms_threshold: of the detector that the head belongs to.
+        background: None, "first" or "last": the column of the outputs that is background.
+        soft_labels: the usual loss takes the IoU of a hit as its label, as varifocal loss does; not with background.
+        stock_loss: of outputs for all windows of some images, and these images. None: cross-entropy, where a window shows
+            an object from IoU 0.5.
+        steps: of mAP.
+        images_per_step: of mAP; the usual loss takes steps of 8 images, more of them.
+        rates: of Adam, to try for mAP.
+        stock_rates: of Adam, to try for the usual loss.
+        seeds: of the order of images. The spread of results over seeds tells a gain from luck.
+        class_names: for the report.
+        out: a folder for the report; also, finished trainings are kept there, and the same call goes on with them.
+        pictures: the dataset of `test_images`, or without them of `val_images`, in order: for pictures in the report.
+        watch: is told the training at work, its steps so far and its steps in all.
+        loss_options: of `MAPLoss`.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> def image():
+    ...     corner = 80 * torch.rand(12, 2, generator=g)
+    ...     boxes = torch.cat([corner, corner + 20], dim=1)
+    ...     target = {"boxes": boxes[:1], "labels": torch.tensor([0])}
+    ...     return ImageWindows(torch.randn(12, 3, generator=g) + 2 * (torch.arange(12) == 0)[:, None], boxes, target)
+    >>> images = [image() for _ in range(40)]
+    >>> _ = torch.manual_seed(0)
+    >>> tuned = finetune(nn.Linear(3, 1), images[:30], images[30:], steps=5, images_per_step=8, seeds=[0, 1])
+    >>> tuned.chosen, list(tuned.ways)
+    ('mAP', ['start', 'more of the usual loss', 'mAP'])
+    """
+    if background is not None:
+        one_of("background", background, ["first", "last"])
+    if soft_labels and background is not None:
+        raise ConfigError(
+            "soft_labels are for outputs that each stand for one class, not for a softmax with background."
+        )
+    columns = _columns(head, train_images) - (background is not None)
+    reading = Reading(columns, background, soft_labels=soft_labels)
+    task = Task(
+        reading, get_protocol(protocol), nms_threshold, stock_loss or reading.stock_loss, class_names, loss_options
+    )
+    K = reading.num_classes
+    images = Images(
+        labelled("train_images", train_images, K),
+        labelled("val_images", val_images, K),
+        None if test_images is None else labelled("test_images", test_images, K),
+        None if fresh_images is None else labelled("fresh_images", fresh_images, K),
+    )
+    budget = Budget(
+        whole_number("steps", steps, least=1),
+        whole_number("images_per_step", images_per_step, least=1),
+        _rates("rates", rates),
+        _rates("stock_rates", stock_rates),
+        tuple(seeds),
+    )
+    if not budget.seeds:
+        raise ConfigError("Expected at least one seed but got none.")
+    folder = None if out is None else Path(out)
+    with nullcontext() if folder is None else only_writer(folder, "wait until it is done, or choose another out"):
+        records = Records(folder, _settings(head, images, task, budget, folds if refit else None))
+        tuning = FineTuning(head, images, task, budget, records, watch or (lambda *_: None))
+        tuning.run(refit, folds)
+        tuned = tuning.result()
+        if folder is None:
+            return tuned
+        from stepgrad.fine_tuning.report import write
+
+        return replace(tuned, report=write(folder, tuning, tuned, pictures))
+
+
+def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:
+    """Of the head's outputs, by asking it."""
+    if not isinstance(head, nn.Module) or next(head.parameters(), None) is None:
+        raise InputError(f"Expected head to be a torch.nn.Module with weights but got {type(head).__name__}.")
+    first = checked("train_images", images)[:1]
+    was_training = head.training
+    with torch.no_grad():
+        outputs = outputs_of(head.eval(), first)
+    head.train(was_training)
+    if outputs.ndim != 2 or len(outputs) != len(first[0].features):
+        raise InputError(f"Expected the head's outputs to be (N, K) for N windows but got {list(outputs.shape)}.")
+    return outputs.shape[1]
+
+
+def _rates(name: str, rates: Sequence[float]) -> tuple[float, ...]:
+    checked = tuple(positive_number(name, rate) for rate in rates)
+    if not checked:
+        raise ConfigError(f"Expected {name} to hold at least one rate but it is empty.")
+    return checked
+
+
+def _settings(head: nn.Module, images: Images, task: Task, budget: Budget, folds: int | None) -> dict[str, Any]:
+    """All that the trainings depend on, but the code of `stock_loss` and `refit`."""
+    return {
+        "head": fingerprint(head.state_dict().values()),
+        "images": fingerprint(tensor for image in images.all for tensor in image.tensors),
+        "protocol": task.protocol.name,
+        "nms_threshold": task.nms_threshold,
+        "background": task.reading.background,
+        "soft_labels": task.reading.soft_labels,
+        "loss_options": {name: str(value) for name, value in task.loss_options.items()},
+        "steps": budget.steps,
+        "images_per_step": budget.images,
+        "rates": budget.rates,
+        "stock_rates": budget.stock_rates,
+        "seeds": budget.seeds,
+        "folds": folds,
+    }

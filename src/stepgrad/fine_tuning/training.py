@@ -1,0 +1,121 @@
+"""A head trained on windows for one of two losses, and judged."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stepgrad.errors import ConfigError, NonFiniteError
+from stepgrad.evaluation import Evaluator
+from stepgrad.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.fine_tuning.windows import ImageWindows, Labelled, batches
+from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.metric.detections import suppress_and_rank
+from stepgrad.metric.mean_ap import mean_average_precision
+from stepgrad.metric.protocol import Protocol, get_protocol
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a head is trained and judged by."""
+
+    reading: Reading
+    protocol: Protocol
+    nms_threshold: float | None
+    stock_loss: StockLoss
+    class_names: Sequence[str] | None = None
+    loss_options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reported(self) -> list[Protocol]:
+        """What numbers on test images go by: the protocol that is trained for, and the best-known others."""
+        others = [get_protocol(name) for name in ("coco", "voc12") if name != self.protocol.name]
+        return [self.protocol, *others]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long, and how fast; the rate falls to zero along a cosine."""
+
+    loss: str  # "stock" or "map"
+    steps: int
+    images: int
+    rate: float
+
+
+def train(
+    head: nn.Module, images: Sequence[Labelled], task: Task, plan: Plan, seed: int, tick: Callable[[], object]
+) -> nn.Module:
+    """A copy of the head, trained by Adam; the same seed draws the same images, whatever the loss."""
+    head = copy.deepcopy(head).train()
+    weights = [weight for weight in head.parameters() if weight.requires_grad]
+    if not weights:
+        raise ConfigError("Expected a head with weights to train but none of its parameters requires a gradient.")
+    optimizer = torch.optim.Adam(weights, plan.rate)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)
+    drawn = batches(images, plan.images, torch.Generator().manual_seed(seed))
+    loss_of = _map_loss(task) if plan.loss == "map" else task.stock_loss
+    with torch.random.fork_rng(), torch.enable_grad():
+        torch.manual_seed(seed)  # dropout
+        for step in range(plan.steps):
+            chosen = next(drawn)
+            loss = loss_of(outputs_of(head, chosen), chosen)
+            if not bool(torch.isfinite(loss)):
+                raise NonFiniteError(f"Step {step + 1} at rate {plan.rate:g}: the loss is {float(loss)}.")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            decay.step()
+            tick()
+    return head.eval()
+
+
+def _map_loss(task: Task) -> StockLoss:
+    """mAP as a loss of a head's outputs."""
+    loss_fn = MAPLoss(task.reading.num_classes, task.protocol, nms_threshold=task.nms_threshold, **task.loss_options)
+
+    def loss(outputs: Tensor, images: Sequence[Labelled]) -> Tensor:
+        scores = task.reading.scores(outputs).double().split([len(image.boxes) for image in images])
+        return loss_fn(list(scores), [image.boxes for image in images], [image.target for image in images])
+
+    return loss
+
+
+def outputs_of(head: nn.Module, images: Sequence[Labelled | ImageWindows]) -> Tensor:
+    """The head's outputs for all windows of some images, in order."""
+    like = next(head.parameters())
+    features = torch.cat([image.features for image in images]).to(like.device, like.dtype)
+    outputs: Tensor = head(features)
+    return outputs
+
+
+@torch.no_grad()
+def scores_of(head: nn.Module, images: Sequence[Labelled], task: Task) -> list[Tensor]:
+    """(N, K) scores per image, by the head as it is used."""
+    head.eval()
+    return [task.reading.scores(outputs_of(head, [image])).double().cpu() for image in images]
+
+
+def judge(head: nn.Module, images: Sequence[Labelled], task: Task, protocols: Sequence[Protocol]) -> tuple[float, ...]:
+    """mAP after NMS, by each protocol."""
+    scores = scores_of(head, images, task)
+    boxes, targets = [image.boxes for image in images], [image.target for image in images]
+    nms = task.nms_threshold
+    return tuple(
+        mean_average_precision(scores, boxes, targets, protocol=protocol, nms_threshold=nms).map
+        for protocol in protocols
+    )
+
+
+def detections(head: nn.Module, images: Sequence[Labelled], task: Task) -> Evaluator:
+    """An evaluator that holds what the head finds."""
+    evaluator = Evaluator(task.reading.num_classes, task.reported, task.class_names)
+    for image, scores in zip(images, scores_of(head, images, task), strict=True):
+        kept, labels, values = suppress_and_rank(scores, image.boxes, task.nms_threshold, candidates=None)
+        evaluator.update([{"boxes": image.boxes[kept], "labels": labels, "scores": values}], [image.target])
+    return evaluator

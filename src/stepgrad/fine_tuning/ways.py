@@ -1,0 +1,154 @@
+"""The ways to spend a budget from one head: each finds its best rate on held-out images, then trains with every seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import torch
+from torch import nn
+
+from stepgrad.errors import NonFiniteError
+from stepgrad.fine_tuning.cross_fit import Corrected, Correction, Refit, fresh_outputs
+from stepgrad.fine_tuning.records import Records
+from stepgrad.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, FineTuned, Trained, choose
+from stepgrad.fine_tuning.training import Plan, Task, judge, train
+from stepgrad.fine_tuning.windows import Labelled
+
+Watch = Callable[[str, int, int], object]
+"""Told the training at work, its steps so far and its steps in all."""
+STOCK_IMAGES = 8
+"""Per step of the usual loss, which likes small steps; mAP likes large ones. Both see as many images in all."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Every image, with its windows labelled."""
+
+    train: list[Labelled]
+    val: list[Labelled]
+    test: list[Labelled] | None
+    fresh: list[Labelled] | None
+
+    @property
+    def all(self) -> Iterator[Labelled]:
+        for part in (self.train, self.val, self.test, self.fresh):
+            yield from part or ()
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every way may spend."""
+
+    steps: int
+    images: int
+    rates: tuple[float, ...]
+    stock_rates: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+    def plan(self, loss: str, rate: float) -> Plan:
+        if loss == "map":
+            return Plan("map", self.steps, self.images, rate)
+        return Plan("stock", math.ceil(self.steps * self.images / STOCK_IMAGES), STOCK_IMAGES, rate)
+
+
+class FineTuning:
+    """The ways at work: what each of them ends with, for each seed."""
+
+    def __init__(
+        self, head: nn.Module, images: Images, task: Task, budget: Budget, records: Records, watch: Watch
+    ) -> None:
+        self.head, self.images, self.task, self.budget = head, images, task, budget
+        self.records, self.watch = records, watch
+        self.heads: dict[str, list[nn.Module]] = {}
+        self.ways: dict[str, Trained] = {}
+
+    def run(self, refit: Refit | None, folds: int) -> FineTuning:
+        was_training = {module: module.training for module in self.head.modules()}
+        try:
+            self._run(refit, folds)
+        finally:
+            for module, training in was_training.items():
+                module.training = training
+        return self
+
+    def _run(self, refit: Refit | None, folds: int) -> None:
+        images = self.images
+        self._add(START, None, [self.head.eval()], [0.0])
+        self._train(STOCK, "stock", self.head, [*images.train, *(images.fresh or [])])
+        self._train(MAP, "map", self.head, images.fresh or images.train)
+        if refit is not None:
+            scored = fresh_outputs(images.train, refit, folds)
+            outputs = scored[0].features.shape[1] - images.train[0].features.shape[1]
+            with torch.random.fork_rng():
+                torch.manual_seed(self.budget.seeds[0])
+                correction = Correction(scored[0].features.shape[1], outputs, units=128)
+            like = next(self.head.parameters())
+            self._train(CROSS_FITTED, "map", correction.to(like.device, like.dtype), scored, self._corrected)
+
+    def _corrected(self, correction: nn.Module) -> nn.Module:
+        return Corrected(self.head, correction).eval()
+
+    def _train(
+        self,
+        name: str,
+        loss: str,
+        start: nn.Module,
+        images: Sequence[Labelled],
+        finish: Callable[[nn.Module], nn.Module] = lambda head: head,
+    ) -> None:
+        """One way: the best rate with the first seed, then every seed at that rate."""
+        first, *others = self.budget.seeds
+        tried = {}
+        for rate in self.budget.rates if loss == "map" else self.budget.stock_rates:
+            try:
+                head, seconds = self._one(name, loss, rate, first, start, images)
+            except NonFiniteError:  # too high a rate is one of those not to choose
+                continue
+            tried[rate] = (self._on_val(finish(head)), finish(head), seconds)
+        if not tried:
+            raise NonFiniteError(f"{name}: training diverged at every rate of {self.budget}; lower the rates.")
+        rate = max(tried, key=lambda r: tried[r][0])
+        heads, times = [tried[rate][1]], [tried[rate][2]]
+        for seed in others:
+            head, seconds = self._one(name, loss, rate, seed, start, images)
+            heads.append(finish(head))
+            times.append(seconds)
+        self._add(name, rate, heads, times)
+
+    def _one(
+        self, name: str, loss: str, rate: float, seed: int, start: nn.Module, images: Sequence[Labelled]
+    ) -> tuple[nn.Module, float]:
+        plan = self.budget.plan(loss, rate)
+        done = 0
+
+        def tick() -> None:
+            nonlocal done
+            done += 1
+            self.watch(f"{name}, rate {rate:g}, seed {seed}", done, plan.steps)
+
+        record = f"{name.replace(' ', '-')}-{rate:g}-{seed}"
+        return self.records.trained(record, start, lambda: train(start, images, self.task, plan, seed, tick))
+
+    def _on_val(self, head: nn.Module) -> float:
+        return judge(head, self.images.val, self.task, [self.task.protocol])[0]
+
+    def _add(self, name: str, rate: float | None, heads: list[nn.Module], seconds: list[float]) -> None:
+        self.heads[name] = heads
+        val = tuple(self._on_val(head) for head in heads)
+        self.ways[name] = Trained(name, rate, val, {}, fmean(seconds))
+
+    def result(self) -> FineTuned:
+        """The choice, by held-out images; then, once, the test images."""
+        chosen = choose(self.ways)
+        ways = {name: replace(way, test=self._on_test(name)) for name, way in self.ways.items()}
+        return FineTuned(self.heads[chosen][0], chosen, ways, self.task.protocol.name)
+
+    def _on_test(self, name: str) -> dict[str, tuple[float, ...]]:
+        if self.images.test is None:
+            return {}
+        protocols = self.task.reported
+        found = [judge(head, self.images.test, self.task, protocols) for head in self.heads[name]]
+        return {protocol.name: values for protocol, values in zip(protocols, zip(*found, strict=True), strict=True)}

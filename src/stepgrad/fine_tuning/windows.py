@@ -1,0 +1,101 @@
+"""What a head sees of an image, what it should find there, and which windows show what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stepgrad.errors import InputError
+from stepgrad.losses.baselines.windows import best_overlaps
+from stepgrad.metric.batch import make_batch
+
+
+class ImageWindows(NamedTuple):
+    """The windows of one image."""
+
+    features: Tensor
+    """(N, F), whatever the head takes."""
+    boxes: Tensor
+    """(N, 4)."""
+    target: Mapping[str, Tensor]
+    """boxes (G, 4) and labels (G,), counted from 0; if wanted difficult and iscrowd (G,)."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The windows of an image, and the best object of each class that each of them shows."""
+
+    features: Tensor  # (N, F)
+    boxes: Tensor  # (N, 4)
+    target: Mapping[str, Tensor]
+    overlap: Tensor  # (N, K) largest IoU with an object of the class
+    ignored: Tensor  # (N, K) whether that object is difficult or a crowd
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that was handed in."""
+        return [self.features, self.boxes, *(v for _, v in sorted(self.target.items()) if isinstance(v, Tensor))]
+
+
+def labelled(name: str, images: Sequence[ImageWindows], num_classes: int) -> list[Labelled]:
+    """The images that came as argument `name`, with their windows labelled."""
+    return [_labelled(f"{name}[{i}]", image, num_classes) for i, image in enumerate(checked(name, images))]
+
+
+def checked(name: str, images: Sequence[ImageWindows]) -> list[ImageWindows]:
+    """The images that came as argument `name`; raises InputError where a head could not read them."""
+    if isinstance(images, (Tensor, Mapping)) or not isinstance(images, Sequence):
+        raise InputError(
+            f"Expected {name} to be a list of (features, boxes, target) per image but got {type(images).__name__}."
+        )
+    if len(images) == 0:
+        raise InputError(f"Expected {name} to hold at least one image but it is empty.")
+    given = [_checked(f"{name}[{i}]", image) for i, image in enumerate(images)]
+    widths = {image.features.shape[1] for image in given}
+    if len(widths) > 1:
+        raise InputError(f"Expected the features of {name} to have one width but got {sorted(widths)}.")
+    return given
+
+
+def _checked(where: str, image: ImageWindows) -> ImageWindows:
+    try:
+        image = ImageWindows(*image)
+    except TypeError:
+        raise InputError(f"Expected {where} to be (features, boxes, target) but got {type(image).__name__}.") from None
+    features, boxes = image.features, image.boxes
+    if not isinstance(features, Tensor) or features.ndim != 2 or not features.dtype.is_floating_point:
+        found = (
+            f"{features.dtype} of {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        )
+        raise InputError(f"Expected features of {where} to be floating-point of shape (N, F) but got {found}.")
+    if not isinstance(boxes, Tensor) or boxes.shape != (len(features), 4):
+        found = str(list(boxes.shape)) if isinstance(boxes, Tensor) else type(boxes).__name__
+        raise InputError(f"Expected boxes of {where} to have shape [{len(features)}, 4], as features, but got {found}.")
+    if not bool(torch.isfinite(features).all()):
+        raise InputError(f"Expected features of {where} to be finite but there is a NaN or an infinity.")
+    return image
+
+
+def _labelled(where: str, image: ImageWindows, num_classes: int) -> Labelled:
+    features, boxes = image.features.detach(), image.boxes.detach().cpu()
+    target = {name: value.cpu() if isinstance(value, Tensor) else value for name, value in image.target.items()}
+    try:
+        batch = make_batch([torch.zeros(len(boxes), num_classes)], [boxes], [target], num_classes)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    overlap, ignored = best_overlaps(batch)
+    return Labelled(features, boxes, target, torch.from_numpy(overlap).float(), torch.from_numpy(ignored))
+
+
+def batches(images: Sequence[Labelled], size: int, generator: torch.Generator) -> Iterator[list[Labelled]]:
+    """Minibatches for ever: every image once, in a new order, before any comes again."""
+    waiting: list[int] = []
+    while True:
+        while len(waiting) < size:
+            waiting += torch.randperm(len(images), generator=generator).tolist()
+        chosen, waiting = waiting[:size], waiting[size:]
+        yield [images[i] for i in chosen]
