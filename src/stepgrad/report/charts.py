@@ -6,10 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
+import numpy as np
+
+from stepgrad.report.history import thin
 from stepgrad.report.svg import DIGIT, Scale, draw_axes, draw_legend, element, tick_text, ticks
 
 WIDTH, HEIGHT = 480, 250
 PANEL = 150
+LEGEND_LINE = 20
+LONGEST_NAME = 42
+"""Letters of an arm's name that have room in a legend; the tooltip has them all."""
 Numbers = Mapping[str, Any]
 
 
@@ -101,6 +107,74 @@ def curve_panel(curve: Numbers, name: str, empty: str) -> Element:
     element(svg, "path", class_="pr raw", d=scale.path(curve["recall"], curve["precision"]))
     element(svg, "path", class_="pr", d=scale.path(curve["best_recall"], curve["best_precision"]))
     return svg
+
+
+def arms_chart(curves: Numbers, key: str, names: Sequence[str], styles: Sequence[int]) -> Element:
+    """Precision over recall of several arms, the mean over classes, with a legend that has a line for each."""
+    top = 14.0 + LEGEND_LINE * len(names)
+    scale = Scale((0, 1), (0, 1), 46, top, WIDTH - 46 - 14, 300)
+    maps = [
+        (name, "" if value is None else f"{100 * value:.1f}") for name, value in zip(names, curves["maps"], strict=True)
+    ]
+    spoken = "; ".join(f"{name}: mAP {value or 'none'}" for name, value in maps)
+    title = f"Precision over recall, mean over classes, at IoU {curves['iou']:g}. {spoken}"
+    svg = _svg(title, WIDTH, round(top + 300 + 40))
+    draw_axes(svg, scale, ticks(0, 1), ticks(0, 1))
+    element(svg, "text", "recall", class_="tick end", x=scale.left + scale.width, y=top + 300 + 36)
+    element(svg, "text", "precision", class_="tick", x=4, y=top - 8)
+    for line, (k, style) in enumerate(_in_order(styles)):
+        at = 14 + LEGEND_LINE * line
+        element(svg, "line", class_=_arm_class(style), x1=scale.left + 46, x2=scale.left + 82, y1=at - 4, y2=at - 4)
+        text = element(svg, "text", _shortened(names[k]), class_="legend", x=scale.left + 90, y=at)
+        if curves["maps"][k] is not None:
+            value = {"data_key": f"{key}/maps/{k}", "data_value": repr(curves["maps"][k])}
+            element(svg, "text", maps[k][1], class_="legend end", x=scale.left + scale.width, y=at, **value)
+        element(text, "title", names[k])
+    _draw_arms(svg, scale, curves["mean"], styles, "no objects")
+    return svg
+
+
+def arms_panel(curves: Numbers, styles: Sequence[int]) -> Element:
+    """Precision over recall of one class, for several arms."""
+    scale = Scale((0, 1), (0, 1), 26, 8, PANEL - 34, PANEL - 32)
+    svg = _svg(f"Precision over recall of {curves['name']}", PANEL, PANEL)
+    draw_axes(svg, scale, [0, 0.5, 1], [0, 0.5, 1], 15)
+    found = any(ap for ap in curves["aps"])
+    _draw_arms(svg, scale, curves["precision"], styles, "no objects" if curves["objects"] == 0 else "none found", found)
+    return svg
+
+
+def arm_swatch(style: int) -> Element:
+    """A piece of an arm's line, for a list beside the charts."""
+    svg = element(None, "svg", xmlns="http://www.w3.org/2000/svg", viewBox="0 0 36 8", aria_hidden="true")
+    element(svg, "line", class_=_arm_class(style), x1=0, x2=36, y1=4, y2=4)
+    return svg
+
+
+def _draw_arms(
+    svg: Element, scale: Scale, lines: Sequence[Any], styles: Sequence[int], empty: str, found: bool = True
+) -> None:
+    """The lines, the first style last and so on top; `empty` is what to say when there are none."""
+    if not found or None in lines:  # a class without objects has them in no arm
+        element(svg, "text", empty, class_="legend middle", x=scale.x(0.5), y=scale.y(0.75) + 4)
+        return
+    for k, style in reversed(_in_order(styles)):
+        recall, precision = thin(np.linspace(0, 1, len(lines[k])), np.array(lines[k]))
+        element(svg, "path", class_=_arm_class(style), d=scale.path(recall.tolist(), precision.tolist()))
+
+
+def _in_order(styles: Sequence[int]) -> list[tuple[int, int]]:
+    """(arm, style) by style: the chosen arm and the reference come first."""
+    return sorted(enumerate(styles), key=lambda pair: pair[1])
+
+
+def _arm_class(style: int) -> str:
+    """Six colours and five dash patterns: no two of thirty arms look the same."""
+    return f"arm hue{style % 6} dash{style % 5}"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 
 def _svg(title: str, width: int, height: int) -> Element:

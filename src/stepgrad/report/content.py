@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.result import ClassResult, EvaluationResult, result_from
+from stepgrad.evaluation.result import ClassResult, Cut, EvaluationResult
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.report.examples import RULE, Cut, Mark, best_and_worst, cuts_of, describe_image, marks_by_image
+from stepgrad.report.examples import RULE, JudgedEvidence, Mark, best_and_worst, describe_image
 from stepgrad.report.history import Line, summary, thin
 
 
@@ -57,20 +56,16 @@ def gather(
     shown: int,
 ) -> Content:
     """Judge the detections under every protocol and collect all numbers of the report."""
-    chosen = [get_protocol(protocol) for protocol in protocols]
-    if not chosen:
-        raise ConfigError("Expected at least one protocol to report but got none.")
-    views = {p.name: evidence.shrunk(p.pixel_offset) for p in chosen}
-    judged = {p.name: judge(views[p.name], Counting.of(p)) for p in chosen}
-    results = {p.name: result_from(judged[p.name], views[p.name], p) for p in chosen}
+    chosen = reported_protocols(protocols)
+    judged = {p.name: JudgedEvidence.under(p, evidence) for p in chosen}
+    results = {name: under.result for name, under in judged.items()}
     first = chosen[0]
-    cuts = cuts_of(evidence, judged[first.name])
-    marks = marks_by_image(evidence, views[first.name], judged[first.name], cuts, first)
+    cuts, marks = judged[first.name].cuts(), judged[first.name].marks()
     chosen_images = dict(zip(("best", "worst"), best_and_worst(marks, shown), strict=True))
     starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
     numbers = {
         "title": title,
-        "dataset": _dataset(dataset_name, evidence, results[first.name]),
+        "dataset": describe_dataset(dataset_name, evidence, results[first.name]),
         "protocols": [p.name for p in chosen],
         "maps": {name: result.map for name, result in results.items()},
         "comparison": _comparison(comparison, [p.name for p in chosen]),
@@ -94,6 +89,13 @@ def gather(
     )
 
 
+def reported_protocols(protocols: Sequence[str | Protocol]) -> list[Protocol]:
+    """The protocols of those names; there must be one."""
+    if not protocols:
+        raise ConfigError("Expected at least one protocol to report but got none.")
+    return [get_protocol(protocol) for protocol in protocols]
+
+
 def plain(value: Any) -> Any:
     """The value as JSON can hold it: names as text, None for NaN."""
     if isinstance(value, Mapping):
@@ -107,7 +109,8 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int)) else str(value)
 
 
-def _dataset(name: str, evidence: Evidence, result: EvaluationResult) -> dict[str, Any]:
+def describe_dataset(name: str, evidence: Evidence, result: EvaluationResult) -> dict[str, Any]:
+    """How much there is of everything."""
     return {
         "name": name,
         "images": evidence.num_images,

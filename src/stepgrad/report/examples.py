@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.evaluation.judge import ClassJudgement
+from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.result import Cut, best_cut
+from stepgrad.evaluation.result import Cut, EvaluationResult, best_cut, result_from
 from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.draw import Verdict
@@ -34,6 +34,30 @@ class Mark:
     score: float | None  # None: a missed object
     box: tuple[float, float, float, float]
     object: int | None  # row of the object that was found or missed
+
+
+@dataclass(frozen=True)
+class JudgedEvidence:
+    """Continuous boxes judged under one protocol."""
+
+    evidence: Evidence
+    seen: Evidence  # the boxes as the protocol sees them
+    rows: list[ClassJudgement]
+    result: EvaluationResult
+
+    @classmethod
+    def under(cls, protocol: Protocol, evidence: Evidence) -> JudgedEvidence:
+        seen = evidence.shrunk(protocol.pixel_offset)
+        rows = judge(seen, Counting.of(protocol))
+        return cls(evidence, seen, rows, result_from(rows, seen, protocol))
+
+    def cuts(self) -> list[Cut]:
+        """The cut of every class, at the first match threshold."""
+        return cuts_of(self.evidence, self.rows)
+
+    def marks(self) -> list[list[Mark]]:
+        """What to draw on every image."""
+        return marks_by_image(self.evidence, self.seen, self.rows, self.cuts(), self.result.protocol)
 
 
 def cuts_of(evidence: Evidence, judged: Sequence[ClassJudgement]) -> list[Cut]:
@@ -72,7 +96,7 @@ def _corners(box: NDArray[np.float64]) -> tuple[float, float, float, float]:
 
 def best_and_worst(marks: Sequence[Sequence[Mark]], shown: int) -> tuple[list[int], list[int]]:
     """Positions of up to `shown` images each, none in both; images with nothing to find or to show are left out."""
-    counts = {i: _tally(of_image) for i, of_image in enumerate(marks) if of_image}
+    counts = {i: tally(of_image) for i, of_image in enumerate(marks) if of_image}
     best = sorted(counts, key=lambda i: (-_f(*counts[i]), -counts[i][0], i))
     top = best[: min(shown, (len(best) + 1) // 2)]
     rest = sorted(best[len(top) :], key=lambda i: (_f(*counts[i]), -counts[i][1] - counts[i][2], i))
@@ -81,26 +105,32 @@ def best_and_worst(marks: Sequence[Sequence[Mark]], shown: int) -> tuple[list[in
 
 def describe_image(evidence: Evidence, position: int, marks: Sequence[Mark]) -> dict[str, Any]:
     """One image for the JSON."""
-    right, wrong, missed = _tally(marks)
+    right, wrong, missed = tally(marks)
     return {
         "image": str(evidence.image_ids[position]),
         "f": _f(right, wrong, missed),
         "right": right,
         "wrong": wrong,
         "missed": missed,
-        "boxes": [
-            {
-                "verdict": mark.verdict,
-                "class": evidence.class_names[mark.label],
-                "score": mark.score,
-                "box": list(mark.box),
-            }
-            for mark in marks
-        ],
+        "boxes": describe_boxes(evidence, marks),
     }
 
 
-def _tally(marks: Sequence[Mark]) -> tuple[int, int, int]:
+def describe_boxes(evidence: Evidence, marks: Sequence[Mark]) -> list[dict[str, Any]]:
+    """The boxes of one image for the JSON."""
+    return [
+        {
+            "verdict": mark.verdict,
+            "class": evidence.class_names[mark.label],
+            "score": mark.score,
+            "box": list(mark.box),
+        }
+        for mark in marks
+    ]
+
+
+def tally(marks: Sequence[Mark]) -> tuple[int, int, int]:
+    """How many are right, wrong and missed."""
     kinds = [mark.verdict for mark in marks]
     return kinds.count("right"), kinds.count("wrong"), kinds.count("missed")
 

@@ -39,6 +39,31 @@ _ConfigDumper.add_representer(
 
 def render(numbers: Numbers, pictures: Mapping[str, Sequence[EncodedPicture]]) -> str:
     """The page as text."""
+    compared = _compared_protocols(numbers)
+    return fill_template(
+        "page.html.jinja",
+        numbers,
+        pictures=pictures,
+        compared=compared,
+        winners=_winners(numbers["comparison"], compared),
+        charts=[{"heading": heading, "svg": inline(svg)} for heading, svg in _headed_charts(numbers["run"])],
+        map_chart=inline(map_chart(numbers["run"])),
+        unlogged=_unlogged(numbers["run"]),
+        validated_steps=sorted({step for points in numbers["run"]["validation"].values() for step in points["steps"]}),
+        panels={
+            name: [
+                inline(curve_panel(curve, row["name"], "no objects" if row["objects"] == 0 else "none found"))
+                for row, curve in zip(numbers["classes"], numbers["curves"][name]["classes"], strict=True)
+            ]
+            for name in numbers["protocols"]
+        },
+        headings=["class", "objects", "detections", "recall", "F1", "threshold"]
+        + [f"AP, {name}" for name in numbers["protocols"]],
+    )
+
+
+def fill_template(template: str, numbers: Numbers, **parts: Any) -> str:
+    """A page of these numbers, its text escaped; `parts` is what the template wants besides."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
@@ -46,31 +71,15 @@ def render(numbers: Numbers, pictures: Mapping[str, Sequence[EncodedPicture]]) -
         trim_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    compared = _compared_protocols(numbers)
-    return environment.get_template("page.html.jinja").render(
+    return environment.get_template(template).render(
         r=numbers,
         num=partial(number_markup, numbers),
         esc=escape_key,
-        pictures=pictures,
-        compared=compared,
-        winners=_winners(numbers["comparison"], compared),
-        charts=[{"heading": heading, "svg": _inline(svg)} for heading, svg in _headed_charts(numbers["run"])],
-        map_chart=_inline(map_chart(numbers["run"])),
-        unlogged=_unlogged(numbers["run"]),
-        validated_steps=sorted({step for points in numbers["run"]["validation"].values() for step in points["steps"]}),
-        panels={
-            name: [
-                _inline(curve_panel(curve, row["name"], "no objects" if row["objects"] == 0 else "none found"))
-                for row, curve in zip(numbers["classes"], numbers["curves"][name]["classes"], strict=True)
-            ]
-            for name in numbers["protocols"]
-        },
-        headings=["class", "objects", "detections", "recall", "F1", "threshold"]
-        + [f"AP, {name}" for name in numbers["protocols"]],
         config_text=yaml.dump(
             numbers["config"], Dumper=_ConfigDumper, sort_keys=False, allow_unicode=True, width=10**6
         ),
         **{name: Markup(_asset(file)) for name, file in ASSETS.items()},
+        **parts,
     )
 
 
@@ -81,7 +90,8 @@ def _asset(name: str) -> str:
     return files("stepgrad.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _inline(svg: Element | None) -> Markup:
+def inline(svg: Element | None) -> Markup:
+    """The chart as a part of a page."""
     return Markup("") if svg is None else Markup(markup(svg))
 
 
@@ -94,15 +104,16 @@ def plots(numbers: Numbers) -> dict[str, str]:
         "nonzero": nonzero_chart(run),
         "gradient-sums": sums_chart(run),
     }
-    return {f"{name}.svg": markup(_standalone(svg)) for name, svg in named.items() if svg is not None}
+    return {f"{name}.svg": standalone(svg) for name, svg in named.items() if svg is not None}
 
 
-def _standalone(svg: Element) -> Element:
+def standalone(svg: Element) -> str:
+    """The chart as a file of its own, with its style."""
     background = element(None, "rect", width="100%", height="100%", style="fill: var(--card)")
     style = element(None, "style", _asset("theme.css") + _asset("chart.css"))
     svg.insert(0, background)
     svg.insert(0, style)
-    return svg
+    return markup(svg)
 
 
 def _headed_charts(run: Numbers) -> list[tuple[str, Element]]:
@@ -165,11 +176,16 @@ def number_text(value: float, kind: str) -> str:
 
     >>> number_text(0.72138, "score"), number_text(12345, "count"), number_text(0.05, "gain"), number_text(252, "duration")
     ('0.7214', '12\\u202f345', '+0.0500', '4 min 12 s')
+    >>> number_text(0.4287, "points"), number_text(-0.0123, "gain in points")
+    ('42.9', '-1.2')
     """
     if kind == "count":
         return f"{value:,}".replace(",", "\u202f")
     if kind == "duration":
         return duration_text(value)
+    if kind in ("points", "gain in points"):
+        rounded = round(100 * value, 1) + 0.0  # no minus before a zero
+        return f"{rounded:.1f}" if kind == "points" else f"{rounded:+.1f}"
     return {"score": "{:.4f}", "gain": "{:+.4f}", "hundredths": "{:.2f}", "short": "{:.3g}"}[kind].format(value)
 
 

@@ -57,17 +57,28 @@ def write_report(
     folder = Path(folder)
     content = gather(title, config, history, evidence, protocols, dataset.name, comparison, shown)
     page = render(content.numbers, _pictures(content, evidence, dataset))
-    text = json.dumps(content.numbers, indent=1, ensure_ascii=False, allow_nan=False)
+    return write_files(folder, content.numbers, plots(content.numbers), page)
+
+
+def write_files(folder: Path, numbers: Mapping[str, Any], drawn: Mapping[str, str], page: str) -> Path:
+    """The numbers as report.json, the charts below plots/, the page as report.html; returns the path of the page."""
+    text = json.dumps(numbers, indent=1, ensure_ascii=False, allow_nan=False)
     write_whole(folder / "report.json", text.encode("utf-8", "replace"))
-    for name, drawn in plots(content.numbers).items():
-        write_whole(folder / "plots" / file_name(name), drawn.encode())
+    for name, chart in drawn.items():
+        write_whole(folder / "plots" / file_name(name), chart.encode())
     write_whole(folder / "report.html", page.encode())
     return folder / "report.html"
 
 
 def _pictures(content: Content, evidence: Evidence, dataset: DetectionDataset) -> dict[str, list[EncodedPicture]]:
-    """All pictures, at the best quality that keeps the page small."""
     wanted = [picture for pictures in content.pictures.values() for picture in pictures]
+    shown = encode_pictures(wanted, evidence, dataset)
+    best = len(content.pictures["best"])
+    return {"best": shown[:best], "worst": shown[best:]}
+
+
+def encode_pictures(wanted: Sequence[Picture], evidence: Evidence, dataset: DetectionDataset) -> list[EncodedPicture]:
+    """All pictures of a page, at the best quality that keeps it small; `evidence` gives the names."""
     images = [dataset.image(dataset.index_of(evidence.image_ids[picture.position])) for picture in wanted]
     drawn: list[tuple[bytes, tuple[int, int]]] = []
     for side, quality in _QUALITIES:
@@ -79,14 +90,12 @@ def _pictures(content: Content, evidence: Evidence, dataset: DetectionDataset) -
         ]
         if sum(len(data) for data, _ in drawn) <= PICTURE_BYTES:
             break
-    shown = [
+    return [
         EncodedPicture(
             "data:image/jpeg;base64," + base64.b64encode(data).decode(), size, _alt(picture, evidence.class_names)
         )
         for (data, size), picture in zip(drawn, wanted, strict=True)
     ]
-    best = len(content.pictures["best"])
-    return {"best": shown[:best], "worst": shown[best:]}
 
 
 def _jpeg(
@@ -111,4 +120,4 @@ def _alt(picture: Picture, class_names: Sequence[str]) -> str:
         verdict: ", ".join(class_names[mark.label] for mark in picture.marks if mark.verdict == verdict)
         for verdict in ("right", "wrong", "missed")
     }
-    return "; ".join(f"{verdict}: {names}" for verdict, names in by_verdict.items() if names)
+    return "; ".join(f"{verdict}: {names}" for verdict, names in by_verdict.items() if names) or "no boxes"
