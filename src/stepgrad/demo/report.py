@@ -14,7 +14,7 @@ def write(folder: Path, outcome: Outcome, pictures: Pictures, settings: Settings
     """report.html and what belongs to it; returns the path of the page."""
     chosen = task()
     arms = [
-        arm(name, NOTES[name], way.test, outcome.heads[name], pictures.test, chosen, way.seconds)
+        arm(name, NOTES[name], way.test, outcome.heads[name], pictures.test, chosen, way.seconds, pictures.test_set)
         for name, way in outcome.ways.items()
     ]
     names = list(outcome.ways)

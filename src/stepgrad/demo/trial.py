@@ -88,12 +88,12 @@ def open_pictures(settings: Settings, tick: Callable[[], object]) -> Pictures:
     )
 
 
-def new_head(features: int, seed: int, units: int = UNITS) -> nn.Sequential:
+def new_head(features: int, seed: int, units: int = UNITS) -> nn.Module:
     """Random weights; at first every window is most likely nothing."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = nn.Sequential(nn.Linear(features, units), nn.ReLU(), nn.Linear(units, CLASSES))
-    nn.init.constant_(head[-1].bias, -3.0)
+    nn.init.constant_(head.get_parameter("2.bias"), -3.0)
     return head
 
 

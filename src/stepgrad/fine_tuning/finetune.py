@@ -125,7 +125,8 @@ def finetune(
         raise ConfigError("Expected at least one seed but got none.")
     folder = None if out is None else Path(out)
     with nullcontext() if folder is None else only_writer(folder, "wait until it is done, or choose another out"):
-        records = Records(folder, _settings(head, images, task, budget, folds if refit else None))
+        settings = _settings(head, images, task, budget, folds if refit else None)
+        records = Records(folder, settings)
         tuning = FineTuning(head, images, task, budget, records, watch or (lambda *_: None))
         tuning.run(refit, folds)
         tuned = tuning.result()
@@ -133,7 +134,7 @@ def finetune(
             return tuned
         from stepgrad.fine_tuning.report import write
 
-        return replace(tuned, report=write(folder, tuning, tuned, pictures))
+        return replace(tuned, report=write(folder, tuning, tuned, pictures, settings))
 
 
 def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:

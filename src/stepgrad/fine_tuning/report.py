@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -25,14 +25,17 @@ _NOTES = {
 }
 
 
-def write(folder: Path, tuning: FineTuning, tuned: FineTuned, pictures: DetectionDataset | None) -> Path:
+def write(
+    folder: Path, tuning: FineTuning, tuned: FineTuned, pictures: DetectionDataset | None, settings: Mapping[str, Any]
+) -> Path:
     """report.html and what belongs to it; returns the path of the page."""
     task, images = tuning.task, tuning.images.test or tuning.images.val
     seeds = len(tuning.budget.seeds)
     arms = []
     for name, way in tuned.ways.items():
         maps = way.test or {task.protocol.name: way.val}
-        arms.append(arm(name, _NOTES[name], repeated(maps, seeds), tuning.heads[name][0], images, task, way.seconds))
+        head = tuning.heads[name][0]
+        arms.append(arm(name, _NOTES[name], repeated(maps, seeds), head, images, task, way.seconds, pictures))
     names = list(tuned.ways)
     looked_at = tuned.chosen if tuned.chosen not in (START, STOCK) else MAP
     return write_comparison(
@@ -44,7 +47,7 @@ def write(folder: Path, tuning: FineTuning, tuned: FineTuned, pictures: Detectio
         chosen=names.index(looked_at),
         protocols=task.reported if tuning.images.test else [task.protocol],
         dataset=pictures,
-        config=tuning.settings,
+        config=settings,
     )
 
 
@@ -56,10 +59,12 @@ def arm(
     images: Sequence[Labelled],
     task: Task,
     seconds: float,
+    pictures: DetectionDataset | None,
 ) -> Arm:
     """One way of training as the page shows it: numbers of all seeds, detections of the first."""
     runs = [dict(zip(maps, values, strict=True)) for values in zip(*maps.values(), strict=True)]
-    return Arm(name, note, runs, detections(head, images, task).evidence(), seconds)
+    found = detections(head, images, task, None if pictures is None else pictures.ids)
+    return Arm(name, note, runs, found.evidence(), seconds)
 
 
 def repeated(maps: Mapping[str, Sequence[float]], seeds: int) -> dict[str, Sequence[float]]:

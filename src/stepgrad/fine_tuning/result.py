@@ -53,7 +53,9 @@ class FineTuned:
     @property
     def sentence(self) -> str:
         """What happened, on held-out images."""
-        best = max((name for name in self.ways if name not in (START, STOCK)), key=lambda name: self.ways[name].val_mean)
+        best = max(
+            (name for name in self.ways if name not in (START, STOCK)), key=lambda name: self.ways[name].val_mean
+        )
         gain, spread = (100 * value for value in self.gain(best, STOCK))
         with_spread = f" (spread over seeds {spread:.1f})" if len(self.ways[best].val) > 1 else ""
         return (

@@ -112,10 +112,11 @@ def judge(head: nn.Module, images: Sequence[Labelled], task: Task, protocols: Se
     )
 
 
-def detections(head: nn.Module, images: Sequence[Labelled], task: Task) -> Evaluator:
-    """An evaluator that holds what the head finds."""
+def detections(head: nn.Module, images: Sequence[Labelled], task: Task, ids: Sequence[Any] | None = None) -> Evaluator:
+    """An evaluator that holds what the head finds, in images of these ids; by default they are counted from 0."""
     evaluator = Evaluator(task.reading.num_classes, task.reported, task.class_names)
-    for image, scores in zip(images, scores_of(head, images, task), strict=True):
+    for i, (image, scores) in enumerate(zip(images, scores_of(head, images, task), strict=True)):
         kept, labels, values = suppress_and_rank(scores, image.boxes, task.nms_threshold, candidates=None)
-        evaluator.update([{"boxes": image.boxes[kept], "labels": labels, "scores": values}], [image.target])
+        found = {"boxes": image.boxes[kept], "labels": labels, "scores": values}
+        evaluator.update([found], [{**image.target, "image_id": i if ids is None else ids[i]}])
     return evaluator

@@ -33,7 +33,7 @@ def write_comparison(
     reference: int,
     chosen: int,
     protocols: Sequence[str | Protocol],
-    dataset: DetectionDataset,
+    dataset: DetectionDataset | None,
     config: Mapping[str, Any],
     shown: int = 6,
 ) -> Path:
@@ -47,13 +47,14 @@ def write_comparison(
         reference: position of the arm that gains are counted from.
         chosen: position of the arm to look at: its pictures are set beside the reference's.
         protocols: the first is the one by which curves and images are judged; mAP is reported under all.
-        dataset: where the pictures come from.
+        dataset: where the pictures come from; None: none are shown.
         config: nested keys and values, as they are to be read.
         shown: half of so many images where the chosen arm does better, and half where it does worse.
     """
     folder = Path(folder)
     _check_arms(arms, reference, chosen)
-    content = gather_comparison(title, sentence, arms, reference, chosen, protocols, dataset.name, config, shown)
+    shown, name = (0, "held-out images") if dataset is None else (shown, dataset.name)
+    content = gather_comparison(title, sentence, arms, reference, chosen, protocols, name, config, shown)
     numbers = content.numbers
     page = _render(numbers, _encode_pairs(content, arms[reference].evidence, dataset))
     drawn = {f"precision-recall-{curves['iou']:g}.svg": standalone(svg) for curves, svg in _mean_charts(numbers)}
@@ -143,7 +144,9 @@ Pair = tuple[EncodedPicture, EncodedPicture]
 """The reference's picture and the chosen arm's."""
 
 
-def _encode_pairs(content: Content, evidence: Evidence, dataset: DetectionDataset) -> dict[str, list[Pair]]:
+def _encode_pairs(content: Content, evidence: Evidence, dataset: DetectionDataset | None) -> dict[str, list[Pair]]:
+    if dataset is None:
+        return {kind: [] for kind in KINDS}
     encoded = encode_pictures(list(chain(*(content.pictures[kind] for kind in KINDS))), evidence, dataset)
     pairs = list(zip(encoded[::2], encoded[1::2], strict=True))
     better = len(content.pictures["better"]) // 2
