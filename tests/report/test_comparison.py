@@ -443,6 +443,7 @@ def test_hostile_names_stay_text(browser: Browser, tmp_path: Path) -> None:
     assert panels[:4] == NASTY[:4]
     rows = browser.run("[...document.querySelectorAll('.arms tbody th span')].map(c => c.textContent)")
     assert (rows[0], rows[2]) == (names[0], names[2])
+    assert max(map(len, browser.run("[...document.querySelectorAll('p, li')].map(e => e.textContent)"))) < 1000
     shown = numbers_of(made)["changed"]
     captions = browser.run("document.querySelector('#changed').textContent")
     written = [image["image"] for kind in ("better", "worse") for image in shown[kind]]
