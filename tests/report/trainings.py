@@ -9,7 +9,6 @@ import torch
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.evaluation import Evaluator
-from stepgrad.evaluation.records import Evidence
 from stepgrad.report import Arm
 
 
@@ -55,7 +54,3 @@ def noisy_arm(
     results = [evaluator.compute() for evaluator in evaluators]
     runs = [{protocol: result[protocol].map for protocol in protocols} for result in results]
     return Arm(name, note, runs, evaluators[0].evidence(), seconds=61.5 if seeds else None)
-
-
-def evidence_of(dataset: DetectionDataset, preds: list[Any], targets: list[Any]) -> Evidence:
-    return evaluated(dataset, preds, targets, ["voc12"]).evidence()

@@ -14,8 +14,8 @@ from stepgrad.report.svg import DIGIT, Scale, draw_axes, draw_legend, element, t
 WIDTH, HEIGHT = 480, 250
 PANEL = 150
 LEGEND_LINE = 20
-LONGEST_NAME = 42
-"""Letters of an arm's name that have room in a legend; the tooltip has them all."""
+LONGEST_NAME = 46
+"""Letters of an arm's name that have room in a legend or a sentence; a tooltip has them all."""
 Numbers = Mapping[str, Any]
 
 
@@ -111,7 +111,7 @@ def curve_panel(curve: Numbers, name: str, empty: str) -> Element:
 
 def arms_chart(curves: Numbers, key: str, names: Sequence[str], styles: Sequence[int]) -> Element:
     """Precision over recall of several arms, the mean over classes, with a legend that has a line for each."""
-    top = 14.0 + LEGEND_LINE * len(names)
+    top = 26.0 + LEGEND_LINE * len(names)
     scale = Scale((0, 1), (0, 1), 46, top, WIDTH - 46 - 14, 300)
     maps = [
         (name, "" if value is None else f"{100 * value:.1f}") for name, value in zip(names, curves["maps"], strict=True)
@@ -124,8 +124,8 @@ def arms_chart(curves: Numbers, key: str, names: Sequence[str], styles: Sequence
     element(svg, "text", "precision", class_="tick", x=4, y=top - 8)
     for line, (k, style) in enumerate(_in_order(styles)):
         at = 14 + LEGEND_LINE * line
-        element(svg, "line", class_=_arm_class(style), x1=scale.left + 46, x2=scale.left + 82, y1=at - 4, y2=at - 4)
-        text = element(svg, "text", _shortened(names[k]), class_="legend", x=scale.left + 90, y=at)
+        element(svg, "line", class_=_arm_class(style), x1=scale.left, x2=scale.left + 36, y1=at - 4, y2=at - 4)
+        text = element(svg, "text", shortened(names[k]), class_="legend", x=scale.left + 44, y=at)
         if curves["maps"][k] is not None:
             value = {"data_key": f"{key}/maps/{k}", "data_value": repr(curves["maps"][k])}
             element(svg, "text", maps[k][1], class_="legend end", x=scale.left + scale.width, y=at, **value)
@@ -173,7 +173,8 @@ def _arm_class(style: int) -> str:
     return f"arm hue{style % 6} dash{style % 5}"
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str) -> str:
+    """A name that leaves room for others."""
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 

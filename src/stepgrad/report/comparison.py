@@ -15,7 +15,7 @@ from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.arms import Arm, describe_arms, describe_curves, winner
 from stepgrad.report.changed import CHANGED_RULE, Marks, better_and_worse, changes, describe_change
-from stepgrad.report.charts import Numbers, arm_swatch, arms_chart, arms_panel
+from stepgrad.report.charts import Numbers, arm_swatch, arms_chart, arms_panel, shortened
 from stepgrad.report.content import Content, Picture, describe_dataset, plain, reported_protocols
 from stepgrad.report.examples import JudgedEvidence
 from stepgrad.report.page import EncodedPicture, fill_template, inline, standalone
@@ -175,6 +175,7 @@ def _render(numbers: Numbers, pairs: Mapping[str, Sequence[Pair]]) -> str:
         numbers,
         pairs=pairs,
         seeds=max(len(arm["runs"]) for arm in numbers["arms"]),
+        short=[shortened(arm["name"]) for arm in numbers["arms"]],
         swatches=[inline(arm_swatch(style)) for style in styles],
         charts=[inline(svg) for _, svg in _mean_charts(numbers)],
         panels=[[inline(arms_panel(row, styles)) for row in curves["classes"]] for curves in numbers["curves"]],
