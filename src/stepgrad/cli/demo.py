@@ -23,7 +23,7 @@ def demo(
     map_steps: int = 100,
     images: int = 600,
     test_images: int = 300,
-    seeds: int = 3,
+    seeds: int = 5,
     seed: int = 0,
 ) -> int:
     """Train a new class head on a detector that comes with the package, for cross-entropy and for mAP, and compare.

@@ -45,7 +45,7 @@ class Settings:
     map_steps: int = 100
     images: int = 600
     test_images: int = 300
-    seeds: int = 3
+    seeds: int = 5
     seed: int = 0
 
     @property
