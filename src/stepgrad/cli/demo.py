@@ -71,12 +71,13 @@ def demo(
 def _run(out: Path, settings: Settings, progress: RichProgress) -> tuple[Outcome, Path]:
     from stepgrad.demo.report import write
     from stepgrad.demo.trial import Trial, open_pictures
+    from stepgrad.kernels.uses import all_uses
     from stepgrad.kernels.warmup import compile_together, missing_uses, usual_workers
     from stepgrad.locks import only_writer
 
     with only_writer(out, "wait until it is done, or choose another --out"):
         trial = Trial(out, settings)  # refuses a folder of another trial before anything is waited for
-        missing = missing_uses()
+        missing = missing_uses(use for use in all_uses() if "radius float64" in use.needed_by)
         if missing:
             with progress.stage("compiling kernels, once", len(missing)) as tick:
                 compile_together(missing, usual_workers(), tick)

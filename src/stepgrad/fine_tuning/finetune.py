@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from stepgrad.errors import ConfigError, InputError, one_of, positive_number, whole_number
@@ -16,7 +15,7 @@ from stepgrad.fine_tuning.cross_fit import Refit
 from stepgrad.fine_tuning.outputs import Reading, StockLoss
 from stepgrad.fine_tuning.records import Records, fingerprint
 from stepgrad.fine_tuning.result import FineTuned
-from stepgrad.fine_tuning.training import Task, outputs_of
+from stepgrad.fine_tuning.training import Task, as_used, outputs_of
 from stepgrad.fine_tuning.ways import Budget, FineTuning, Images, Watch
 from stepgrad.fine_tuning.windows import ImageWindows, checked, labelled
 from stepgrad.locks import only_writer
@@ -84,6 +83,7 @@ def finetune(
         watch: is told the training at work, its steps so far and its steps in all.
         loss_options: of `MAPLoss`.
 
+    >>> import torch
     >>> g = torch.Generator().manual_seed(0)
     >>> def image():
     ...     corner = 80 * torch.rand(12, 2, generator=g)
@@ -142,10 +142,8 @@ def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:
     if not isinstance(head, nn.Module) or next(head.parameters(), None) is None:
         raise InputError(f"Expected head to be a torch.nn.Module with weights but got {type(head).__name__}.")
     first = checked("train_images", images)[:1]
-    was_training = head.training
-    with torch.no_grad():
-        outputs = outputs_of(head.eval(), first)
-    head.train(was_training)
+    with as_used(head):
+        outputs = outputs_of(head, first)
     if outputs.ndim != 2 or len(outputs) != len(first[0].features):
         raise InputError(f"Expected the head's outputs to be (N, K) for N windows but got {list(outputs.shape)}.")
     return outputs.shape[1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +67,7 @@ def train(
             chosen = next(drawn)
             loss = loss_of(outputs_of(head, chosen), chosen)
             if not bool(torch.isfinite(loss)):
-                raise NonFiniteError(f"Step {step + 1} at rate {plan.rate:g}: the loss is {float(loss)}.")
+                raise NonFiniteError(f"Step {step + 1} at rate {plan.rate:g}: the loss is {float(loss.detach())}.")
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -94,11 +95,23 @@ def outputs_of(head: nn.Module, images: Sequence[Labelled | ImageWindows]) -> Te
     return outputs
 
 
-@torch.no_grad()
+@contextmanager
+def as_used(head: nn.Module) -> Iterator[None]:
+    """In eval mode, without gradients; then every module is in the mode it was in."""
+    modes = {module: module.training for module in head.modules()}
+    head.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 def scores_of(head: nn.Module, images: Sequence[Labelled], task: Task) -> list[Tensor]:
     """(N, K) scores per image, by the head as it is used."""
-    head.eval()
-    return [task.reading.scores(outputs_of(head, [image])).double().cpu() for image in images]
+    with as_used(head):
+        return [task.reading.scores(outputs_of(head, [image])).double().cpu() for image in images]
 
 
 def judge(head: nn.Module, images: Sequence[Labelled], task: Task, protocols: Sequence[Protocol]) -> tuple[float, ...]:

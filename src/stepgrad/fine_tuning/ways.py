@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -65,18 +66,10 @@ class FineTuning:
         self.heads: dict[str, list[nn.Module]] = {}
         self.ways: dict[str, Trained] = {}
 
-    def run(self, refit: Refit | None, folds: int) -> FineTuning:
-        was_training = {module: module.training for module in self.head.modules()}
-        try:
-            self._run(refit, folds)
-        finally:
-            for module, training in was_training.items():
-                module.training = training
-        return self
-
-    def _run(self, refit: Refit | None, folds: int) -> None:
+    def run(self, refit: Refit | None, folds: int) -> None:
+        """Train every way."""
         images = self.images
-        self._add(START, None, [self.head.eval()], [0.0])
+        self._add(START, None, [copy.deepcopy(self.head).eval()], [0.0])
         self._train(STOCK, "stock", self.head, [*images.train, *(images.fresh or [])])
         self._train(MAP, "map", self.head, images.fresh or images.train)
         if refit is not None:
@@ -89,7 +82,7 @@ class FineTuning:
             self._train(CROSS_FITTED, "map", correction.to(like.device, like.dtype), scored, self._corrected)
 
     def _corrected(self, correction: nn.Module) -> nn.Module:
-        return Corrected(self.head, correction).eval()
+        return Corrected(copy.deepcopy(self.head), correction).eval()
 
     def _train(
         self,
