@@ -107,7 +107,7 @@ def demo() -> dict[str, Any]:
         out = subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout
         seconds = time.perf_counter() - began
         report = json.loads(Path(folder, "demo/report.json").read_text(encoding="utf-8"))
-    return {"seconds": seconds, "comparison": report.get("comparison"), "output": out.splitlines()[-10:]}
+    return {"seconds": seconds, "arms": report["arms"], "output": out.splitlines()[-10:]}
 
 
 def main() -> None:

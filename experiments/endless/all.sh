@@ -26,6 +26,6 @@ export -f run
   echo fastrcnn 12000
   echo ssd 16000
   echo retinanet 6000
-  echo fcos 6000
-  [ "$labels" = hard ] && echo fasterrcnn 6000  # it has no soft labels
+  echo fcos 3000
+  [ "$labels" = hard ] && echo fasterrcnn 3000  # it has no soft labels
 } | xargs -P 2 -L 1 bash -c 'run "$@"' _

@@ -92,6 +92,14 @@ def positive_number(name: str, value: object, way_out: str = "") -> float:
     return number
 
 
+def not_negative(name: str, value: object) -> float:
+    """`value` as a float; raises ConfigError unless it is a finite number of at least 0."""
+    number = real_number(name, value, "a finite number >= 0")
+    if not 0.0 <= number < float("inf"):
+        raise ConfigError(f"Expected {name} to be a finite number >= 0 but got {value!r}.")
+    return number
+
+
 def _is_truth_value(value: object) -> bool:
     """Whether this is True or False, or an array or tensor of such."""
     return isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def demo(
     out: str = "runs/demo",
-    steps: int = 1000,
+    steps: int = 2000,
     map_steps: int = 100,
     images: int = 600,
     test_images: int = 300,
-    seeds: int = 5,
+    seeds: int = 3,
     seed: int = 0,
 ) -> int:
     """Train a new class head on a detector that comes with the package, for cross-entropy and for mAP, and compare.

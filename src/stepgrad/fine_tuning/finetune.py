@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from stepgrad.errors import ConfigError, InputError, one_of, positive_number, whole_number
+from stepgrad.errors import ConfigError, InputError, not_negative, one_of, positive_number, whole_number
 from stepgrad.fine_tuning.cross_fit import Refit
 from stepgrad.fine_tuning.outputs import Reading, StockLoss
 from stepgrad.fine_tuning.records import Records, fingerprint
@@ -43,6 +43,7 @@ def finetune(
     images_per_step: int = 32,
     rates: Sequence[float] = (1e-3, 3e-3, 1e-2),
     stock_rates: Sequence[float] = (3e-4, 1e-3, 3e-3),
+    stock_weight_decay: float = 0.0,
     seeds: Sequence[int] = (0, 1, 2),
     class_names: Sequence[str] | None = None,
     out: str | Path | None = None,
@@ -76,6 +77,7 @@ def finetune(
         images_per_step: of mAP; the usual loss takes steps of 8 images, more of them.
         rates: of Adam, to try for mAP.
         stock_rates: of Adam, to try for the usual loss.
+        stock_weight_decay: of AdamW, for the usual loss: what the head was trained with.
         seeds: of the order of images. The spread of results over seeds tells a gain from luck.
         class_names: for the report.
         out: a folder for the report; also, finished trainings are kept there, and the same call goes on with them.
@@ -120,6 +122,7 @@ def finetune(
         _rates("rates", rates),
         _rates("stock_rates", stock_rates),
         tuple(seeds),
+        not_negative("stock_weight_decay", stock_weight_decay),
     )
     if not budget.seeds:
         raise ConfigError("Expected at least one seed but got none.")
@@ -170,6 +173,7 @@ def _settings(head: nn.Module, images: Images, task: Task, budget: Budget, folds
         "images_per_step": budget.images,
         "rates": budget.rates,
         "stock_rates": budget.stock_rates,
+        "stock_weight_decay": budget.stock_weight_decay,
         "seeds": budget.seeds,
         "folds": folds,
     }

@@ -47,17 +47,18 @@ class Plan:
     steps: int
     images: int
     rate: float
+    weight_decay: float = 0.0
 
 
 def train(
     head: nn.Module, images: Sequence[Labelled], task: Task, plan: Plan, seed: int, tick: Callable[[], object]
 ) -> nn.Module:
-    """A copy of the head, trained by Adam; the same seed draws the same images, whatever the loss."""
+    """A copy of the head, trained by AdamW; the same seed draws the same images, whatever the loss."""
     head = copy.deepcopy(head).train()
     weights = [weight for weight in head.parameters() if weight.requires_grad]
     if not weights:
         raise ConfigError("Expected a head with weights to train but none of its parameters requires a gradient.")
-    optimizer = torch.optim.Adam(weights, plan.rate)
+    optimizer = torch.optim.AdamW(weights, plan.rate, weight_decay=plan.weight_decay)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)
     drawn = batches(images, plan.images, torch.Generator().manual_seed(seed))
     loss_of = _map_loss(task) if plan.loss == "map" else task.stock_loss

@@ -48,11 +48,14 @@ class Budget:
     rates: tuple[float, ...]
     stock_rates: tuple[float, ...]
     seeds: tuple[int, ...]
+    stock_weight_decay: float = 0.0
 
     def plan(self, loss: str, rate: float) -> Plan:
         if loss == "map":
             return Plan("map", self.steps, self.images, rate)
-        return Plan("stock", math.ceil(self.steps * self.images / STOCK_IMAGES), STOCK_IMAGES, rate)
+        return Plan(
+            "stock", math.ceil(self.steps * self.images / STOCK_IMAGES), STOCK_IMAGES, rate, self.stock_weight_decay
+        )
 
 
 class FineTuning:
