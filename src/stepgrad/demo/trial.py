@@ -25,7 +25,7 @@ NMS_THRESHOLD = 0.5
 UNITS = 128
 START_IMAGES, MAP_IMAGES = 8, 32
 """Per step."""
-START_RATE, MORE_RATE, MAP_RATE = 1e-2, 1e-3, 3e-3
+START_RATE, MORE_RATE, MAP_RATE = 1e-2, 3e-3, 3e-3
 WEIGHT_DECAY = 1.0
 """Of cross-entropy, which overfits without. The best of several each, on held-out images: docs/fine_tuning.md."""
 TRAINING_SEED = 7
