@@ -39,9 +39,9 @@ class Place:
 
 
 PLACES = {
-    "units": [Place(units=n) for n in (4, 16, 64, 128, 512)],
-    "images": [Place(images=n) for n in (75, 150, 300, 600, 1200)],
-    "wrong": [Place(wrong=share) for share in (0.0, 0.1, 0.2, 0.4)],
+    "units": [Place(units=n) for n in (4, 16, 128, 512)],
+    "images": [Place(images=n) for n in (75, 300, 600, 1200)],
+    "wrong": [Place(wrong=share) for share in (0.0, 0.2, 0.4)],
 }
 TITLES = {"units": "hidden units", "images": "training images", "wrong": "share of wrong labels"}
 

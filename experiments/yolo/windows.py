@@ -1,6 +1,6 @@
 """The windows of images that YOLOv8n finds, with what a new class head sees of them, kept on disk.
 
-    python -m experiments.yolo.windows --data DIR --cache DIR --set voc       # or visdrone, bccd; goes on where it was stopped
+    python -m experiments.yolo.windows --data DIR --cache DIR --set voc      # or bccd; goes on where it was stopped
 
 Per window: the 80 features before its last class layer; of each side's 16 probabilities the four largest, their mean and the
 entropy; the box's place and size; its level. Not its logits: these know COCO's classes. One file per 100 images.
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from experiments.yolo.network import BINS, Found, YOLOv8n, load
 from stepgrad.cli.progress import RichProgress
-from stepgrad.data.base import DetectionDataset
+from stepgrad.data import VOCDataset
 from stepgrad.files import write_whole
 from stepgrad.fine_tuning import ImageWindows
 
@@ -82,7 +82,7 @@ def windows_of(network: YOLOv8n, image: Tensor, count: int) -> tuple[Tensor, Ten
 class Cache:
     """The windows of a dataset's images, in files of a hundred images."""
 
-    def __init__(self, folder: Path, dataset: DetectionDataset, windows: int) -> None:
+    def __init__(self, folder: Path, dataset: VOCDataset, windows: int) -> None:
         self.folder, self.dataset, self.windows = folder, dataset, windows
 
     def fill(self, network: YOLOv8n, progress: Any) -> None:
@@ -104,7 +104,9 @@ class Cache:
         for first in range(0, min(count or len(self.dataset), len(self.dataset)), PART):
             part = load_file(self._file(first))
             for n, (features, boxes) in enumerate(zip(part["features"], part["boxes"], strict=True)):
-                found.append(ImageWindows(features[:windows].float(), boxes[:windows], dict(self.dataset.target(first + n))))
+                found.append(
+                    ImageWindows(features[:windows].float(), boxes[:windows], dict(self.dataset.target(first + n)))
+                )
         return found[:count]
 
     def _file(self, first: int) -> Path:
