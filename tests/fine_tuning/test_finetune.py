@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import stepgrad as sg
-from stepgrad.errors import ConfigError, InputError
+from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning
 from stepgrad.fine_tuning import ImageWindows, Trained
 from stepgrad.fine_tuning.cross_fit import Corrected, Correction, fresh_outputs
 from stepgrad.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, choose
@@ -199,6 +199,14 @@ def test_mAP_trains_on_fresh_images_and_the_control_on_all() -> None:
     b = sg.finetune(new_head(), with_bad_training_images, VAL, fresh_images=fresh, **SMALL)
     assert a.ways[MAP].val == b.ways[MAP].val
     assert a.ways[STOCK].val != b.ways[STOCK].val
+
+
+@pytest.mark.parametrize("background", ["first", "last"])
+def test_a_column_that_no_object_belongs_to_is_most_likely_background(background: str) -> None:
+    shift = int(background == "first")
+    moved = [i._replace(target={**i.target, "labels": i.target["labels"] + shift}) for i in (*TRAIN, *VAL)]
+    with pytest.warns(LikelyMistakeWarning, match=f'say background="{background}"'):
+        sg.finetune(new_head(outputs=CLASSES + 1), moved[:24], moved[24:], **SMALL)
 
 
 BAD = {

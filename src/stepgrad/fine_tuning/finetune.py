@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from stepgrad.errors import ConfigError, InputError, not_negative, one_of, positive_number, whole_number
+from stepgrad.errors import (
+    ConfigError,
+    InputError,
+    LikelyMistakeWarning,
+    not_negative,
+    one_of,
+    positive_number,
+    whole_number,
+)
 from stepgrad.fine_tuning.cross_fit import Refit
 from stepgrad.fine_tuning.outputs import Reading, StockLoss
 from stepgrad.fine_tuning.records import Records, fingerprint
@@ -116,6 +125,7 @@ def finetune(
         None if test_images is None else labelled("test_images", test_images, K),
         None if fresh_images is None else labelled("fresh_images", fresh_images, K),
     )
+    _warn_of_background(images, reading)
     budget = Budget(
         whole_number("steps", steps, least=1),
         whole_number("images_per_step", images_per_step, least=1),
@@ -150,6 +160,20 @@ def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:
     if outputs.ndim != 2 or len(outputs) != len(first[0].features):
         raise InputError(f"Expected the head's outputs to be (N, K) for N windows but got {list(outputs.shape)}.")
     return outputs.shape[1]
+
+
+def _warn_of_background(images: Images, reading: Reading) -> None:
+    """A first or last column that no object belongs to is most likely background."""
+    seen = {label for image in images.all for label in image.target["labels"].tolist()}
+    outer = {"first": 0, "last": reading.num_classes - 1}
+    empty = [name for name, column in outer.items() if column not in seen]
+    if reading.background is None and reading.num_classes > 1 and len(empty) == 1:
+        warnings.warn(
+            f"No object of any image has label {outer[empty[0]]}, the {empty[0]} of the head's {reading.num_classes} columns: "
+            f'if that column is background, say background="{empty[0]}".',
+            LikelyMistakeWarning,
+            stacklevel=3,
+        )
 
 
 def _rates(name: str, rates: Sequence[float]) -> tuple[float, ...]:

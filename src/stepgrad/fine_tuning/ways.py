@@ -125,7 +125,7 @@ class FineTuning:
             done += 1
             self.watch(f"{name}, rate {rate:g}, seed {seed}", done, plan.steps)
 
-        record = f"{name.replace(' ', '-')}-{rate:g}-{seed}"
+        record = f"{name.replace(' ', '-')}-{rate!r}-{seed}"
         return self.records.trained(record, start, lambda: train(start, images, self.task, plan, seed, tick))
 
     def _on_val(self, head: nn.Module) -> float:
