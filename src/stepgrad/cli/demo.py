@@ -14,7 +14,7 @@ from stepgrad.errors import ConfigError
 
 if TYPE_CHECKING:
     from stepgrad.cli.progress import RichProgress
-    from stepgrad.demo.trial import Outcome, Settings
+    from stepgrad.demo.trial import Settings, TrialOutcome
 
 
 def demo(
@@ -68,7 +68,7 @@ def demo(
     return 0
 
 
-def _run(out: Path, settings: Settings, progress: RichProgress) -> tuple[Outcome, Path]:
+def _run(out: Path, settings: Settings, progress: RichProgress) -> tuple[TrialOutcome, Path]:
     from stepgrad.demo.report import write
     from stepgrad.demo.trial import Trial, open_pictures
     from stepgrad.kernels.uses import all_uses
@@ -89,7 +89,7 @@ def _run(out: Path, settings: Settings, progress: RichProgress) -> tuple[Outcome
         return outcome, write(out, outcome, pictures, settings)
 
 
-def _table(outcome: Outcome) -> Table:
+def _table(outcome: TrialOutcome) -> Table:
     from stepgrad.fine_tuning.result import in_points
 
     table = Table("training", "COCO AP", "mAP at IoU 0.5", "seconds", title=f"on {outcome.images} test images")

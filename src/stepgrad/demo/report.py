@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from stepgrad.demo.trial import MAP, MORE, NOTES, Outcome, Pictures, Settings, task
+from stepgrad.demo.trial import MAP, MORE, NOTES, Pictures, Settings, TrialOutcome, task
 from stepgrad.fine_tuning.report import arm
 from stepgrad.report import write_comparison
 
 
-def write(folder: Path, outcome: Outcome, pictures: Pictures, settings: Settings) -> Path:
+def write(folder: Path, outcome: TrialOutcome, pictures: Pictures, settings: Settings) -> Path:
     """report.html and what belongs to it; returns the path of the page."""
     chosen = task()
     arms = [

@@ -15,7 +15,7 @@ from stepgrad.data import ShapesDataset
 from stepgrad.demo.detector import CLASSES, trained_ssd
 from stepgrad.demo.features import extract, standardised
 from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.fine_tuning.records import Records
+from stepgrad.fine_tuning.records import FinishedHeads
 from stepgrad.fine_tuning.result import Trained, differences, mean_and_spread
 from stepgrad.fine_tuning.training import Plan, Task, judge, train
 from stepgrad.fine_tuning.windows import Labelled, labelled
@@ -103,7 +103,7 @@ class Trial:
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.settings = settings
-        self.records = Records(folder, asdict(settings))
+        self.records = FinishedHeads(folder, asdict(settings))
         self.heads: dict[str, list[nn.Module]] = {name: [] for name in settings.plans}
         self.seconds: dict[str, list[float]] = {name: [] for name in settings.plans}
 
@@ -124,7 +124,7 @@ class Trial:
         record = f"{name.replace(' ', '-')}-{seed}"
         return self.records.trained(record, start, lambda: train(start, images, task(), plan, seed, tick))
 
-    def judge(self, images: Sequence[Labelled], tick: Callable[[], object]) -> Outcome:
+    def judge(self, images: Sequence[Labelled], tick: Callable[[], object]) -> TrialOutcome:
         """mAP of all heads on test images."""
         chosen = task()
         ways = {}
@@ -135,11 +135,11 @@ class Trial:
                 tick()
             test = {p.name: values for p, values in zip(chosen.reported, zip(*found, strict=True), strict=True)}
             ways[name] = Trained(name, self.settings.plans[name].rate, (), test, fmean(self.seconds[name]))
-        return Outcome(len(images), ways, {name: heads[0] for name, heads in self.heads.items()})
+        return TrialOutcome(len(images), ways, {name: heads[0] for name, heads in self.heads.items()})
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What came of it."""
 
     images: int  # for testing

@@ -22,10 +22,10 @@ from stepgrad.errors import (
 )
 from stepgrad.fine_tuning.cross_fit import Refit
 from stepgrad.fine_tuning.outputs import Reading, StockLoss
-from stepgrad.fine_tuning.records import Records, fingerprint
+from stepgrad.fine_tuning.records import FinishedHeads, fingerprint
 from stepgrad.fine_tuning.result import FineTuned
 from stepgrad.fine_tuning.training import Task, as_used, outputs_of
-from stepgrad.fine_tuning.ways import Budget, FineTuning, Images, Watch
+from stepgrad.fine_tuning.ways import Budget, FineTuning, TuningImages, Watch
 from stepgrad.fine_tuning.windows import ImageWindows, checked, labelled
 from stepgrad.locks import only_writer
 from stepgrad.metric.protocol import Protocol, get_protocol
@@ -119,7 +119,7 @@ def finetune(
         reading, get_protocol(protocol), nms_threshold, stock_loss or reading.stock_loss, class_names, loss_options
     )
     K = reading.num_classes
-    images = Images(
+    images = TuningImages(
         labelled("train_images", train_images, K),
         labelled("val_images", val_images, K),
         None if test_images is None else labelled("test_images", test_images, K),
@@ -139,7 +139,7 @@ def finetune(
     folder = None if out is None else Path(out)
     with nullcontext() if folder is None else only_writer(folder, "wait until it is done, or choose another out"):
         settings = _settings(head, images, task, budget, folds if refit else None)
-        records = Records(folder, settings)
+        records = FinishedHeads(folder, settings)
         tuning = FineTuning(head, images, task, budget, records, watch or (lambda *_: None))
         tuning.run(refit, folds)
         tuned = tuning.result()
@@ -162,7 +162,7 @@ def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:
     return outputs.shape[1]
 
 
-def _warn_of_background(images: Images, reading: Reading) -> None:
+def _warn_of_background(images: TuningImages, reading: Reading) -> None:
     """A first or last column that no object belongs to is most likely background."""
     seen = {label for image in images.all for label in image.target["labels"].tolist()}
     outer = {"first": 0, "last": reading.num_classes - 1}
@@ -183,7 +183,7 @@ def _rates(name: str, rates: Sequence[float]) -> tuple[float, ...]:
     return checked
 
 
-def _settings(head: nn.Module, images: Images, task: Task, budget: Budget, folds: int | None) -> dict[str, Any]:
+def _settings(head: nn.Module, images: TuningImages, task: Task, budget: Budget, folds: int | None) -> dict[str, Any]:
     """All that the trainings depend on, but the code of `stock_loss` and `refit`."""
     return {
         "head": fingerprint(head.state_dict().values()),

@@ -18,7 +18,7 @@ from stepgrad.extras import need
 from stepgrad.files import write_whole
 
 
-class Records:
+class FinishedHeads:
     """Trained heads by name; in a folder, if there is one.
 
     Args:

@@ -13,7 +13,7 @@ from torch import nn
 
 from stepgrad.errors import NonFiniteError
 from stepgrad.fine_tuning.cross_fit import Corrected, Correction, Refit, fresh_outputs
-from stepgrad.fine_tuning.records import Records
+from stepgrad.fine_tuning.records import FinishedHeads
 from stepgrad.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, FineTuned, Trained, choose
 from stepgrad.fine_tuning.training import Plan, Task, judge, train
 from stepgrad.fine_tuning.windows import Labelled
@@ -25,7 +25,7 @@ STOCK_IMAGES = 8
 
 
 @dataclass(frozen=True)
-class Images:
+class TuningImages:
     """Every image, with its windows labelled."""
 
     train: list[Labelled]
@@ -62,7 +62,7 @@ class FineTuning:
     """The ways at work: what each of them ends with, for each seed."""
 
     def __init__(
-        self, head: nn.Module, images: Images, task: Task, budget: Budget, records: Records, watch: Watch
+        self, head: nn.Module, images: TuningImages, task: Task, budget: Budget, records: FinishedHeads, watch: Watch
     ) -> None:
         self.head, self.images, self.task, self.budget = head, images, task, budget
         self.records, self.watch = records, watch
