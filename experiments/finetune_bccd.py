@@ -1,0 +1,172 @@
+"""`sg.finetune` on blood cells: a new class head on frozen AlexNet features, few images, and what is kept of it.
+
+    python -m experiments.finetune_bccd --data FOLDER --cache FOLDER --out FILE.jsonl
+    python -m experiments.finetune_bccd_table FILE.jsonl
+
+FOLDER of --data holds BCCD and weights/alexnet_features_imagenet.pt. Windows come from our selective search (at most 600 per
+image, a random choice), features from conv5 of the frozen AlexNet, then 256 principal components; both stay in --cache. The head
+has 128 units with dropout and a softmax with background. 120 of the 205 training images, drawn once, train it; the 87 images of
+val, or every other one of them, are held out; the 72 of test are looked at once. A seed is that of the head's first weights and
+of the order of images; the four ways of `finetune`, its rates and its three seeds of order are its defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import stepgrad as sg
+from experiments.frozen_features import FeatureSettings, cached_features
+from experiments.results import commit, load_runs, save_runs
+from stepgrad.data import generate_proposals, load_dataset
+from stepgrad.errors import DataError
+from stepgrad.fine_tuning import FineTuned, ImageWindows
+from stepgrad.fine_tuning.outputs import Reading
+from stepgrad.fine_tuning.training import Plan, Task, train
+from stepgrad.fine_tuning.windows import labelled
+from stepgrad.metric.protocol import get_protocol
+from stepgrad.train.inputs import open_data
+
+TRAINING_IMAGES = 120
+MAX_WINDOWS = 600
+UNITS = 128
+NMS = 0.3
+FEATURES = FeatureSettings(zoom=1.0, components=256, sample_per_image=20, fit_images=205)
+PROTOCOLS = ("voc12", "coco")
+HELD_OUT = ("all", "half")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Images that train, that are held out, and that are looked at once."""
+
+    train: list[ImageWindows]
+    val: list[ImageWindows]
+    test: list[ImageWindows]
+    num_classes: int
+
+    def held_out(self, which: str) -> list[ImageWindows]:
+        return self.val if which == "all" else self.val[::2]
+
+
+def load_parts(data: Path, cache: Path) -> Parts:
+    """BCCD's images as features of their windows, made or taken from the cache."""
+    folder = cache / "windows"
+    everything = load_dataset(data / "BCCD")
+    outcome = generate_proposals(everything, folder, workers=os.cpu_count() or 1)
+    if outcome.failed:
+        raise DataError(f"{len(outcome.failed)} images could not be searched, first: {outcome.failed[0]}")
+    splits = {
+        name: open_data(str(data / "BCCD"), name, str(folder), max_windows=MAX_WINDOWS)
+        for name in ("train", "val", "test")
+    }
+    weights = data / "weights" / "alexnet_features_imagenet.pt"
+    features = cached_features(splits, weights, cache / "features", FEATURES)
+    images = {
+        name: [ImageWindows(found.float(), *split.facts(i)) for i, found in enumerate(features[name])]
+        for name, split in splits.items()
+    }
+    # the list is in the order of the pictures' numbers, which were not all taken alike
+    drawn = torch.randperm(len(images["train"]), generator=torch.Generator().manual_seed(0))[:TRAINING_IMAGES]
+    chosen = [images["train"][i] for i in drawn.tolist()]
+    return Parts(chosen, images["val"], images["test"], len(everything.class_names))
+
+
+def trained_head(images: Sequence[ImageWindows], num_classes: int, steps: int, seed: int) -> nn.Module:
+    """A new head, trained by cross-entropy as `finetune` continues it; the last column is background."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        width = images[0].features.shape[1]
+        head = nn.Sequential(nn.Linear(width, UNITS), nn.ReLU(), nn.Dropout(0.5), nn.Linear(UNITS, num_classes + 1))
+    reading = Reading(num_classes, "last")
+    task = Task(reading, get_protocol("voc12"), NMS, reading.stock_loss)
+    plan = Plan("stock", steps, images=8, rate=1e-3)
+    return train(head, labelled("images", images, num_classes), task, plan, seed, lambda: None)
+
+
+def remembering(refit: Callable[[list[ImageWindows]], nn.Module]) -> Callable[[list[ImageWindows]], nn.Module]:
+    """The same head for the same images: every call of `finetune` asks for those of all folds again."""
+    known: dict[tuple[int, ...], nn.Module] = {}
+
+    def head_of(images: list[ImageWindows]) -> nn.Module:
+        which = tuple(image.features.data_ptr() for image in images)
+        if which not in known:
+            known[which] = refit(images)
+        return known[which]
+
+    return head_of
+
+
+def hand_on(done: Path, to: Path, names: str) -> None:
+    """Trainings that another fine-tuning may take as they are: none of them depends on the images held out."""
+    (to / "heads").mkdir(parents=True, exist_ok=True)
+    for file in (done / "heads").glob(names):
+        if not (to / "heads" / file.name).exists():
+            shutil.copy(file, to / "heads")
+
+
+def one_seed(parts: Parts, seed: int, start_steps: int, folder: Path, out: Path, **options: Any) -> None:
+    """All fine-tunings of one start; those on record are not made again."""
+    known = {(run["protocol"], run["held_out"]) for run in load_runs(out, "final") if run["seed"] == seed}
+    if len(known) == len(PROTOCOLS) * len(HELD_OUT):
+        return
+
+    def new(images: list[ImageWindows]) -> nn.Module:
+        return trained_head(images, parts.num_classes, start_steps, seed)
+
+    begun = time.monotonic()
+    start, refit = new(parts.train), remembering(new)
+    start_seconds = time.monotonic() - begun
+    settings = {"background": "last", "nms_threshold": NMS, "test_images": parts.test, "refit": refit, **options}
+    done: Path | None = None
+    for protocol in PROTOCOLS:
+        for held_out in HELD_OUT:
+            to = folder / f"{seed}-{protocol}-{held_out}"
+            if done is not None:
+                hand_on(done, to, "*" if done.name.startswith(f"{seed}-{protocol}-") else "more-*")
+            done = to
+            begun = time.monotonic()
+            images = parts.held_out(held_out)
+            tuned = sg.finetune(start, parts.train, images, protocol=protocol, out=to, **settings)
+            run = {"seed": seed, "protocol": protocol, "held_out": held_out, **facts(tuned), "images": len(images)}
+            run |= {"seconds": round(time.monotonic() - begun), "start_seconds": round(start_seconds)}
+            if (protocol, held_out) not in known:
+                save_runs(out, "final", {**run, "start_steps": start_steps, "commit": commit()})
+            print(f"seed {seed}, {len(images)} images held out, {run['seconds']} s\n{tuned}\n", flush=True)
+
+
+def facts(tuned: FineTuned) -> dict[str, Any]:
+    """What goes on record, in points."""
+    ways = {}
+    for name, way in tuned.ways.items():
+        test = {protocol: [round(100 * value, 2) for value in values] for protocol, values in way.test.items()}
+        val = [round(100 * value, 2) for value in way.val]
+        ways[name] = {"rate": way.rate, "val": val, "test": test, "seconds": round(way.seconds, 1)}
+    return {"chosen": tuned.chosen, "ways": ways}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with BCCD and weights")
+    parser.add_argument("--cache", type=Path, default=Path("runs/bccd"), help="folder for windows, features and heads")
+    parser.add_argument("--start-steps", type=int, default=1000, help="of cross-entropy, before the ways part")
+    parser.add_argument("--steps", type=int, default=60, help="of mAP")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    parts = load_parts(options.data, options.cache)
+    for seed in options.seeds:
+        one_seed(parts, seed, options.start_steps, options.cache / "heads", options.out, steps=options.steps)
+
+
+if __name__ == "__main__":
+    main()
