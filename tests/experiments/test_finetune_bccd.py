@@ -48,9 +48,7 @@ def test_every_protocol_and_size_goes_on_record_with_all_ways(parts: Parts, tmp_
     assert all(f"| {way} |" in page for way in first)
 
 
-def test_what_is_on_record_is_not_made_again(
-    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_on_record_is_not_made_again(parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "runs.jsonl"
     one_seed(parts, 0, 5, tmp_path / "heads", file, **BUDGET)
     before = file.read_bytes()
