@@ -136,38 +136,31 @@ def trained_head(images: Sequence[ImageWindows], num_classes: int, steps: int, s
 def hand_on(done: Path, to: Path, names: str) -> None:
     """Trainings that another fine-tuning may take as they are: none of them depends on the images held out."""
     (to / "heads").mkdir(parents=True, exist_ok=True)
-    for file in (done / "heads").glob(names):
-        if not (to / "heads" / file.name).exists():
-            shutil.copy(file, to / "heads")
+    for file in [file for file in (done / "heads").glob(names) if not (to / "heads" / file.name).exists()]:
+        shutil.copy(file, to / "heads")
 
 
-def one_seed(parts: Parts, seed: int, start_steps: int, folder: Path, out: Path, **options: Any) -> None:
-    """All fine-tunings of one start; those on record are not made again."""
-    known = {(run["protocol"], run["held_out"]) for run in load_runs(out, "final") if run["seed"] == seed}
-    if len(known) == len(PROTOCOLS) * len(HELD_OUT):
-        return
+def one_start(
+    parts: Parts, seed: int, protocol: str, start_steps: int, folder: Path, out: Path, **options: Any
+) -> None:
+    """The fine-tunings of one start for one protocol; those on record are not made again."""
+    runs = [run for run in load_runs(out, "final") if (run["seed"], run["protocol"]) == (seed, protocol)]
+    missing = [held_out for held_out in HELD_OUT if held_out not in [run["held_out"] for run in runs]]
 
     def new_head(images: list[ImageWindows]) -> nn.Module:
         return trained_head(images, parts.num_classes, start_steps, seed, folder / f"{seed}-cross-entropy")
 
-    start = new_head(parts.train)
     settings = {"background": "last", "nms_threshold": NMS, "test_images": parts.test, "refit": new_head, **options}
     settings["stock_loss"] = sampled_loss(Reading(parts.num_classes, "last"))
-    done: Path | None = None
-    for protocol in PROTOCOLS:
-        for held_out in HELD_OUT:
-            to = folder / f"{seed}-{protocol}-{held_out}"
-            if done is not None:
-                hand_on(done, to, "*" if done.name.startswith(f"{seed}-{protocol}-") else "more-*")
-            done = to
-            begun = time.monotonic()
-            images = parts.held_out(held_out)
-            tuned = sg.finetune(start, parts.train, images, protocol=protocol, out=to, **settings)
-            run = {"seed": seed, "protocol": protocol, "held_out": held_out, **facts(tuned), "images": len(images)}
-            if (protocol, held_out) not in known:
-                save_runs(out, "final", {**run, "steps": [start_steps, options.get("steps")], "commit": commit()})
-            seconds = time.monotonic() - begun
-            print(f"seed {seed}, {len(images)} images held out, {seconds:.0f} s\n{tuned}\n", flush=True)
+    for held_out in missing:
+        to, images, begun = folder / f"{seed}-{protocol}-{held_out}", parts.held_out(held_out), time.monotonic()
+        hand_on(folder / f"{seed}-{protocol}-all", to, "*")
+        hand_on(folder / f"{seed}-voc12-all", to, "more-*")
+        tuned = sg.finetune(new_head(parts.train), parts.train, images, protocol=protocol, out=to, **settings)
+        run = {"seed": seed, "protocol": protocol, "held_out": held_out, **facts(tuned), "images": len(images)}
+        save_runs(out, "final", {**run, "steps": [start_steps, options["steps"]], "commit": commit()})
+        seconds = time.monotonic() - begun
+        print(f"seed {seed}, {len(images)} images held out, {seconds:.0f} s\n{tuned}\n", flush=True)
 
 
 def facts(tuned: FineTuned) -> dict[str, Any]:
@@ -190,8 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     parts = load_parts(options.data, options.cache)
-    for seed in options.seeds:
-        one_seed(parts, seed, options.start_steps, options.cache / "heads", options.out, steps=options.steps)
+    for protocol in PROTOCOLS:
+        for seed in options.seeds:
+            folder = options.cache / "heads"
+            one_start(parts, seed, protocol, options.start_steps, folder, options.out, steps=options.steps)
 
 
 if __name__ == "__main__":

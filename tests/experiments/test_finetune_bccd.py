@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments import finetune_bccd, finetune_bccd_table
-from experiments.finetune_bccd import HELD_OUT, PROTOCOLS, Parts, one_seed
+from experiments.finetune_bccd import HELD_OUT, PROTOCOLS, Parts, one_start
 from experiments.results import load_runs
 from stepgrad.fine_tuning import ImageWindows
 
@@ -32,7 +32,8 @@ def parts() -> Parts:
 
 def test_every_protocol_and_size_goes_on_record_with_all_ways(parts: Parts, tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
-    one_seed(parts, 3, 5, tmp_path / "heads", file, **BUDGET)
+    for protocol in PROTOCOLS:
+        one_start(parts, 3, protocol, 5, tmp_path / "heads", file, **BUDGET)
     runs = load_runs(file, "final")
     assert [(run["protocol"], run["held_out"]) for run in runs] == [(p, h) for p in PROTOCOLS for h in HELD_OUT]
     assert [run["images"] for run in runs] == [4, 2, 4, 2]
@@ -50,8 +51,8 @@ def test_every_protocol_and_size_goes_on_record_with_all_ways(parts: Parts, tmp_
 
 def test_what_is_on_record_is_not_made_again(parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "runs.jsonl"
-    one_seed(parts, 0, 5, tmp_path / "heads", file, **BUDGET)
+    one_start(parts, 0, "coco", 5, tmp_path / "heads", file, **BUDGET)
     before = file.read_bytes()
     monkeypatch.setattr(finetune_bccd, "trained_head", None)
-    one_seed(parts, 0, 5, tmp_path / "heads", file, **BUDGET)
+    one_start(parts, 0, "coco", 5, tmp_path / "heads", file, **BUDGET)
     assert file.read_bytes() == before
