@@ -169,7 +169,14 @@ def facts(tuned: FineTuned) -> dict[str, Any]:
     for name, way in tuned.ways.items():
         test = {protocol: [round(100 * value, 2) for value in values] for protocol, values in way.test.items()}
         val = [round(100 * value, 2) for value in way.val]
-        ways[name] = {"rate": way.rate, "val": val, "test": test, "seconds": round(way.seconds, 1)}
+        without = [round(100 * value, 2) for value in way.val_without]
+        ways[name] = {
+            "rate": way.rate,
+            "val": val,
+            "val_without": without,
+            "test": test,
+            "seconds": round(way.seconds, 1),
+        }
     return {"chosen": tuned.chosen, "ways": ways}
 
 

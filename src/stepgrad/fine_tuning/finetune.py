@@ -55,7 +55,8 @@ def finetune(
 
     From the head's weights three ways part: nothing, more of the usual loss, and mAP on as many images. Each takes its best
     rate of a grid on held-out images with the first seed, then trains with every seed. mAP is kept if it gains more on
-    held-out images than its gain varies over seeds; otherwise the better of the other two is.
+    held-out images than its gain varies over seeds and with the choice of these images; otherwise the better of the other
+    two is.
 
     Args:
         head: takes features (N, F), gives outputs (N, K), or (N, K + 1) with a background column; trained already.
@@ -92,9 +93,10 @@ def finetune(
     ...     return ImageWindows(torch.randn(12, 3, generator=g) + 2 * (torch.arange(12) == 0)[:, None], boxes, target)
     >>> images = [image() for _ in range(40)]
     >>> _ = torch.manual_seed(0)
-    >>> tuned = finetune(nn.Linear(3, 1), images[:30], images[30:], steps=5, images_per_step=8, seeds=[0, 1])
+    >>> budget = {"steps": 10, "images_per_step": 8, "rates": [0.1], "stock_rates": [0.1], "seeds": [0, 1]}
+    >>> tuned = finetune(nn.Linear(3, 1), images[:30], images[30:], **budget)
     >>> tuned.chosen, list(tuned.ways)
-    ('mAP', ['start', 'more of the usual loss', 'mAP'])
+    ('more of the usual loss', ['start', 'more of the usual loss', 'mAP'])
     """
     if background is not None:
         one_of("background", background, ["first", "last"])

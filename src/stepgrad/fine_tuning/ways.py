@@ -14,7 +14,7 @@ from stepgrad.errors import NonFiniteError
 from stepgrad.fine_tuning.cross_fit import Corrected, Correction, Refit, fresh_outputs
 from stepgrad.fine_tuning.records import Records
 from stepgrad.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, FineTuned, Trained, choose
-from stepgrad.fine_tuning.training import Plan, Task, judge, train
+from stepgrad.fine_tuning.training import Plan, Task, judge, judge_without, train
 from stepgrad.fine_tuning.windows import Labelled
 
 Watch = Callable[[str, int, int], object]
@@ -138,7 +138,8 @@ class FineTuning:
     def _add(self, name: str, rate: float | None, heads: list[nn.Module], seconds: list[float]) -> None:
         self.heads[name] = heads
         val = tuple(self._on_val(head) for head in heads)
-        self.ways[name] = Trained(name, rate, val, {}, fmean(seconds))
+        without = judge_without(heads[0], self.images.val, self.task)
+        self.ways[name] = Trained(name, rate, val, {}, fmean(seconds), without)
 
     def result(self) -> FineTuned:
         """The choice, by held-out images; then, once, the test images."""
