@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -104,6 +105,7 @@ def finetune(
         raise ConfigError(
             "soft_labels are for outputs that each stand for one class, not for a softmax with background."
         )
+    head = _own_copy(head)
     columns = _columns(head, train_images) - (background is not None)
     reading = Reading(columns, background, soft_labels=soft_labels)
     task = Task(
@@ -139,15 +141,18 @@ def finetune(
         return replace(tuned, report=write(folder, tuning, tuned, pictures, settings))
 
 
-def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:
-    """Of the head's outputs, by asking it."""
+def _own_copy(head: nn.Module) -> nn.Module:
+    """In eval mode. What is kept may be the start, or have it inside: nobody else may change its weights or its mode."""
     if not isinstance(head, nn.Module) or next(head.parameters(), None) is None:
         raise InputError(f"Expected head to be a torch.nn.Module with weights but got {type(head).__name__}.")
+    return copy.deepcopy(head).eval()
+
+
+def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:
+    """Of the head's outputs, by asking it."""
     first = checked("train_images", images)[:1]
-    was_training = head.training
     with torch.no_grad():
-        outputs = outputs_of(head.eval(), first)
-    head.train(was_training)
+        outputs = outputs_of(head, first)
     if outputs.ndim != 2 or len(outputs) != len(first[0].features):
         raise InputError(f"Expected the head's outputs to be (N, K) for N windows but got {list(outputs.shape)}.")
     return outputs.shape[1]

@@ -65,18 +65,9 @@ class FineTuning:
         self.heads: dict[str, list[nn.Module]] = {}
         self.ways: dict[str, Trained] = {}
 
-    def run(self, refit: Refit | None, folds: int) -> FineTuning:
-        was_training = {module: module.training for module in self.head.modules()}
-        try:
-            self._run(refit, folds)
-        finally:
-            for module, training in was_training.items():
-                module.training = training
-        return self
-
-    def _run(self, refit: Refit | None, folds: int) -> None:
+    def run(self, refit: Refit | None, folds: int) -> None:
         images = self.images
-        self._add(START, None, [self.head.eval()], [0.0])
+        self._add(START, None, [self.head], [0.0])
         self._train(STOCK, "stock", self.head, [*images.train, *(images.fresh or [])])
         self._train(MAP, "map", self.head, images.fresh or images.train)
         if refit is not None:
