@@ -68,8 +68,7 @@ class Parts:
 
 def load_parts(data: Path, cache: Path) -> Parts:
     """BCCD's images as features of their windows, made or taken from the cache."""
-    folder = cache / "windows"
-    everything = load_dataset(data / "BCCD")
+    folder, everything = cache / "windows", load_dataset(data / "BCCD")
     outcome = generate_proposals(everything, folder, workers=os.cpu_count() or 1)
     if outcome.failed:
         raise DataError(f"{len(outcome.failed)} images could not be searched, first: {outcome.failed[0]}")
@@ -159,8 +158,7 @@ def one_start(
         tuned = sg.finetune(new_head(parts.train), parts.train, images, protocol=protocol, out=to, **settings)
         run = {"seed": seed, "protocol": protocol, "held_out": held_out, **facts(tuned), "images": len(images)}
         save_runs(out, "final", {**run, "steps": [start_steps, options["steps"]], "commit": commit()})
-        seconds = time.monotonic() - begun
-        print(f"seed {seed}, {len(images)} images held out, {seconds:.0f} s\n{tuned}\n", flush=True)
+        print(f"seed {seed}, {len(images)} held out, {time.monotonic() - begun:.0f} s\n{tuned}\n", flush=True)
 
 
 def facts(tuned: FineTuned) -> dict[str, Any]:
@@ -187,10 +185,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--start-steps", type=int, default=2000, help="of cross-entropy, before the ways part")
     parser.add_argument("--steps", type=int, default=60, help="of mAP")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=PROTOCOLS)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     parts = load_parts(options.data, options.cache)
-    for protocol in PROTOCOLS:
+    for protocol in options.protocols:
         for seed in options.seeds:
             folder = options.cache / "heads"
             one_start(parts, seed, protocol, options.start_steps, folder, options.out, steps=options.steps)

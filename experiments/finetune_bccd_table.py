@@ -18,6 +18,7 @@ from stepgrad.files import write_whole
 from stepgrad.fine_tuning.result import STOCK
 
 KEPT = "what was kept"
+MACHINE = "One thread of an Intel Xeon that had other work too, so that seconds say little."
 
 
 def of_way(run: Run, way: str, protocol: str) -> list[float]:
@@ -78,7 +79,7 @@ def section(runs: Sequence[Run]) -> str:
 
 def page(runs: Sequence[Run]) -> str:
     about = (finetune_bccd.__doc__ or "").split("\n", 1)
-    parts = [f"# {about[0]}\n{about[1]}"]
+    parts = [f"# {about[0]}\n{about[1]}{MACHINE} mAP in points, mean (standard deviation)."]
     for protocol in PROTOCOLS:
         for held_out in HELD_OUT:
             chosen = [run for run in runs if (run["protocol"], run["held_out"]) == (protocol, held_out)]
