@@ -6,7 +6,7 @@
 FOLDER of --data holds BCCD and weights/alexnet_features_imagenet.pt. Windows come from our selective search (at most 800 per
 image, a random choice), features from conv5 of the frozen AlexNet, then 128 principal components; both stay in --cache. The head
 has 128 units with dropout and a softmax with background. It is trained by cross-entropy on 64 windows per image and step, a
-quarter on objects, until it gains no more; that is the usual loss here. 120 of the 205 training images, drawn once, train it;
+quarter on objects, for 2000 steps; that is the usual loss here. 120 of the 205 training images, drawn once, train it;
 the 87 images of val, or every other one of them, are held out; the 72 of test are looked at once. A seed is that of the head's
 first weights and of the order of images; the rates and the three seeds of order of `finetune` are its defaults.
 """

@@ -83,7 +83,9 @@ def in_short(runs: Sequence[Run]) -> str:
     worst, best = min(cost(run)[0] for run in runs), max(cost(run)[0] for run in runs)
     return (
         f"In {below} of {len(runs)} runs the head that was kept is below more of the usual loss on test images by more than "
-        f"that one varies; the difference is {worst:+.1f} to {best:+.1f} points."
+        f"that one varies; the difference is {worst:+.1f} to {best:+.1f} points. Runs of one "
+        "start share its trainings, so they are not independent. The rule of choice was written after the first start had been "
+        "seen, test images too."
     )
 
 
