@@ -2,6 +2,6 @@
 
 from stepgrad.fine_tuning.finetune import finetune
 from stepgrad.fine_tuning.result import FineTuned, Trained
-from stepgrad.fine_tuning.windows import ImageWindows
+from stepgrad.fine_tuning.windows import ImageWindows, Labelled
 
-__all__ = ["FineTuned", "ImageWindows", "Trained", "finetune"]
+__all__ = ["FineTuned", "ImageWindows", "Labelled", "Trained", "finetune"]

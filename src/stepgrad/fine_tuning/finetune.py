@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from stepgrad.errors import (
@@ -24,7 +26,7 @@ from stepgrad.fine_tuning.cross_fit import Refit
 from stepgrad.fine_tuning.outputs import Reading, StockLoss
 from stepgrad.fine_tuning.records import FinishedHeads, fingerprint
 from stepgrad.fine_tuning.result import FineTuned
-from stepgrad.fine_tuning.training import Task, as_used, outputs_of
+from stepgrad.fine_tuning.training import Task, outputs_of
 from stepgrad.fine_tuning.ways import Budget, FineTuning, TuningImages, Watch
 from stepgrad.fine_tuning.windows import ImageWindows, checked, labelled
 from stepgrad.locks import only_writer
@@ -64,7 +66,8 @@ def finetune(
 
     From the head's weights three ways part: nothing, more of the usual loss, and mAP on as many images. Each takes its best
     rate of a grid on held-out images with the first seed, then trains with every seed. mAP is kept if it gains more on
-    held-out images than its gain varies over seeds; otherwise the better of the other two is.
+    held-out images than its gain varies over seeds and with the choice of these images; otherwise the better of the other
+    two is.
 
     Args:
         head: takes features (N, F), gives outputs (N, K), or (N, K + 1) with a background column; trained already.
@@ -94,7 +97,6 @@ def finetune(
         watch: is told the training at work, its steps so far and its steps in all.
         loss_options: of `MAPLoss`.
 
-    >>> import torch
     >>> g = torch.Generator().manual_seed(0)
     >>> def image():
     ...     corner = 80 * torch.rand(12, 2, generator=g)
@@ -103,9 +105,10 @@ def finetune(
     ...     return ImageWindows(torch.randn(12, 3, generator=g) + 2 * (torch.arange(12) == 0)[:, None], boxes, target)
     >>> images = [image() for _ in range(40)]
     >>> _ = torch.manual_seed(0)
-    >>> tuned = finetune(nn.Linear(3, 1), images[:30], images[30:], steps=5, images_per_step=8, seeds=[0, 1])
+    >>> budget = {"steps": 10, "images_per_step": 8, "rates": [0.1], "stock_rates": [0.1], "seeds": [0, 1]}
+    >>> tuned = finetune(nn.Linear(3, 1), images[:30], images[30:], **budget)
     >>> tuned.chosen, list(tuned.ways)
-    ('mAP', ['start', 'more of the usual loss', 'mAP'])
+    ('more of the usual loss', ['start', 'more of the usual loss', 'mAP'])
     """
     if background is not None:
         one_of("background", background, ["first", "last"])
@@ -113,6 +116,7 @@ def finetune(
         raise ConfigError(
             "soft_labels are for outputs that each stand for one class, not for a softmax with background."
         )
+    head = _own_copy(head)
     columns = _columns(head, train_images) - (background is not None)
     reading = Reading(columns, background, soft_labels=soft_labels)
     task = Task(
@@ -150,12 +154,17 @@ def finetune(
         return replace(tuned, report=write(folder, tuning, tuned, pictures, settings))
 
 
-def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:
-    """Of the head's outputs, by asking it."""
+def _own_copy(head: nn.Module) -> nn.Module:
+    """In eval mode. What is kept may be the start, or have it inside: nobody else may change its weights or its mode."""
     if not isinstance(head, nn.Module) or next(head.parameters(), None) is None:
         raise InputError(f"Expected head to be a torch.nn.Module with weights but got {type(head).__name__}.")
+    return copy.deepcopy(head).eval()
+
+
+def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:
+    """Of the head's outputs, by asking it."""
     first = checked("train_images", images)[:1]
-    with as_used(head):
+    with torch.no_grad():
         outputs = outputs_of(head, first)
     if outputs.ndim != 2 or len(outputs) != len(first[0].features):
         raise InputError(f"Expected the head's outputs to be (N, K) for N windows but got {list(outputs.shape)}.")

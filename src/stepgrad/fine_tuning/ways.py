@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from stepgrad.errors import NonFiniteError
 from stepgrad.fine_tuning.cross_fit import Corrected, Correction, Refit, fresh_outputs
 from stepgrad.fine_tuning.records import FinishedHeads
 from stepgrad.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, FineTuned, Trained, choose
-from stepgrad.fine_tuning.training import Plan, Task, judge, train
+from stepgrad.fine_tuning.training import Plan, Task, judge, judge_without, train
 from stepgrad.fine_tuning.windows import Labelled
 
 Watch = Callable[[str, int, int], object]
@@ -72,7 +71,7 @@ class FineTuning:
     def run(self, refit: Refit | None, folds: int) -> None:
         """Train every way."""
         images = self.images
-        self._add(START, None, [copy.deepcopy(self.head).eval()], [0.0])
+        self._add(START, None, [self.head], [0.0])
         self._train(STOCK, "stock", self.head, [*images.train, *(images.fresh or [])])
         self._train(MAP, "map", self.head, images.fresh or images.train)
         if refit is not None:
@@ -85,7 +84,7 @@ class FineTuning:
             self._train(CROSS_FITTED, "map", correction.to(like.device, like.dtype), scored, self._corrected)
 
     def _corrected(self, correction: nn.Module) -> nn.Module:
-        return Corrected(copy.deepcopy(self.head), correction).eval()
+        return Corrected(self.head, correction).eval()
 
     def _train(
         self,
@@ -134,7 +133,8 @@ class FineTuning:
     def _add(self, name: str, rate: float | None, heads: list[nn.Module], seconds: list[float]) -> None:
         self.heads[name] = heads
         val = tuple(self._on_val(head) for head in heads)
-        self.ways[name] = Trained(name, rate, val, {}, fmean(seconds))
+        without = judge_without(heads[0], self.images.val, self.task)
+        self.ways[name] = Trained(name, rate, val, {}, fmean(seconds), without)
 
     def result(self) -> FineTuned:
         """The choice, by held-out images; then, once, the test images."""
