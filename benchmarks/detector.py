@@ -1,7 +1,6 @@
-"""Where the time of training and detecting goes, and how long the demo takes.
+"""Where the time of training and detecting goes.
 
     python benchmarks/detector.py             # some ten minutes; writes results/detector.{json,md}
-    python benchmarks/detector.py --no-demo   # without the demo
 
 AlexNet with random weights (the time does not depend on them), 20 classes, images of 375 x 500 scaled to a shortest side
 of 600, 500 windows each in training and 2000 in evaluation. The frozen trunk's features come from memory here, as they
@@ -13,9 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -99,21 +96,9 @@ def evaluation(images: int, windows: int) -> dict[str, Any]:
     return {"images": images, "windows": windows, "images per second": images / seconds}
 
 
-def demo() -> dict[str, Any]:
-    """Wall time of `stepgrad demo`, in a fresh process, with compiled kernels on disk."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        command = [sys.executable, "-m", "stepgrad.cli", "demo", "--out", f"{folder}/demo"]
-        out = subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout
-        seconds = time.perf_counter() - began
-        report = json.loads(Path(folder, "demo/report.json").read_text(encoding="utf-8"))
-    return {"seconds": seconds, "arms": report["arms"], "output": out.splitlines()[-10:]}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--no-demo", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads()))
     found = {
@@ -126,8 +111,6 @@ def main() -> None:
         ],
         "evaluation": evaluation(8, 2000),
     }
-    if not args.no_demo:
-        found["demo"] = demo()
     write_whole(RESULTS / "detector.json", (json.dumps(found, indent=1) + "\n").encode())
     write_whole(RESULTS / "detector.md", render(found).encode())
     print(render(found))
@@ -152,8 +135,6 @@ def render(found: dict[str, Any]) -> str:
         f"Evaluation, {e['windows']} windows an image, NMS included: {e['images per second']:.2f} images/s.",
         "",
     ]
-    if "demo" in found:
-        lines += [f"`stepgrad demo`: {found['demo']['seconds']:.0f} s.", "", "```", *found["demo"]["output"], "```", ""]
     return "\n".join(lines)
 
 
