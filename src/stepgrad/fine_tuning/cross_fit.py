@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import InputError
-from stepgrad.fine_tuning.training import as_used, outputs_of
+from stepgrad.fine_tuning.training import outputs_of
 from stepgrad.fine_tuning.windows import ImageWindows, Labelled
 
 Refit = Callable[[list[ImageWindows]], nn.Module]
@@ -60,7 +60,7 @@ def fresh_outputs(images: Sequence[Labelled], refit: Refit, folds: int) -> list[
     return [with_outputs[number] for number in range(len(images))]
 
 
+@torch.no_grad()
 def _with_outputs(head: nn.Module, image: Labelled) -> Labelled:
-    with as_used(head):
-        outputs = outputs_of(head, [image]).to(image.features.device, image.features.dtype)
+    outputs = outputs_of(head.eval(), [image]).to(image.features.device, image.features.dtype)
     return replace(image, features=torch.cat([image.features, outputs], dim=1))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,23 +95,11 @@ def outputs_of(head: nn.Module, images: Sequence[Labelled | ImageWindows]) -> Te
     return outputs
 
 
-@contextmanager
-def as_used(head: nn.Module) -> Iterator[None]:
-    """In eval mode, without gradients; then every module is in the mode it was in."""
-    modes = {module: module.training for module in head.modules()}
-    head.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-
-
+@torch.no_grad()
 def scores_of(head: nn.Module, images: Sequence[Labelled], task: Task) -> list[Tensor]:
-    """(N, K) scores per image, by the head as it is used."""
-    with as_used(head):
-        return [task.reading.scores(outputs_of(head, [image])).double().cpu() for image in images]
+    """(N, K) scores per image, by the head as it is used: in eval mode."""
+    head.eval()
+    return [task.reading.scores(outputs_of(head, [image])).double().cpu() for image in images]
 
 
 def judge(head: nn.Module, images: Sequence[Labelled], task: Task, protocols: Sequence[Protocol]) -> tuple[float, ...]:
