@@ -124,7 +124,7 @@ def draw(lines: Sequence[dict[str, Any]], file: Path) -> None:
         if axis != "wrong":
             panel.set_xscale("log", base=2)
             panel.set_xticks(x, [str(v) for v in x])
-        panel.margins(y=0.25)
+        panel.margins(x=0.12, y=0.25)
         panel.set_xlabel(TITLES[axis])
     panels[0].set_ylabel("COCO AP, test")
     panels[0].legend(frameon=False, loc="lower right")
