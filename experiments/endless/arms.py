@@ -14,7 +14,6 @@ that is on record is not run again, and two processes may work on two families a
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -47,10 +46,12 @@ class Arm:
 
 ARMS = {"stock": Arm(), "coco": Arm("coco"), "voc12": Arm("voc12"), "soft": Arm(labels="soft")}
 Point = dict[str, Any]
-POINTS: tuple[Point, ...] = tuple(
-    {"rate": rate, "trains": trains} for rate, trains in itertools.product((1e-4, 3e-4, 1e-3), ("all", "class head"))
+POINTS: tuple[Point, ...] = (
+    {"rate": 1e-3, "trains": "class head"},
+    {"rate": 3e-3, "trains": "class head"},
+    {"rate": 1e-4, "trains": "all"},
 )
-"""The grid of every arm."""
+"""The grid of every arm; at 3e-4, all weights of the SSD ended below the start with every loss."""
 
 
 @dataclass(frozen=True)
