@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from experiments.endless.families import FAMILIES
 from experiments.endless.held_out import evaluate, held_out
 from experiments.endless.run_files import Config, load_start
 from experiments.results import Run, commit, load_runs, save_runs
-from stepgrad.data import EndlessShapes
+from stepgrad.data import EndlessShapes, FreshImage
 from stepgrad.errors import ConfigError, DataError
 
 FIRST_SEED = 100
@@ -77,10 +78,10 @@ def go_on(start: Path, arm: Arm, point: Point, seed: int, budget: Budget) -> nn.
     trained = choose_weights(model, family.class_head if point["trains"] == "class head" else "")
     optimizer = torch.optim.AdamW(trained, point["rate"], weight_decay=config.weight_decay)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, budget.steps)
-    batches = fresh_images(config, seed).batches(0, budget.images)
+    images = fresh_images(config, seed, budget.steps * budget.images)
     model.train()
-    for _ in range(budget.steps):
-        losses = family.losses(model, next(batches), seed)
+    for first in range(0, len(images), budget.images):
+        losses = family.losses(model, images[first : first + budget.images], seed)
         optimizer.zero_grad()
         torch.stack([loss.float() for loss in losses.values()]).sum().backward()
         nn.utils.clip_grad_norm_(trained, config.longest_gradient)
@@ -96,13 +97,20 @@ def choose_weights(model: nn.Module, beginning: str) -> list[nn.Parameter]:
     return [weights for weights in model.parameters() if weights.requires_grad]
 
 
-def fresh_images(config: Config, seed: int) -> EndlessShapes:
+def fresh_images(config: Config, seed: int, count: int) -> list[FreshImage]:
     """The images that all arms of a seed see."""
     if config.seed >= FIRST_SEED:
         raise ConfigError(
             f"Expected a start with a seed below {FIRST_SEED} but got {config.seed}: it saw these images."
         )
-    return EndlessShapes(FIRST_SEED + seed)
+    return _draw(seed, count)
+
+
+@lru_cache(
+    maxsize=1
+)  # to draw them takes as long as to train a head on them, and a seed's arms come one after the other
+def _draw(seed: int, count: int) -> list[FreshImage]:
+    return EndlessShapes(FIRST_SEED + seed).batch(0, count)
 
 
 def one(phase: str, start: Path, name: str, seed: int, point: Point, budget: Budget, out: Path) -> Run:
