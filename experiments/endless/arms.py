@@ -47,12 +47,17 @@ class Arm:
 
 ARMS = {"stock": Arm(), "coco": Arm("coco"), "voc12": Arm("voc12"), "soft": Arm(labels="soft")}
 Point = dict[str, Any]
-POINTS: tuple[Point, ...] = (
-    {"rate": 1e-3, "trains": "class head"},
-    {"rate": 3e-3, "trains": "class head"},
-    {"rate": 1e-4, "trains": "all"},
-)
-"""The grid of every arm; at 3e-4, all weights of the SSD ended below the start with every loss."""
+HEAD, ALL = "class head", "all"
+GRID: tuple[Point, ...] = ({"rate": 3e-4, "trains": HEAD}, {"rate": 1e-3, "trains": HEAD})
+GRIDS: dict[str, tuple[Point, ...]] = {
+    "ssd": ({"rate": 1e-3, "trains": HEAD}, {"rate": 3e-3, "trains": HEAD}, {"rate": 1e-4, "trains": ALL}),
+    "detr": ({"rate": 1e-3, "trains": HEAD}, {"rate": 1e-4, "trains": ALL}),
+}
+"""What every arm of a family chooses from; `GRID` where the family has none of its own.
+
+At 3e-4, all weights of the SSD end below the start with every loss. Its class head is one layer, as the DETR's is; those of
+the others have several, and take lower rates.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,13 +74,17 @@ def arms_of(family: str) -> list[str]:
     return [name for name, arm in ARMS.items() if arm.labels is None or FAMILIES[family].soft_labels]
 
 
+def points_of(family: str) -> tuple[Point, ...]:
+    return GRIDS.get(family, GRID)
+
+
 def go_on(start: Path, arm: Arm, point: Point, seed: int, budget: Budget) -> nn.Module:
     """The start's model after an arm's training."""
     config, model = load_start(start, arm.labels)
     family = FAMILIES[config.family]
     if arm.protocol is not None:
         family.add_map(model, arm.protocol, **{name: point[name] for name in ("mode", "share") if name in point})
-    trained = choose_weights(model, family.class_head if point["trains"] == "class head" else "")
+    trained = choose_weights(model, family.class_head if point["trains"] == HEAD else "")
     optimizer = torch.optim.AdamW(trained, point["rate"], weight_decay=config.weight_decay)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, budget.steps)
     images = fresh_images(config, seed, budget.steps * budget.images)
@@ -140,8 +149,9 @@ def judge(family: str, model: nn.Module, split: str, images: int) -> dict[str, f
 
 def choose(start: Path, budget: Budget, out: Path) -> None:
     """Every point of every arm, judged on val."""
-    for name in arms_of(load_start(start)[0].family):
-        for point in POINTS:
+    family = load_start(start)[0].family
+    for name in arms_of(family):
+        for point in points_of(family):
             one("choose", start, name, 0, point, budget, out)
 
 
@@ -151,7 +161,7 @@ def best_point(family: str, name: str, out: Path) -> Point:
     if not tried:
         raise DataError(f"{out}: holds no run of {family}, {name}, to choose by; run `choose` first")
     best = max(tried, key=lambda run: sum(run["val"].values()))
-    return {option: best[option] for option in POINTS[0]}
+    return {option: best[option] for option in GRID[0]}
 
 
 def final(start: Path, budget: Budget, out: Path, seeds: Sequence[int]) -> None:

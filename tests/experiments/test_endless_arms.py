@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from experiments.endless import arms
-from experiments.endless.arms import ARMS, POINTS, Budget, arms_of, best_point, fresh_images, go_on
+from experiments.endless.arms import ARMS, GRIDS, Budget, arms_of, best_point, fresh_images, go_on
 from experiments.endless.arms import main as run_arms
 from experiments.endless.arms_table import kept, render, rows_of
 from experiments.endless.families import FAMILIES
@@ -20,6 +20,7 @@ from experiments.results import load_runs, save_runs
 from stepgrad.data import EndlessShapes
 from stepgrad.errors import ConfigError, DataError
 
+POINTS = GRIDS["ssd"]
 TINY = Budget(steps=2, images=2, val_images=2, test_images=2)
 
 
@@ -99,7 +100,7 @@ def test_a_class_head_alone_changes_and_nothing_else_does(family: str, tmp_path:
 
 
 def test_a_run_on_record_is_not_run_again(ssd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arms, "POINTS", POINTS[:1])
+    monkeypatch.setitem(GRIDS, "ssd", POINTS[:1])
     out = tmp_path / "runs.jsonl"
     sizes = ["--steps", "1", "--images", "1", "--val-images", "1", "--test-images", "1"]
     where = ["--start", str(ssd), "--out", str(out), *sizes]
@@ -118,7 +119,7 @@ def test_a_run_on_record_is_not_run_again(ssd: Path, tmp_path: Path, monkeypatch
 
 
 def test_no_choice_is_made_on_test_images(tmp_path: Path, ssd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arms, "POINTS", POINTS[:1])
+    monkeypatch.setitem(GRIDS, "ssd", POINTS[:1])
     monkeypatch.setattr(arms, "arms_of", lambda family: ["stock"])
     arms.choose(ssd, TINY, tmp_path / "runs.jsonl")
     assert all("test" not in run for run in load_runs(tmp_path / "runs.jsonl", "choose"))
