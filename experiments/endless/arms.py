@@ -147,10 +147,10 @@ def judge(family: str, model: nn.Module, split: str, images: int) -> dict[str, f
     return {name: round(100 * value, 2) for name, value in found.items()}
 
 
-def choose(start: Path, budget: Budget, out: Path) -> None:
+def choose(start: Path, budget: Budget, out: Path, names: Sequence[str] = tuple(ARMS)) -> None:
     """Every point of every arm, judged on val."""
     family = load_start(start)[0].family
-    for name in arms_of(family):
+    for name in [name for name in arms_of(family) if name in names]:
         for point in points_of(family):
             one("choose", start, name, 0, point, budget, out)
 
@@ -164,12 +164,14 @@ def best_point(family: str, name: str, out: Path) -> Point:
     return {option: best[option] for option in GRID[0]}
 
 
-def final(start: Path, budget: Budget, out: Path, seeds: Sequence[int]) -> None:
+def final(
+    start: Path, budget: Budget, out: Path, seeds: Sequence[int] = SEEDS, names: Sequence[str] = tuple(ARMS)
+) -> None:
     """The chosen points of all arms, and the start itself, on images that nothing was chosen by."""
     family = load_start(start)[0].family
     one("final", start, "start", 0, {}, budget, out)
     for seed in seeds:  # so that a run which ends early has whole seeds
-        for name in arms_of(family):
+        for name in [name for name in arms_of(family) if name in names]:
             one("final", start, name, seed, best_point(family, name, out), budget, out)
 
 
@@ -180,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--start", type=Path, required=True, help="folder of a finished run of experiments.endless.train"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="of final")
+    parser.add_argument("--arms", choices=list(ARMS), nargs="+", default=list(ARMS))
     for field in fields(Budget):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, default=field.default)
     parser.add_argument("--threads", type=int, default=1, help="of torch; with another number the last bits differ")
@@ -188,9 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     budget = Budget(**{field.name: getattr(args, field.name) for field in fields(Budget)})
     if args.phase == "choose":
-        choose(args.start, budget, args.out)
+        choose(args.start, budget, args.out, args.arms)
     else:
-        final(args.start, budget, args.out, args.seeds)
+        final(args.start, budget, args.out, args.seeds, args.arms)
 
 
 if __name__ == "__main__":
