@@ -2,13 +2,15 @@
 
     python -m experiments.endless.arms choose --start runs/endless/ssd --out FILE.jsonl     # the grid, one seed, on val
     python -m experiments.endless.arms final --start runs/endless/ssd --out FILE.jsonl      # five seeds, on test
+    python -m experiments.endless.arms trial --start runs/endless/ssd --out FILE.jsonl --arms coco --rate 3e-3 --share 3
     python -m experiments.endless.arms_table FILE.jsonl
 
 Every arm goes on from the start's weights by AdamW, the rate restarted and taken to zero by a cosine, on images of a seed
 that the start never saw; all arms of a seed see the very same images in the same order. `stock` goes on with the stock loss,
 `coco` and `voc12` add mAP of that protocol with the automatic weight, and `soft` goes on with IoU-aware soft labels, where
 the family has them. Each has the same grid, and takes its best point of it: the highest sum of both metrics on val. A run
-that is on record is not run again, and two processes may work on two families at once.
+that is on record is not run again, and two processes may work on two families at once. A `trial` is one point of one's own,
+on val, that no choice looks at.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ GRIDS: dict[str, tuple[Point, ...]] = {
 }
 """What every arm of a family chooses from; `GRID` where the family has none of its own.
 
-At 3e-4, all weights of the SSD end below the start with every loss. Its class head is one layer, as the DETR's is; those of
+At 3e-4, all weights of the SSD end below the start, with mAP and without. Its class head is one layer, as the DETR's is; those of
 the others have several, and take lower rates.
 """
 
@@ -177,12 +179,16 @@ def final(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["choose", "final"])
+    parser.add_argument("phase", choices=["choose", "final", "trial"])
     parser.add_argument(
         "--start", type=Path, required=True, help="folder of a finished run of experiments.endless.train"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="of final")
     parser.add_argument("--arms", choices=list(ARMS), nargs="+", default=list(ARMS))
+    parser.add_argument("--rate", type=float, default=1e-3, help="of trial, as the next three")
+    parser.add_argument("--trains", choices=[HEAD, ALL], default=HEAD)
+    parser.add_argument("--mode", choices=["mix", "replace"], default="mix")
+    parser.add_argument("--share", type=float, default=1.0, help="of mAP's gradient, next to the stock class loss's")
     for field in fields(Budget):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, default=field.default)
     parser.add_argument("--threads", type=int, default=1, help="of torch; with another number the last bits differ")
@@ -192,6 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     budget = Budget(**{field.name: getattr(args, field.name) for field in fields(Budget)})
     if args.phase == "choose":
         choose(args.start, budget, args.out, args.arms)
+    elif args.phase == "trial":
+        point = {"rate": args.rate, "trains": args.trains, "mode": args.mode, "share": args.share}
+        for name in args.arms:
+            one("trial", args.start, name, 0, point, budget, args.out)
     else:
         final(args.start, budget, args.out, args.seeds, args.arms)
 

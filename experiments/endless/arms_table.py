@@ -30,6 +30,10 @@ def render(file: Path) -> str:
         "## What was tried",
         "On val, one seed: the sum of both metrics decides.",
         table([CHOOSE_HEADER, *map(choose_row, choose)]),
+        "## Trials",
+        "On val, one seed, of no weight in any choice: other settings of mAP. `share`: the length of its gradient at the class "
+        "logits, next to the stock classification loss's.",
+        table([TRIAL_HEADER, *map(trial_row, load_runs(file, "trial"))]),
     ]
     text = "\n\n".join(parts) + "\n"
     write_whole(file.with_suffix(".md"), text.encode())
@@ -45,6 +49,9 @@ HEADER = [
     "seeds",
 ]
 CHOOSE_HEADER = ["family", "arm", "rate", "trains", *PROTOCOLS, "seconds"]
+
+
+TRIAL_HEADER = ["family", "arm", "rate", "trains", "mode", "share", "steps", "images", *PROTOCOLS]
 
 
 def rows_of(family: str, final: Sequence[Run]) -> list[Cells]:
@@ -83,6 +90,12 @@ def _row(family: str, name: str, runs: dict[int, Run], stock: dict[int, Run]) ->
 def choose_row(run: Run) -> Cells:
     scores = [f"{run['val'][protocol]:.1f}" for protocol in PROTOCOLS]
     return [run["family"], run["arm"], *_point(run), *scores, f"{run['seconds']:.0f}"]
+
+
+def trial_row(run: Run) -> Cells:
+    options = [run["mode"], f"{run['share']:g}"] if run["arm"] in ("coco", "voc12") else ["", ""]
+    scores = [f"{run['val'][protocol]:.1f}" for protocol in PROTOCOLS]
+    return [run["family"], run["arm"], *_point(run), *options, str(run["steps"]), str(run["images"]), *scores]
 
 
 def _point(run: Run) -> Cells:

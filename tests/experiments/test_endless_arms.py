@@ -114,7 +114,10 @@ def test_a_run_on_record_is_not_run_again(ssd: Path, tmp_path: Path, monkeypatch
         monkeypatch.setattr(arms, "go_on", go_on)
         assert out.read_bytes() == before
     assert [run["arm"] for run in load_runs(out, "final")] == ["start", *ARMS, *ARMS]
+    run_arms(["trial", *where, "--arms", "coco", "--share", "3"])
+    assert best_point("ssd", "coco", out) == POINTS[0]
     page = render(out)
+    assert "| ssd | coco | 0.001 | class head | mix | 3 |" in page
     assert all(f"| ssd | {name} |" in page for name in ["start", *ARMS, "kept, coco", "kept, voc12"])
 
 
