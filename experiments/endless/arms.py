@@ -50,15 +50,20 @@ class Arm:
 ARMS = {"stock": Arm(), "coco": Arm("coco"), "voc12": Arm("voc12"), "soft": Arm(labels="soft")}
 Point = dict[str, Any]
 HEAD, ALL = "class head", "all"
-GRID: tuple[Point, ...] = ({"rate": 3e-4, "trains": HEAD}, {"rate": 1e-3, "trains": HEAD})
+LOWEST, LOW, MIDDLE, HIGH = ({"rate": rate, "trains": HEAD} for rate in (1e-4, 3e-4, 1e-3, 3e-3))
+EVERYTHING: Point = {"rate": 1e-4, "trains": ALL}
 GRIDS: dict[str, tuple[Point, ...]] = {
-    "ssd": ({"rate": 1e-3, "trains": HEAD}, {"rate": 3e-3, "trains": HEAD}, {"rate": 1e-4, "trains": ALL}),
-    "detr": ({"rate": 1e-3, "trains": HEAD}, {"rate": 1e-4, "trains": ALL}),
+    "fastrcnn": (LOWEST, LOW, MIDDLE),
+    "ssd": (MIDDLE, HIGH, EVERYTHING),
+    "retinanet": (LOWEST, LOW),
+    "fcos": (LOWEST, LOW),
+    "fasterrcnn": (LOW, MIDDLE),
+    "detr": (MIDDLE, EVERYTHING),
 }
-"""What every arm of a family chooses from; `GRID` where the family has none of its own.
+"""What every arm of a family chooses from.
 
-At 3e-4, all weights of the SSD end below the start, with mAP and without. Its class head is one layer, as the DETR's is; those of
-the others have several, and take lower rates.
+At 3e-4, all weights of the SSD end below the start, with mAP and without. Class heads of one layer (SSD, Faster R-CNN, DETR)
+take higher rates than those of several.
 """
 
 
@@ -74,10 +79,6 @@ class Budget:
 
 def arms_of(family: str) -> list[str]:
     return [name for name, arm in ARMS.items() if arm.labels is None or FAMILIES[family].soft_labels]
-
-
-def points_of(family: str) -> tuple[Point, ...]:
-    return GRIDS.get(family, GRID)
 
 
 def go_on(start: Path, arm: Arm, point: Point, seed: int, budget: Budget) -> nn.Module:
@@ -153,7 +154,7 @@ def choose(start: Path, budget: Budget, out: Path, names: Sequence[str] = tuple(
     """Every point of every arm, judged on val."""
     family = load_start(start)[0].family
     for name in [name for name in arms_of(family) if name in names]:
-        for point in points_of(family):
+        for point in GRIDS[family]:
             one("choose", start, name, 0, point, budget, out)
 
 
@@ -163,7 +164,7 @@ def best_point(family: str, name: str, out: Path) -> Point:
     if not tried:
         raise DataError(f"{out}: holds no run of {family}, {name}, to choose by; run `choose` first")
     best = max(tried, key=lambda run: sum(run["val"].values()))
-    return {option: best[option] for option in GRID[0]}
+    return {option: best[option] for option in MIDDLE}
 
 
 def final(
