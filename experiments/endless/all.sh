@@ -2,7 +2,7 @@
 # The starts of all families, two runs at a time, one thread each: experiments/endless/all.sh FOLDER [hard|soft]
 # From the repository's root. Run it again to go on with runs that were stopped; finished ones are left alone. While another
 # queue is at work in the folder, this one waits.
-# Steps are chosen for about an hour of one core each: 0.2 to 0.45 s for a step of eight images. The DETR begins with the
+# Steps are chosen for half an hour to an hour of one core each: 0.2 to 0.6 s for a step of eight images. The DETR begins with the
 # trunk of the SSD, which is done long before its turn.
 set -u
 export out=${1:?expected the folder of the runs} labels=${2:-hard} python=${PYTHON:-python}
@@ -27,9 +27,9 @@ export -f run
   echo fastrcnn 12000
   echo ssd 16000
   echo retinanet 6000
-  echo fcos 6000
+  echo fcos 3000
   if [ "$labels" = hard ]; then  # these have no soft labels
-    echo fasterrcnn 6000
+    echo fasterrcnn 3000
     echo detr 4000 --longest-gradient 1.0 --trunk ssd
   fi
 } | xargs -P 2 -L 1 bash -c 'run "$@"' _
