@@ -2,8 +2,9 @@
 # The starts of all families, two runs at a time, one thread each: experiments/endless/all.sh FOLDER [hard|soft]
 # From the repository's root. Run it again to go on with runs that were stopped; finished ones are left alone. While another
 # queue is at work in the folder, this one waits.
-# Steps are chosen for half an hour to an hour of one core each: 0.2 to 0.6 s for a step of eight images. The DETR begins with the
-# trunk of the SSD, which is done long before its turn.
+# Steps are chosen for half an hour to three hours of one core each: 0.2 to 0.9 s for a step of eight images. The rate ends at
+# zero everywhere, but 3000 or 6000 steps are not all that a detector could learn. The DETR begins with the trunk of the SSD,
+# which is done long before its turn.
 set -u
 export out=${1:?expected the folder of the runs} labels=${2:-hard} python=${PYTHON:-python}
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1

@@ -25,7 +25,8 @@ def render(file: Path) -> str:
         (arms.__doc__ or "").split("\n", 1)[1].strip("\n"),
         "mAP in points on test images, mean (standard deviation) over seeds; gains are over `stock`, seed by seed. `kept, "
         "coco` is what a user of `keep_best` ends with: of the start, `stock` and `coco`, the weights that are best by "
-        "COCO's AP on val; `kept, voc12` likewise.",
+        "COCO's AP on val; `kept, voc12` likewise. The starts differ in length (steps in their config.json): the rate of each "
+        "ended at zero, but those of 3000 or 6000 steps (FCOS, Faster R-CNN, RetinaNet) would learn more from more.",
         table([HEADER, *(row for family in families for row in rows_of(family, final))]),
         "## What was tried",
         "On val, one seed: the sum of both metrics decides.",
