@@ -1,4 +1,4 @@
-"""The five detectors behind one face: built from a seed, trained by their stock losses, detecting with labels from 0."""
+"""The six detectors behind one face: built from a seed, trained by their stock losses, detecting with labels from 0."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from torch import Tensor, nn
 
 from experiments.drop_in import batch, first_label
 from experiments.drop_in_models import build
+from experiments.endless.detr import DETRFamily
 from experiments.endless.soft_labels import soft_cross_entropy, soften
 from stepgrad.cli.configs import read_config
 from stepgrad.data import FreshImage, ShapesDataset
+from stepgrad.detector.sampling import Sample
+from stepgrad.integrations._auto_weight import StockLoss
+from stepgrad.integrations._switch import FINE_TUNING, MapLossSwitch
+from stepgrad.integrations.torchvision import AutoWeight, train_for_map
+from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.train.build import build_model, enter_phase
 from stepgrad.train.config import from_dict
 from stepgrad.train.inputs import mix
@@ -25,9 +31,17 @@ class Family(Protocol):
 
     soft_labels: bool
     """Whether it can learn from IoU-aware soft labels, too."""
+    class_head: str
+    """What the names of the weights begin with that only decide the classes' scores."""
 
     def build(self, seed: int, labels: str = "hard") -> nn.Module:
         """The detector with random weights; its class labels are "hard", the stock model's own, or "soft"."""
+
+    def add_map(self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0) -> None:
+        """Have `losses` hold mAP from now on: with the stock classification loss ("mix"), or in its place ("replace").
+
+        Its weight is automatic: `share` as in `AutoWeight`.
+        """
 
     def losses(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
         """The losses, whose sum is the objective; `seed` decides the model's own draws of windows."""
@@ -40,23 +54,51 @@ class FastRCNNFamily:
     """The product's Fast R-CNN as the preset `shapes` has it: backbone `tiny`, windows that are scored but not moved."""
 
     soft_labels = True
+    class_head = "head."
 
     def build(self, seed: int, labels: str = "hard") -> nn.Module:
         config = from_dict({"run": {"seed": seed}}, read_config(["shapes"], {}))
         model: Any = build_model(config, len(CLASS_NAMES), None)
         enter_phase(model, config, "nll", config.nll, len(CLASS_NAMES))
         model.labels = labels
+        model.map_switch = None
         return model
 
+    def add_map(self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0) -> None:
+        loss_fn = MAPLoss(len(CLASS_NAMES), protocol, nms_threshold=model.nms_threshold, **FINE_TUNING)
+        model.map_switch = MapLossSwitch(loss_fn, mode, AutoWeight(share))
+
     def losses(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
-        generators = [torch.Generator().manual_seed(mix(seed, fresh.number, WINDOWS)) for fresh in images]
+        if model.map_switch is not None:
+            return self._losses_with_map(model, images, seed)
         targets = [fresh.target for fresh in images]
-        samples = model.draw([fresh.windows for fresh in images], targets, generators)
+        samples = self._draw(model, images, seed)
         activations = model.activate([fresh.image for fresh in images], [s.windows for s in samples])
         if model.labels == "soft":
             return {"loss_nll": soft_cross_entropy(activations, samples, targets)}
         losses: dict[str, Tensor] = model.losses_of(activations, samples, targets)
         return losses
+
+    def _draw(self, model: Any, images: list[FreshImage], seed: int) -> list[Sample]:
+        """The windows of a step, those of each image from a stream of its own."""
+        generators = [torch.Generator().manual_seed(mix(seed, fresh.number, WINDOWS)) for fresh in images]
+        samples: list[Sample] = model.draw(
+            [fresh.windows for fresh in images], [fresh.target for fresh in images], generators
+        )
+        return samples
+
+    def _losses_with_map(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
+        """Cross-entropy of the windows it would draw, and mAP of all windows, as when detecting; one pass of the trunk."""
+        targets = [fresh.target for fresh in images]
+        samples = self._draw(model, images, seed)
+        windows = [torch.cat([s.windows, fresh.windows]) for s, fresh in zip(samples, images, strict=True)]
+        both = model.activate([fresh.image for fresh in images], windows)
+        drawn = [a[: len(s.windows)] for a, s in zip(both, samples, strict=True)]
+        scores = [model._ranking(a[len(s.windows) :]) for a, s in zip(both, samples, strict=True)]
+        losses: dict[str, Tensor] = model.losses_of(drawn, samples, targets)
+        stock = StockLoss(losses["loss_nll"], both)
+        loss = model.map_switch.map_loss(scores, [fresh.windows for fresh in images], targets, stock)
+        return {"loss_map": loss} if model.map_switch.mode == "replace" else {**losses, "loss_map": loss}
 
     def detect(self, model: Any, image: FreshImage) -> dict[str, Tensor]:
         (found,) = model([image.image], [image.windows])
@@ -66,9 +108,10 @@ class FastRCNNFamily:
 class TorchvisionFamily:
     """A small version of one of torchvision's detectors (`experiments/drop_in_models.py`)."""
 
-    def __init__(self, name: str, soft_labels: bool) -> None:
+    def __init__(self, name: str, soft_labels: bool, class_head: str = "head.classification_head.") -> None:
         self.name = name
         self.soft_labels = soft_labels
+        self.class_head = class_head
 
     def build(self, seed: int, labels: str = "hard") -> nn.Module:
         with torch.random.fork_rng():
@@ -76,6 +119,9 @@ class TorchvisionFamily:
         if labels == "soft":
             soften(model)
         return model
+
+    def add_map(self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0) -> None:
+        train_for_map(model, mode=mode, weight=AutoWeight(share), protocol=protocol)
 
     def losses(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
         pairs = [(fresh.image, dict(fresh.target)) for fresh in images]
@@ -94,5 +140,6 @@ FAMILIES: dict[str, Family] = {
     "ssd": TorchvisionFamily("ssd", soft_labels=True),
     "retinanet": TorchvisionFamily("retinanet", soft_labels=True),
     "fcos": TorchvisionFamily("fcos", soft_labels=True),
-    "fasterrcnn": TorchvisionFamily("faster_rcnn", soft_labels=False),
+    "fasterrcnn": TorchvisionFamily("faster_rcnn", soft_labels=False, class_head="roi_heads.box_predictor.cls_score."),
+    "detr": DETRFamily(len(CLASS_NAMES)),
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class Config:
     """"soft": IoU-aware, where the family can."""
     seed: int = 0
     """Of the weights, of the images and of the draws of windows."""
+    trunk: str = ""
+    """The folder, beside the run's own, of a finished run whose trunk it begins with: a DETR takes long from nothing."""
     val_images: int = 500
     evaluations: int = 32
 
@@ -79,9 +82,8 @@ class RunFiles:
             return
         there = json.loads(self._config.read_bytes())
         wanted = asdict(config)
-        other = [
-            f"{name} {there.get(name)!r}, not {wanted[name]!r}" for name in wanted if there.get(name) != wanted[name]
-        ]
+        known = {field.name: field.default for field in fields(Config)} | there  # it may be older than a field
+        other = [f"{name} {known[name]!r}, not {wanted[name]!r}" for name in wanted if known[name] != wanted[name]]
         if other:
             raise ConfigError(
                 f"{self.folder}: holds a run with {'; '.join(other)}; give its own settings to go on with it, "
@@ -115,6 +117,17 @@ class RunFiles:
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu() for name, value in model.state_dict().items()}
+
+
+def load_trunk(model: nn.Module, run: Path) -> None:
+    """Give a detector the trunk of a finished run, of whatever family: stem and stages, not the pyramid on top."""
+    tensors, _ = load_weights(run / "start.safetensors")
+    shared = re.compile(r".*backbone\.(?:model\.)?((?:stem|stages)\..*)")
+    theirs = {found[1]: value for name, value in tensors.items() if (found := shared.fullmatch(name))}
+    ours = {name: found[1] for name in model.state_dict() if (found := shared.fullmatch(name))}
+    if not ours or set(ours.values()) != set(theirs):
+        raise DataError(f"{run}: expected a trunk like the model's, {len(ours)} tensors, but got {len(theirs)} others.")
+    model.load_state_dict({name: theirs[place] for name, place in ours.items()}, strict=False)
 
 
 def load_start(path: str | Path, labels: str | None = None) -> tuple[Config, nn.Module]:

@@ -21,7 +21,7 @@ from torch import nn
 
 from experiments.endless.families import FAMILIES
 from experiments.endless.held_out import evaluate, held_out
-from experiments.endless.run_files import Config, RunFiles
+from experiments.endless.run_files import Config, RunFiles, load_trunk
 from stepgrad.cli.progress import RichProgress
 from stepgrad.data import EndlessShapes, FreshImage
 from stepgrad.errors import NonFiniteError
@@ -63,6 +63,8 @@ class _Training:
         self.progress = progress
         self.family = FAMILIES[config.family]
         self.model = self.family.build(config.seed, config.labels).train()
+        if config.trunk:
+            load_trunk(self.model, files.folder.absolute().parent / config.trunk)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.rate, weight_decay=config.weight_decay)
         self.names: dict[torch.Tensor, str] = {p: name for name, p in self.model.named_parameters()}
         self.step = 0
