@@ -14,7 +14,6 @@ from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_fpn
 
 from experiments.endless.families import FAMILIES
 from experiments.endless.held_out import evaluate, held_out
-from experiments.endless.new_head import main as new_head
 from experiments.endless.run_files import Config, RunFiles, load_start, weights_of
 from experiments.endless.soft_labels import soft_targets, soften, varifocal_loss
 from experiments.endless.summary import main as summarise
@@ -188,17 +187,3 @@ def test_the_summary_measures_the_last_quarter(tmp_path: Path, capsys: pytest.Ca
     summarise([str(tmp_path / "run")])
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "| run | 8 of 8 | 1.0 | 52.0 | +2.0 | 1.4 | 26.0 | +1.0 | 0.7 |"
-
-
-def test_a_new_head_is_trained_by_every_arm_from_one_start(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path / "run")
-    files.folder.mkdir()
-    files.finish(SMALL, FAMILIES["ssd"].build(0))
-    sizes = ["--images", "4", "--val-images", "2", "--test-images", "2", "--steps", "3", "--map-steps", "1"]
-    out = tmp_path / "runs.jsonl"
-    new_head([*sizes, "--start", str(tmp_path / "run"), "--seeds", "0", "--out", str(out)])
-    runs = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [(run["start"], run["arm"]) for run in runs] == [
-        (labels, arm) for labels in ("hard", "soft") for arm in ("start", "more", "soft", "map")
-    ]
-    assert all(0 <= run["test"][protocol] <= 100 for run in runs for protocol in ("voc12", "coco"))
