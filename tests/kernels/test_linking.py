@@ -15,6 +15,7 @@ from numba.core import event
 from stepgrad.kernels.dispatch import KernelDispatcher
 from stepgrad.kernels.jit import inlined, kernel
 from stepgrad.kernels.linking import Part, Whole
+from tests.kernels.fresh_kernel import FreshKernel, cache_in, forget
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
@@ -130,13 +131,13 @@ def test_code_from_the_disk_gives_the_same_and_sets_up_no_compiler(tmp_path: Pat
     assert shown == [[numbers, "[0, 0] True", "too large"], [numbers, "[1, 1] False", "too large"]]
 
 
-def test_numba_is_told_of_every_compilation() -> None:
+def test_numba_is_told_of_every_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The word about the wait, and the count of compiled kernels, hang on it."""
-
-    @kernel
-    def fresh(x: float) -> float:
-        return x + 0.5
-
-    with event.install_recorder("numba:compile") as seen:
-        assert fresh(1.0) == 1.5
-    assert len(seen.buffer) == 2
+    cache_in(monkeypatch, tmp_path / "kernels", tmp_path)  # an empty one: what is kept is not compiled again
+    try:
+        fresh = FreshKernel()
+        with event.install_recorder("numba:compile") as seen:
+            assert fresh(1.5) == 3.0
+        assert len(seen.buffer) == 2
+    finally:
+        forget(monkeypatch)
