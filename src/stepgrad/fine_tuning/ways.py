@@ -71,7 +71,7 @@ class FineTuning:
     def run(self, refit: Refit | None, folds: int) -> None:
         """Train every way."""
         images = self.images
-        self._add(START, None, [self.head], [0.0])
+        self._add(START, None, [self.head], [self._on_val(self.head)], [0.0])
         self._train(STOCK, "stock", self.head, [*images.train, *(images.fresh or [])])
         self._train(MAP, "map", self.head, images.fresh or images.train)
         if refit is not None:
@@ -102,16 +102,19 @@ class FineTuning:
                 head, seconds = self._one(name, loss, rate, first, start, images)
             except NonFiniteError:  # too high a rate is one of those not to choose
                 continue
-            tried[rate] = (self._on_val(finish(head)), finish(head), seconds)
+            finished = finish(head)
+            tried[rate] = (self._on_val(finished), finished, seconds)
         if not tried:
             raise NonFiniteError(f"{name}: training diverged at every rate of {self.budget}; lower the rates.")
         rate = max(tried, key=lambda r: tried[r][0])
-        heads, times = [tried[rate][1]], [tried[rate][2]]
+        value, head, seconds = tried[rate]
+        heads, val, times = [head], [value], [seconds]
         for seed in others:
             head, seconds = self._one(name, loss, rate, seed, start, images)
             heads.append(finish(head))
+            val.append(self._on_val(heads[-1]))
             times.append(seconds)
-        self._add(name, rate, heads, times)
+        self._add(name, rate, heads, val, times)
 
     def _one(
         self, name: str, loss: str, rate: float, seed: int, start: nn.Module, images: Sequence[Labelled]
@@ -130,11 +133,12 @@ class FineTuning:
     def _on_val(self, head: nn.Module) -> float:
         return judge(head, self.images.val, self.task, [self.task.protocol])[0]
 
-    def _add(self, name: str, rate: float | None, heads: list[nn.Module], seconds: list[float]) -> None:
+    def _add(
+        self, name: str, rate: float | None, heads: list[nn.Module], val: list[float], seconds: list[float]
+    ) -> None:
         self.heads[name] = heads
-        val = tuple(self._on_val(head) for head in heads)
         without = judge_without(heads[0], self.images.val, self.task)
-        self.ways[name] = Trained(name, rate, val, {}, fmean(seconds), without)
+        self.ways[name] = Trained(name, rate, tuple(val), {}, fmean(seconds), without)
 
     def result(self) -> FineTuned:
         """The choice, by held-out images; then, once, the test images."""
