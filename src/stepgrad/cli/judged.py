@@ -48,7 +48,7 @@ def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionD
     cut.ids = dataset.ids[part]
     vars(cut).pop("positions", None)  # of the whole dataset
     if isinstance(cut, (COCODataset, YOLODataset)):
-        cut.images = cut.images[part]  # type: ignore[assignment]  # each a list of its own kind
+        cut.images = cut.images[part]
     if isinstance(cut, VOCDataset):
         cut.annotations = cut.annotations[part]
     return cut

@@ -83,15 +83,22 @@ def locate(data: str | Path, split: str | None = None) -> Located:
     voc = _voc_roots(path)
     if voc:
         return Located("voc", *_choose_root(path, voc, split))
-    instances = sorted(path.glob("annotations/*.json"))
-    yamls = [] if instances else _data_yamls(path)
+    yamls = [] if any(path.glob("annotations/*.json")) else _data_yamls(path)
     if yamls:
         return Located("yolo", _only(path, yamls, "data.yaml files"), split)
-    files = instances or sorted(path.glob("*.json"))
-    files = [file for file in files if file.stem.startswith("instances")] or files  # not COCO's captions, keypoints
+    files = coco_files(path)
     if files:
         return Located("coco", _choose_json(path, files, split), split)
     raise DataError(f"{path}: is neither a VOC, a COCO nor a YOLO folder. {_LOOKED_FOR}")
+
+
+def coco_files(folder: Path) -> list[Path]:
+    """The annotation files of a COCO folder, one per split; none in a folder of another kind."""
+    instances = sorted(folder.glob("annotations/*.json"))
+    if _voc_roots(folder) or (not instances and _data_yamls(folder)):
+        return []
+    files = instances or sorted(folder.glob("*.json"))
+    return [file for file in files if file.stem.startswith("instances")] or files  # not COCO's captions, keypoints
 
 
 _LOOKED_FOR = (

@@ -15,7 +15,8 @@ from stepgrad.yaml_text import load_yaml
 
 SPLITS = ("train", "val", "test")
 ALLOW_OUTSIDE = "images_outside=True, --images_outside, in a config data.images_outside: true"
-_NO_SPLITS = ("path", "names", "nc", "download", "yaml_file")
+RESERVED_KEYS = ("path", "names", "nc", "download", "yaml_file")
+"""Keys that are no splits."""
 LARGEST_YAML = 4_000_000
 """Bytes; a file with ten thousand class names has a tenth of it."""
 
@@ -164,7 +165,7 @@ def _split_names(content: dict[Any, Any], root: Path) -> list[str]:
     others = [
         key
         for key, value in content.items()
-        if isinstance(key, str) and key not in (*SPLITS, "validation", *_NO_SPLITS)
+        if isinstance(key, str) and key not in (*SPLITS, "validation", *RESERVED_KEYS)
         if isinstance(value, str) and value and "\0" not in value and not leads_on(value)
         if os.path.isdir(root / on_disk(value)) or (value.endswith(".txt") and os.path.isfile(root / on_disk(value)))
     ]
