@@ -78,7 +78,8 @@ def _listed_image(
         defect = f"{where}: {brief(line)} leads out of {data.root}"
         return complain(defect, f"correct it, or allow such paths: {ALLOW_OUTSIDE}", "image-outside")
     if not os.path.isfile(image):
-        fix = f"restore it or take it off the list; paths are relative to {path.parent} or {data.root}"
+        bases = " or ".join(dict.fromkeys(map(str, (path.parent, data.root))))
+        fix = f"restore it or take it off the list; paths are relative to {bases}"
         return complain(f"{where}: no image {brief(line)}", fix, "image-missing")
     return image
 

@@ -53,4 +53,4 @@ def _objects(dataset: DetectionDataset) -> GroundTruth:
         area = np.array([annotation.area for annotation in annotations], dtype=np.float64)
         return replace(objects, boxes=xyxy_from_xywh(xywh), sizes=xywh[:, 2:], area=area)
     exact = np.concatenate([np.zeros((0, 4)), *map(dataset.exact_boxes, range(len(dataset)))])
-    return replace(objects.with_boxes(exact), area=(exact[:, 2:] - exact[:, :2]).prod(axis=1))  # type: ignore[no-any-return]
+    return replace(objects.with_boxes(exact), area=(exact[:, 2:] - exact[:, :2]).prod(axis=1))

@@ -6,7 +6,7 @@ from collections import Counter
 
 FORMATS = {"yolo": "YOLO", "voc": "VOC", "coco": "COCO"}
 _TEXTS = {
-    "difficult-kept": "{n} objects are difficult, which {format} cannot say: written as ordinary ones (or not, with difficult=drop)",
+    "difficult-kept": "{n} objects are difficult, which {format} cannot say: written as ordinary ones",
     "difficult-dropped": "{n} difficult objects are left out",
     "crowd": "{n} crowd regions are left out: {format} has no place for them",
     "area": "{n} areas are not those of their boxes, which is all that {format} has",

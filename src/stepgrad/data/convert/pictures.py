@@ -57,8 +57,10 @@ class PictureFiles:
         """Save the pixels as the source reads them, without EXIF."""
         image = picture.dataset.image(picture.index)
         image.info.clear()  # EXIF would turn it once more
-        jpeg = place.suffix.lower() in (".jpg", ".jpeg")
-        image.save(place, **({"quality": 95, "subsampling": 0} if jpeg else {}))
+        if place.suffix.lower() in (".jpg", ".jpeg"):
+            image.save(place, quality=95, subsampling=0)
+        else:
+            image.save(place)
         return image.size
 
     def _facts(self, path: Path) -> ImageFacts:

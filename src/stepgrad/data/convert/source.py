@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepgrad.data.base import DetectionDataset, FileDataset
 from stepgrad.data.coco import COCODataset
+from stepgrad.data.coco_json import CocoImage
 from stepgrad.data.load import coco_files, load_dataset, locate
 from stepgrad.data.problems import raise_errors
 from stepgrad.data.shapes import ShapesDataset, parse_shapes
@@ -126,8 +127,9 @@ def _coco_source(datasets: list[COCODataset]) -> Source:
         if (dataset.class_names, dataset.category_ids) != (first.class_names, first.category_ids):
             raise DataError(f"{dataset.path}: has other categories than {first.path}; convert them one by one")
     names = _split_names([dataset.path.stem.removeprefix("instances_") for dataset in datasets])
+    made: dict[Hashable, Picture] = {}
     splits = {
-        name: [Picture(dataset, i, _coco_name(dataset, i)) for i in range(len(dataset))]
+        name: [_coco_picture(dataset, i, called, made) for i, called in enumerate(_coco_names(dataset))]
         for name, dataset in zip(names, datasets, strict=True)
     }
     return Source("coco", first.class_names, first.category_ids, splits)
@@ -145,12 +147,23 @@ def _split_names(stems: list[str]) -> list[str]:
     return short if len(set(short)) == len(stems) else stems
 
 
-def _coco_name(dataset: COCODataset, index: int) -> str:
-    """The name that the file gives, else the stem of the file name if that is the id, else the id in twelve digits."""
-    image = dataset.images[index]
+def _coco_picture(dataset: COCODataset, index: int, name: str, made: dict[Hashable, Picture]) -> Picture:
+    """A picture; one that another file has with the same objects is the same, as in trainval and train."""
+    objects = tuple((a.category, a.xywh, a.area, a.crowd) for a in dataset.images[index].annotations)
+    key = (os.path.abspath(dataset.image_path(index)), name, objects)
+    return made.setdefault(key, Picture(dataset, index, name))
+
+
+def _coco_names(dataset: COCODataset) -> list[str]:
+    """The names that the file gives its images, or those of their ids; numbers where these are not unique."""
+    named = [image.name for image in dataset.images if image.name is not None]
+    names = named if len(named) == len(dataset) else [_name_of_id(image) for image in dataset.images]
+    return names if len(set(names)) == len(names) else [f"{i:012d}" for i in range(1, len(names) + 1)]
+
+
+def _name_of_id(image: CocoImage) -> str:
+    """The stem of the file's name if that is the id, else the id in twelve digits."""
     stem = Path(image.file_name).stem
-    if image.name is not None:
-        return image.name
     if not isinstance(image.id, int):
         return image.id
     return stem if is_number(stem) and int(stem) == image.id else f"{image.id:012d}"

@@ -68,7 +68,8 @@ def _content(
     ids = image_numbers(pictures, notes)
     inside = f"{file_name(split)}/"
     all_inside = all(entries[picture]["file_name"].startswith(inside) for picture in pictures)
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for picture, number in zip(pictures, ids, strict=True):
         entry = {"id": number, **entries[picture]}
         if all_inside:
