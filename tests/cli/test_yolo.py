@@ -59,7 +59,9 @@ def test_a_detector_is_trained_on_yolo_data(tmp_path: Path, monkeypatch: pytest.
     windows = [np.concatenate([dataset.exact_boxes(i), [[0, 0, 80, 80], [40, 40, 160, 160]]]) for i in range(4)]
     offsets = np.cumsum([0, *map(len, windows)])
     np.savez("windows.npz", ids=np.array(ids), offsets=offsets, boxes=np.concatenate(windows).astype(np.float32))
-    model = "{backbone: tiny, weights: null, hidden: 8, dropout: 0, freeze: none, shortest_side: null, longest_side: null}"
+    model = (
+        "{backbone: tiny, weights: null, hidden: 8, dropout: 0, freeze: none, shortest_side: null, longest_side: null}"
+    )
     Path("tiny.yaml").write_text(
         "data: {path: Y/data.yaml, train: train, val: train, windows: windows.npz}\n"
         f"model: {model}\nnll: {{steps: 1, images: 2}}\nmap: {{steps: 1, images: 2, windows: null}}\n"

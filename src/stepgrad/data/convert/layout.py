@@ -44,6 +44,13 @@ def stems_of_all(source: Source, home: dict[Picture, str], notes: Notes, as_word
     return stems
 
 
+def note_categories(source: Source, notes: Notes) -> None:
+    """Count the category ids that a way back would not give: it numbers the classes from 1."""
+    K = len(source.class_names)
+    if source.category_ids not in (None, tuple(range(1, K + 1))):
+        notes.add("category", K)
+
+
 def _note(source: Source, stems: Stems, notes: Notes) -> None:
     notes.add("renamed", sum(stem != picture.name for picture, stem in stems.items()))
     if source.kind == "coco" and notes.to != "coco":

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from stepgrad.data.convert.layout import homes, stems_of_all
+from stepgrad.data.convert.layout import homes, note_categories, stems_of_all
 from stepgrad.data.convert.notes import Notes
 from stepgrad.data.convert.objects import Objects, note_areas, objects_in, tidy
 from stepgrad.data.convert.pictures import PictureFiles
@@ -25,8 +25,7 @@ def write_voc(source: Source, out: Path, files: PictureFiles, notes: Notes, tick
     _check_names(source.class_names)
     home = homes(source)
     stems = stems_of_all(source, home, notes, word)
-    if source.category_ids is not None:
-        notes.add("category", len(source.class_names))
+    note_categories(source, notes)
     for folder in ("Annotations", "ImageSets/Main", "JPEGImages"):
         (out / folder).mkdir(parents=True)
     for picture in source.pictures:

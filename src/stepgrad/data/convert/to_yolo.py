@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.convert.layout import homes, stems_by_home
+from stepgrad.data.convert.layout import homes, note_categories, stems_by_home
 from stepgrad.data.convert.notes import Notes
 from stepgrad.data.convert.objects import Difficult, Objects, note_areas, objects_in, tidy, without_flags
 from stepgrad.data.convert.pictures import PictureFiles
@@ -31,8 +31,7 @@ def write_yolo(
     """Write the whole dataset into an empty folder."""
     home = homes(source)
     stems = stems_by_home(source, home, notes)
-    if source.category_ids is not None and source.category_ids != tuple(range(len(source.class_names))):
-        notes.add("category", len(source.class_names))
+    note_categories(source, notes)
     regions: dict[str, list[list[float]]] = {}
     image_files: dict[Picture, str] = {}
     for picture in source.pictures:
