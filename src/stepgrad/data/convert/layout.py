@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stepgrad.data.convert.notes import Notes
-from stepgrad.data.convert.source import Picture, Source
+from stepgrad.data.convert.source import Source, SourcePicture
 from stepgrad.data.yolo_yaml import SPLITS
 from stepgrad.names import file_name, file_names
 
-Stems = dict[Picture, str]
+Stems = dict[SourcePicture, str]
 """The name of each picture's files, without suffix."""
 
 
-def homes(source: Source) -> dict[Picture, str]:
+def homes(source: Source) -> dict[SourcePicture, str]:
     """The folder of each picture: that of its first split, where train, val and test come first."""
     ordered = sorted(source.splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))
-    home: dict[Picture, str] = {}
+    home: dict[SourcePicture, str] = {}
     for name in ordered:
         for picture in source.splits[name]:
             home.setdefault(picture, file_name(name))
     return home
 
 
-def stems_by_home(source: Source, home: dict[Picture, str], notes: Notes) -> Stems:
+def stems_by_home(source: Source, home: dict[SourcePicture, str], notes: Notes) -> Stems:
     """Names that are unique in each folder."""
     stems: Stems = {}
     for folder in dict.fromkeys(home.values()):
@@ -33,7 +33,7 @@ def stems_by_home(source: Source, home: dict[Picture, str], notes: Notes) -> Ste
     return stems
 
 
-def stems_of_all(source: Source, home: dict[Picture, str], notes: Notes, as_word: Callable[[str], str]) -> Stems:
+def stems_of_all(source: Source, home: dict[SourcePicture, str], notes: Notes, as_word: Callable[[str], str]) -> Stems:
     """Names that are unique in the whole dataset; where two splits use one name, all names begin with that of the split."""
     pictures = source.pictures
     names = [as_word(picture.name) for picture in pictures]

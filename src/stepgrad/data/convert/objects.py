@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.convert.notes import Notes
-from stepgrad.data.convert.source import Picture
+from stepgrad.data.convert.source import SourcePicture
 
 Difficult = Literal["keep", "drop"]
 _SAME_AREA = 1e-6
@@ -18,7 +18,7 @@ _SAME_AREA = 1e-6
 
 
 @dataclass(frozen=True)
-class Objects:
+class SourceObjects:
     """G objects."""
 
     boxes: NDArray[np.float64]
@@ -28,18 +28,20 @@ class Objects:
     crowd: NDArray[np.bool_]
     area: NDArray[np.float64]
 
-    def __getitem__(self, rows: NDArray[np.bool_]) -> Objects:
-        return Objects(self.boxes[rows], self.labels[rows], self.difficult[rows], self.crowd[rows], self.area[rows])
+    def __getitem__(self, rows: NDArray[np.bool_]) -> SourceObjects:
+        return SourceObjects(
+            self.boxes[rows], self.labels[rows], self.difficult[rows], self.crowd[rows], self.area[rows]
+        )
 
 
-def objects_in(picture: Picture) -> Objects:
+def objects_in(picture: SourcePicture) -> SourceObjects:
     """The objects of a picture."""
     target, boxes = picture.dataset.target(picture.index), picture.dataset.exact_boxes(picture.index)
     area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
     if isinstance(picture.dataset, COCODataset):
         annotations = picture.dataset.images[picture.index].annotations
         area = np.array([annotation.area for annotation in annotations], dtype=np.float64)
-    return Objects(
+    return SourceObjects(
         boxes=boxes,
         labels=target["labels"].numpy(),
         difficult=target["difficult"].numpy(),
@@ -48,8 +50,8 @@ def objects_in(picture: Picture) -> Objects:
     )
 
 
-def without_flags(objects: Objects, difficult: Difficult, notes: Notes) -> Objects:
-    """Objects for a format that knows no difficult ones: they become ordinary, or are dropped."""
+def without_flags(objects: SourceObjects, difficult: Difficult, notes: Notes) -> SourceObjects:
+    """SourceObjects for a format that knows no difficult ones: they become ordinary, or are dropped."""
     count = int(objects.difficult.sum())
     if difficult == "drop":
         notes.add("difficult-dropped", count)
@@ -58,7 +60,7 @@ def without_flags(objects: Objects, difficult: Difficult, notes: Notes) -> Objec
     return objects
 
 
-def note_areas(objects: Objects, notes: Notes) -> None:
+def note_areas(objects: SourceObjects, notes: Notes) -> None:
     """Count the areas that do not follow from the boxes."""
     of_boxes = (objects.boxes[:, 2:] - objects.boxes[:, :2]).prod(axis=1)
     notes.add("area", int((np.abs(objects.area - of_boxes) > _SAME_AREA * of_boxes).sum()))

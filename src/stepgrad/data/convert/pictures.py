@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from stepgrad.data.convert.notes import Notes
-from stepgrad.data.convert.source import Picture
+from stepgrad.data.convert.source import SourcePicture
 from stepgrad.data.images import ImageFacts, read_facts, read_image
 from stepgrad.data.voc import IMAGE_SUFFIXES
 from stepgrad.data.yolo import YOLODataset
@@ -25,7 +25,7 @@ class PictureFiles:
         self.notes = notes
         self.orientation_matters = as_shown != from_as_shown
 
-    def suffix(self, picture: Picture) -> str:
+    def suffix(self, picture: SourcePicture) -> str:
         """The suffix of its new file."""
         path = picture.path
         if path is None:
@@ -34,7 +34,7 @@ class PictureFiles:
             return path.suffix
         return _SUFFIX_OF.get(self._facts(path).format, ".png")
 
-    def put(self, picture: Picture, place: Path) -> tuple[int, int]:
+    def put(self, picture: SourcePicture, place: Path) -> tuple[int, int]:
         """Make the new file; gives width and height as the dataset reads it."""
         path = picture.path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class PictureFiles:
             shutil.copyfile(path, place)
         return facts.upright_size if isinstance(picture.dataset, YOLODataset) else facts.size
 
-    def _store(self, picture: Picture, place: Path) -> tuple[int, int]:
+    def _store(self, picture: SourcePicture, place: Path) -> tuple[int, int]:
         """Save the pixels as the source reads them, without EXIF."""
         image = picture.dataset.image(picture.index)
         image.info.clear()  # EXIF would turn it once more

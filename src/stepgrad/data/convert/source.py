@@ -25,7 +25,7 @@ UNLISTED = "unlisted"
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class SourcePicture:
     """One image of the source. One that several splits share is one object."""
 
     dataset: DetectionDataset
@@ -55,7 +55,7 @@ class Source:
     class_names: tuple[str, ...]
     category_ids: tuple[int, ...] | None
     """The numbers that a COCO file gives its classes."""
-    splits: dict[str, list[Picture]]
+    splits: dict[str, list[SourcePicture]]
 
     @property
     def as_shown(self) -> bool:
@@ -63,7 +63,7 @@ class Source:
         return self.kind == "yolo"
 
     @property
-    def pictures(self) -> list[Picture]:
+    def pictures(self) -> list[SourcePicture]:
         """Every picture once."""
         return list(dict.fromkeys(picture for pictures in self.splits.values() for picture in pictures))
 
@@ -102,7 +102,7 @@ def open_source(
 
 
 def _voc_source(dataset: VOCDataset) -> Source:
-    pictures = {image_id: Picture(dataset, i, image_id) for i, image_id in enumerate(dataset.ids)}
+    pictures = {image_id: SourcePicture(dataset, i, image_id) for i, image_id in enumerate(dataset.ids)}
     if dataset.split is not None:
         return Source("voc", dataset.class_names, None, {dataset.split: list(pictures.values())})
     splits = {}
@@ -127,7 +127,7 @@ def _coco_source(datasets: list[COCODataset]) -> Source:
         if (dataset.class_names, dataset.category_ids) != (first.class_names, first.category_ids):
             raise DataError(f"{dataset.path}: has other categories than {first.path}; convert them one by one")
     names = _split_names([dataset.path.stem.removeprefix("instances_") for dataset in datasets])
-    made: dict[Hashable, Picture] = {}
+    made: dict[Hashable, SourcePicture] = {}
     splits = {
         name: [_coco_picture(dataset, i, called, made) for i, called in enumerate(_coco_names(dataset))]
         for name, dataset in zip(names, datasets, strict=True)
@@ -147,11 +147,11 @@ def _split_names(stems: list[str]) -> list[str]:
     return short if len(set(short)) == len(stems) else stems
 
 
-def _coco_picture(dataset: COCODataset, index: int, name: str, made: dict[Hashable, Picture]) -> Picture:
+def _coco_picture(dataset: COCODataset, index: int, name: str, made: dict[Hashable, SourcePicture]) -> SourcePicture:
     """A picture; one that another file has with the same objects is the same, as in trainval and train."""
     objects = tuple((a.category, a.xywh, a.area, a.crowd) for a in dataset.images[index].annotations)
     key = (os.path.abspath(dataset.image_path(index)), name, objects)
-    return made.setdefault(key, Picture(dataset, index, name))
+    return made.setdefault(key, SourcePicture(dataset, index, name))
 
 
 def _coco_names(dataset: COCODataset) -> list[str]:
@@ -175,13 +175,13 @@ def _yolo_source(dataset: YOLODataset, images_outside: bool) -> Source:
     assert data is not None, "it was read before"
     check_split(data, dataset.split)
     position = {os.path.abspath(image.path): i for i, image in enumerate(dataset.images)}
-    made: dict[int, Picture] = {}
+    made: dict[int, SourcePicture] = {}
     splits = {}
     for name in data.splits if dataset.split is None else [dataset.split]:
         paths = list_images(data, name, images_outside, raise_errors)
         for path, image_id in zip(paths, image_ids_of(paths, data.root), strict=True):
             index = position[os.path.abspath(path)]
-            made.setdefault(index, Picture(dataset, index, image_id))
+            made.setdefault(index, SourcePicture(dataset, index, image_id))
         splits[name] = [made[position[os.path.abspath(path)]] for path in paths]
     return Source("yolo", dataset.class_names, None, splits)
 
@@ -191,6 +191,6 @@ def _shapes_source(data: str, split: str | None) -> Source:
     names = [arguments["split"]] if "split" in arguments else list(SHAPES_SPLITS)
     datasets = {name: ShapesDataset(**(arguments | {"split": name})) for name in names}
     splits = {
-        name: [Picture(dataset, i, f"{i:06d}") for i in range(len(dataset))] for name, dataset in datasets.items()
+        name: [SourcePicture(dataset, i, f"{i:06d}") for i in range(len(dataset))] for name, dataset in datasets.items()
     }
     return Source("shapes", datasets[names[0]].class_names, None, splits)

@@ -11,7 +11,7 @@ from stepgrad.data.convert.layout import homes, stems_by_home
 from stepgrad.data.convert.notes import Notes
 from stepgrad.data.convert.objects import Difficult, objects_in, tidy, without_flags
 from stepgrad.data.convert.pictures import PictureFiles
-from stepgrad.data.convert.source import Picture, Source
+from stepgrad.data.convert.source import Source, SourcePicture
 from stepgrad.names import file_name
 
 
@@ -22,8 +22,8 @@ def write_coco(
     home = homes(source)
     stems = stems_by_home(source, home, notes)
     categories = source.category_ids or tuple(range(1, len(source.class_names) + 1))
-    entries: dict[Picture, dict[str, Any]] = {}
-    objects: dict[Picture, list[dict[str, Any]]] = {}
+    entries: dict[SourcePicture, dict[str, Any]] = {}
+    objects: dict[SourcePicture, list[dict[str, Any]]] = {}
     for picture in source.pictures:
         image = f"{home[picture]}/{stems[picture]}{files.suffix(picture)}"
         width, height = files.put(picture, out / "images" / image)
@@ -41,7 +41,7 @@ def write_coco(
 
 
 def _annotations(
-    picture: Picture, categories: tuple[int, ...], difficult: Difficult, notes: Notes
+    picture: SourcePicture, categories: tuple[int, ...], difficult: Difficult, notes: Notes
 ) -> list[dict[str, Any]]:
     objects = without_flags(objects_in(picture), difficult, notes)
     return [
@@ -59,9 +59,9 @@ def _annotations(
 
 def _content(
     split: str,
-    pictures: list[Picture],
-    entries: dict[Picture, dict[str, Any]],
-    objects: dict[Picture, list[dict[str, Any]]],
+    pictures: list[SourcePicture],
+    entries: dict[SourcePicture, dict[str, Any]],
+    objects: dict[SourcePicture, list[dict[str, Any]]],
     notes: Notes,
 ) -> dict[str, Any]:
     """One file. File names are relative to images/SPLIT if all images are there, else to images."""
@@ -82,7 +82,7 @@ def _content(
     return {"images": images, "annotations": annotations}
 
 
-def image_numbers(pictures: list[Picture], notes: Notes) -> list[int]:
+def image_numbers(pictures: list[SourcePicture], notes: Notes) -> list[int]:
     """The ids of the images where they are numbers, each once; else 1, 2, ... in the order of the split."""
     numbers = [picture.number for picture in pictures]
     known = [number for number in numbers if number is not None]

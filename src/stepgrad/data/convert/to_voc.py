@@ -10,7 +10,7 @@ import numpy as np
 
 from stepgrad.data.convert.layout import homes, note_categories, stems_of_all
 from stepgrad.data.convert.notes import Notes
-from stepgrad.data.convert.objects import Objects, note_areas, objects_in, tidy
+from stepgrad.data.convert.objects import SourceObjects, note_areas, objects_in, tidy
 from stepgrad.data.convert.pictures import PictureFiles
 from stepgrad.data.convert.source import UNLISTED, Source
 from stepgrad.data.voc import CLASS_FILE
@@ -50,7 +50,9 @@ def _check_names(class_names: tuple[str, ...]) -> None:
             raise DataError(f"class {name!r} cannot be written to a VOC folder: its names are lines of text; rename it")
 
 
-def _annotation(image: str, size: tuple[int, int], objects: Objects, class_names: tuple[str, ...], notes: Notes) -> str:
+def _annotation(
+    image: str, size: tuple[int, int], objects: SourceObjects, class_names: tuple[str, ...], notes: Notes
+) -> str:
     note_areas(objects, notes)
     width, height = size
     lines = [

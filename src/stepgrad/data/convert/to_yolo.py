@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from stepgrad.data.convert.layout import homes, note_categories, stems_by_home
 from stepgrad.data.convert.notes import Notes
-from stepgrad.data.convert.objects import Difficult, Objects, note_areas, objects_in, tidy, without_flags
+from stepgrad.data.convert.objects import Difficult, SourceObjects, note_areas, objects_in, tidy, without_flags
 from stepgrad.data.convert.pictures import PictureFiles
-from stepgrad.data.convert.source import Picture, Source
+from stepgrad.data.convert.source import Source, SourcePicture
 from stepgrad.data.regions import REGIONS_FILE
 from stepgrad.data.yolo_txt import TOLERANCE
 from stepgrad.data.yolo_yaml import RESERVED_KEYS
@@ -33,7 +33,7 @@ def write_yolo(
     stems = stems_by_home(source, home, notes)
     note_categories(source, notes)
     regions: dict[str, list[list[float]]] = {}
-    image_files: dict[Picture, str] = {}
+    image_files: dict[SourcePicture, str] = {}
     for picture in source.pictures:
         place = f"{home[picture]}/{stems[picture]}"
         image_files[picture] = f"{stems[picture]}{files.suffix(picture)}"
@@ -52,7 +52,7 @@ def write_yolo(
     _write_yaml(source, out, home, image_files)
 
 
-def _lines(objects: Objects, size: tuple[int, int], notes: Notes) -> list[str]:
+def _lines(objects: SourceObjects, size: tuple[int, int], notes: Notes) -> list[str]:
     note_areas(objects, notes)
     shares = objects.boxes / np.array([*size, *size])
     lines = []
@@ -79,7 +79,7 @@ def _share(value: float) -> str:
     return f"{value:.{DECIMALS}f}".rstrip("0").rstrip(".")
 
 
-def _regions(objects: Objects, classes: int, notes: Notes) -> list[list[float]]:
+def _regions(objects: SourceObjects, classes: int, notes: Notes) -> list[list[float]]:
     """Regions that are crowds of every class; crowds of single classes have no place."""
     labels_of: dict[tuple[float, ...], set[int]] = {}
     for box, label in zip(objects.boxes[objects.crowd].tolist(), objects.labels[objects.crowd].tolist(), strict=True):
@@ -89,7 +89,9 @@ def _regions(objects: Objects, classes: int, notes: Notes) -> list[list[float]]:
     return ignored
 
 
-def _write_yaml(source: Source, out: Path, home: dict[Picture, str], image_files: dict[Picture, str]) -> None:
+def _write_yaml(
+    source: Source, out: Path, home: dict[SourcePicture, str], image_files: dict[SourcePicture, str]
+) -> None:
     """A split is its folder if that holds the same images in the same order, else a list."""
     need("yaml", purpose="writing data.yaml of YOLO datasets")
     import yaml
