@@ -96,7 +96,8 @@ BAD = {
     "an option for a value": (["doctor", "--split", "--limit", "3"], "split: expected a value after --split."),
     "nothing to work on": (
         ["doctor"],
-        "doctor: expected DATA (A VOC folder, a COCO json file or folder, or `shapes`). See `stepgrad doctor --help`.",
+        "doctor: expected DATA (A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`). "
+        "See `stepgrad doctor --help`.",
     ),
     "a word too many": (["doctor", "shapes", "more"], "more: belongs to no option. See `stepgrad doctor --help`."),
 }
