@@ -19,7 +19,7 @@ from stepgrad.cli.options import REQUIRED, Option, parse
 from stepgrad.train.config import DataConfig, MAPLossConfig, ModelConfig, PhaseConfig, RunConfig
 from tests.patience import PATIENCE
 
-COMMANDS = ["demo", "train", "evaluate", "detect", "propose", "doctor", "warmup"]
+COMMANDS = ["demo", "train", "evaluate", "detect", "propose", "doctor", "convert", "warmup"]
 
 
 def test_help_lists_every_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,8 @@ BAD = {
     "an option for a value": (["doctor", "--split", "--limit", "3"], "split: expected a value after --split."),
     "nothing to work on": (
         ["doctor"],
-        "doctor: expected DATA (A VOC folder, a COCO json file or folder, or `shapes`). See `stepgrad doctor --help`.",
+        "doctor: expected DATA (A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`). "
+        "See `stepgrad doctor --help`.",
     ),
     "a word too many": (["doctor", "shapes", "more"], "more: belongs to no option. See `stepgrad doctor --help`."),
 }

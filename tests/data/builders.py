@@ -92,3 +92,22 @@ def shared_data(name: str) -> Path:
     if not path.exists():
         pytest.skip(f"needs {name}: set STEPGRAD_DATA to the folder that holds it")
     return path
+
+
+YOLO_YAML = "path: .\ntrain: images/train\nval: images/val\nnames: [cat, dog]\n"
+YOLO_LABELS = {
+    "train/a": "1 0.5 0.5 0.5 0.25\n0 0.25 0.5 0.5 1\n",
+    "train/b": "1 0.5 0.5 0.5 0.5\n",
+    "val/c": "0 .5 .5 1 1",
+}
+
+
+def write_yolo(root: Path, yaml: str = YOLO_YAML, labels: Mapping[str, str] | None = None) -> Path:
+    """A data.yaml with images/ and labels/ beside it; gives the yaml file."""
+    for seed, (name, text) in enumerate((YOLO_LABELS if labels is None else labels).items()):
+        write_image(root / "images" / f"{name}.jpg", seed=seed)
+        path = root / "labels" / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (root / "data.yaml").write_text(yaml)
+    return root / "data.yaml"

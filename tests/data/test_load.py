@@ -94,7 +94,7 @@ def test_word_shapes_is_the_built_in_set() -> None:
 def test_what_is_not_there_says_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file or folder\. Did you mean 'shapes'\? Looked for: Annotations"):
         load_dataset(tmp_path / "shape")
-    with pytest.raises(DataError, match=r"neither a VOC nor a COCO folder\. Looked for: Annotations"):
+    with pytest.raises(DataError, match=r"neither a VOC, a COCO nor a YOLO folder\. Looked for: Annotations"):
         load_dataset(tmp_path)
 
 
@@ -122,5 +122,5 @@ def test_split_of_a_single_coco_file_is_refused(tmp_path: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(DataError, match=r"expected a folder or a \.json file"):
+    with pytest.raises(DataError, match=r"expected a folder, a \.json or a \.yaml file"):
         load_dataset(tmp_path / "a.txt")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from unittest import mock
 
 from tests.fuzz import seeds
@@ -70,6 +71,32 @@ def _coco_doctor(folder: Path) -> None:
     from stepgrad.data.doctor import examine
 
     [str(problem) for problem in examine(folder / "coco.json").problems]
+
+
+def _yolo(folder: Path) -> None:
+    from stepgrad.data import load_dataset
+
+    _look_at(load_dataset(folder / "data.yaml", "train"))
+    _look_at(load_dataset(folder, degenerate="drop"))
+
+
+def _yolo_doctor(folder: Path) -> None:
+    from stepgrad.data.doctor import examine
+
+    [str(problem) for problem in examine(folder / "data.yaml").problems]
+
+
+def _convert(to: Literal["yolo", "voc", "coco"]) -> Callable[[Path], object]:
+    def read(folder: Path) -> None:
+        from stepgrad.data import load_dataset
+        from stepgrad.data.convert import convert
+
+        data = next((folder / name for name in ("VOC", "coco.json") if (folder / name).exists()), folder)
+        place = folder / "out"
+        convert(data, place / "made", to)
+        load_dataset(place / "made", "train")
+
+    return read
 
 
 def _judge(folder: Path, found: str, data: str, split: str | None) -> None:
@@ -205,6 +232,11 @@ READERS = {
         Reader("coco", seeds.coco, _coco),
         Reader("coco-drop", seeds.coco, _coco_drop),
         Reader("coco-doctor", seeds.coco, _coco_doctor),
+        Reader("yolo", seeds.yolo, _yolo),
+        Reader("yolo-doctor", seeds.yolo, _yolo_doctor),
+        Reader("convert-yolo-to-voc", seeds.yolo, _convert("voc")),
+        Reader("convert-coco-to-yolo", seeds.coco, _convert("yolo")),
+        Reader("convert-voc-to-coco", seeds.voc, _convert("coco")),
         Reader("coco-results", seeds.coco_results, _coco_results),
         Reader("coco-numbers", seeds.coco_results, _coco_numbers),
         Reader("voc-results", seeds.voc_results, _voc_results),

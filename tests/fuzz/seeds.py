@@ -76,6 +76,22 @@ def coco() -> Files:
     return {"coco.json": text, "images/a.png": picture(), "images/b.png": picture()}
 
 
+def yolo() -> Files:
+    """A data.yaml with a folder, a list, a box, a polygon and an ignored region."""
+    content = {"path": ".", "train": "images/train", "val": ["val.txt"], "nc": 2, "names": dict(enumerate(NAMES))}
+    regions = {"train/b": [[1, 2, 9.5, 12]]}
+    return {
+        "data.yaml": yaml.safe_dump(content).encode(),
+        "val.txt": b"./images/train/b.png\nimages/val/c.png\n",
+        "labels/train/a.txt": b"0 0.5 0.5 0.25 0.5\n1 0.25 0.25 0.125 1e-1\n",
+        "labels/train/b.txt": b"1 0.1 0.1 0.9 0.1 0.5 0.75\n",
+        "ignored_regions.json": json.dumps(regions).encode(),
+        "images/train/a.png": picture(),
+        "images/train/b.png": picture(),
+        "images/val/c.png": picture(),
+    }
+
+
 def coco_results() -> Files:
     """A COCO file and detections of it; the damage goes to both."""
     found = [

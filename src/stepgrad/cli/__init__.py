@@ -22,6 +22,7 @@ _COMMANDS = {
     "detect": "Find objects in pictures with a trained run: drawn boxes and JSON.",
     "propose": "Search a dataset for windows and keep them on disk.",
     "doctor": "Find what is wrong with a dataset before training on it.",
+    "convert": "Write a dataset in another format: YOLO, VOC or COCO.",
     "warmup": "Compile everything ahead, so that no first call has to wait: for container images and CI.",
 }
 

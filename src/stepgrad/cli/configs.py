@@ -14,7 +14,7 @@ from stepgrad.cli.options import Option, helps_of
 from stepgrad.errors import ConfigError, suggest
 from stepgrad.names import on_disk
 from stepgrad.train.config import TrainConfig, from_dict, to_dict
-from stepgrad.train.yaml_text import load_yaml
+from stepgrad.yaml_text import load_yaml
 
 _PRESETS = files("stepgrad") / "presets"
 

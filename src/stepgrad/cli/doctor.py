@@ -33,7 +33,7 @@ def doctor(
     """List every problem of a dataset with its path and a fix, and count what the dataset holds.
 
     Args:
-        data: A VOC folder, a COCO json file or folder, or `shapes`.
+        data: A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`.
         split: The split to examine; by default all annotations and all lists.
         class_names: The classes that a VOC folder should have; objects of others are errors.
         images: The folder of the images of a COCO file, if it is not in a usual place.
@@ -42,7 +42,7 @@ def doctor(
         pixels: Whether to decode every image; false reads only headers, which misses truncated files.
         limit: Largest number of problems to show per kind; 0 shows all.
         report: The JSON file to write everything found to as well.
-        images_outside: Whether file names in a COCO file may lead out of the folder of the data.
+        images_outside: Whether file names in a COCO file or a data.yaml may lead out of the folder of the data.
 
     Returns:
         1 if anything would break or spoil training, else 0.

@@ -49,10 +49,11 @@ def evaluate(
         detections: The detections to judge: a result .json of COCO, or text files of VOC (a folder, one file, or a pattern
             such as `out/comp4_det_val_*.txt`).
         run: The folder of a training run to detect with, by default on its own validation data.
-        data: The data of the detections: a VOC folder, a COCO json file or folder, or `shapes`.
+        data: The data of the detections: a VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
         protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit or voc07-python. The default is that
-            of the run; for files it is voc07-devkit for VOC folders, coco for COCO files, and voc12 otherwise.
+            of the run; for files it is voc07-devkit for VOC folders, coco for COCO files and YOLO data, and voc12
+            otherwise.
         compare: Several protocols to compare: prints one table of them all and, for any two, the first detection of each
             class that they judge differently, with the rule responsible.
         boxes: The numbers that a protocol counts with: boxes in its own pixel convention, as in training (`converted`), or
@@ -68,7 +69,7 @@ def evaluate(
             once and kept.
         save_detections: The place to write the detections of the run to: a FILE.json gets COCO's results, a folder gets
             VOC's text files.
-        images_outside: Whether file names in a COCO file may lead out of the folder of the data, for --run.
+        images_outside: Whether file names in a COCO file (for --run) or a data.yaml may lead out of the folder of the data.
         compress: The ranks of fc6 and fc7 for faster detection with --run, such as 1024,256: truncated SVD, which costs some
             mAP and, once at the start, a minute or two for AlexNet. Without the option nothing is cut.
 
@@ -92,7 +93,7 @@ def evaluate(
                 "Expected --run, or both --detections (what to judge) and --data (what there was to find)."
             )
         with Terminal(stderr=True).status("reading annotations and detections"):
-            made = read(detections, data, split, class_names, degenerate, empty_boxes)
+            made = read(detections, data, split, class_names, degenerate, empty_boxes, images_outside)
     console = Terminal(markup=False, soft_wrap=True)
     protocols = _protocols(protocol or (None if compare else made.protocol), compare, made.dataset)
     from stepgrad.evaluation.coco_numbers import coco_numbers
@@ -131,12 +132,11 @@ def _protocols(protocol: str | None, compare: list[str] | None, dataset: Detecti
 
 
 def _default_protocol(dataset: DetectionDataset) -> str:
-    from stepgrad.data import VOCDataset
-    from stepgrad.data.coco import COCODataset
+    from stepgrad.data import COCODataset, VOCDataset, YOLODataset
 
     if isinstance(dataset, VOCDataset):
         return "voc07-devkit"
-    return "coco" if isinstance(dataset, COCODataset) else "voc12"
+    return "coco" if isinstance(dataset, (COCODataset, YOLODataset)) else "voc12"
 
 
 def _notes(

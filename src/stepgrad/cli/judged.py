@@ -17,6 +17,7 @@ from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.data.base import ImageId
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.voc import Degenerate, VOCDataset
+from stepgrad.data.yolo import YOLODataset
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.read_files import FileDetections, read_detections
@@ -46,7 +47,7 @@ def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionD
     part = slice(first, first + count)
     cut.ids = dataset.ids[part]
     vars(cut).pop("positions", None)  # of the whole dataset
-    if isinstance(cut, COCODataset):
+    if isinstance(cut, (COCODataset, YOLODataset)):
         cut.images = cut.images[part]
     if isinstance(cut, VOCDataset):
         cut.annotations = cut.annotations[part]
@@ -60,9 +61,17 @@ def read(
     class_names: Sequence[str] | None,
     degenerate: Degenerate,
     empty_boxes: str,
+    images_outside: bool = False,
 ) -> Judged:
-    """Detections and annotations from disk; no image is looked for."""
-    dataset = load_dataset(data, split, class_names=class_names, need_images=False, degenerate=degenerate)
+    """Detections and annotations from disk; of images at most the sizes are looked at."""
+    dataset = load_dataset(
+        data,
+        split,
+        class_names=class_names,
+        need_images=False,
+        degenerate=degenerate,
+        images_outside=images_outside,
+    )
     return Judged(dataset, read_detections(detections, dataset, empty_boxes))
 
 

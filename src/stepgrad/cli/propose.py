@@ -44,7 +44,7 @@ def propose(
     other settings are never overwritten unasked.
 
     Args:
-        data: A VOC folder, a COCO json file or folder, or `shapes`.
+        data: A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`.
         split: The split to search; by default every annotated image.
         out: The folder of the windows; by default `proposals/NAME-MODE`.
         mode: The mode of selective search: `fast`, or `quality`, which takes thrice the time for thrice the windows.
@@ -53,7 +53,7 @@ def propose(
         overwrite: Whether to make all windows again.
         source: The .npz or .mat file to take the windows from instead of searching, or `built-in` for those of shapes.
         images: The folder of the images of a COCO file, if it is not in a usual place.
-        images_outside: Whether file names in a COCO file may lead out of the folder of the data.
+        images_outside: Whether file names in a COCO file or a data.yaml may lead out of the folder of the data.
 
     Returns:
         0; 1 if some images could not be searched; 130 after Ctrl-C.

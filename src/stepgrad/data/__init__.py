@@ -1,4 +1,4 @@
-"""Images, objects and windows: VOC and COCO files, the built-in `shapes`, proposals, and the checks of `stepgrad doctor`."""
+"""Images, objects and windows: VOC, COCO and YOLO files, the built-in `shapes`, proposals, and the checks of the doctor."""
 
 from stepgrad.extras import need
 
@@ -24,6 +24,7 @@ from stepgrad.data.proposals import (
 )
 from stepgrad.data.shapes import EndlessShapes, FreshImage, ShapesDataset
 from stepgrad.data.voc import VOC_CLASSES, VOCDataset
+from stepgrad.data.yolo import YOLODataset
 from stepgrad.pixels import continuous_from_devkit, devkit_from_continuous
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "SearchSettings",
     "ShapesDataset",
     "VOCDataset",
+    "YOLODataset",
     "continuous_from_devkit",
     "devkit_from_continuous",
     "generate_proposals",

@@ -88,6 +88,10 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
     def target(self, index: int) -> DatasetTarget:
         """The objects of one image."""
 
+    def exact_boxes(self, index: int) -> NDArray[np.float64]:
+        """(G, 4) the boxes of the target in double precision: float32 moves boxes with decimals."""
+        return self.target(index)["boxes"].double().numpy()
+
     @abstractmethod
     def image(self, index: int) -> Image.Image:
         """The picture in RGB."""

@@ -7,6 +7,7 @@ from os.path import isfile  # False for names too long for the disk, where pathl
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepgrad.data.base import DatasetTarget, FileDataset, ImageId, Transforms, make_target
 from stepgrad.data.coco_json import CocoImage, read_coco
@@ -58,14 +59,18 @@ class COCODataset(FileDataset):
 
     def target(self, index: int) -> DatasetTarget:
         image = self.images[index]
-        xywh = np.array([annotation.xywh for annotation in image.annotations], dtype=np.float64).reshape(-1, 4)
         return make_target(
-            boxes=xyxy_from_xywh(xywh),
+            boxes=self.exact_boxes(index),
             labels=[self._label[annotation.category] for annotation in image.annotations],
             image_id=image.id,
             iscrowd=[annotation.crowd for annotation in image.annotations],
             area=[annotation.area for annotation in image.annotations],
         )
+
+    def exact_boxes(self, index: int) -> NDArray[np.float64]:
+        annotations = self.images[index].annotations
+        xywh = np.array([annotation.xywh for annotation in annotations], dtype=np.float64).reshape(-1, 4)
+        return xyxy_from_xywh(xywh)
 
     def image_path(self, index: int) -> Path:
         if self.folder is None:

@@ -32,6 +32,8 @@ class CocoImage:
     id: ImageId
     file_name: str
     size: tuple[int, int] | None
+    name: str | None = None
+    """What the image was called in a dataset whose ids are no numbers; `stepgrad convert` writes it."""
     annotations: list[CocoAnnotation] = field(default_factory=list)
 
 
@@ -122,7 +124,13 @@ def _read_images(entries: list[JsonObject], complain: Complaints) -> dict[ImageI
             complain(f"image id {image_id} occurs more than once", "give each image its own id", "duplicate-id")
         else:
             name = entry.get("file_name", "")
-            images[image_id] = CocoImage(image_id, str(name) if _is_id(name) else "", _read_size(entry))
+            called = entry.get("name")
+            images[image_id] = CocoImage(
+                id=image_id,
+                file_name=str(name) if _is_id(name) else "",
+                size=_read_size(entry),
+                name=called if isinstance(called, str) and called else None,
+            )
             seen.add(str(image_id))
     if not images:
         complain("lists no images", "choose another file", "no-images")

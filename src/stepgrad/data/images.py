@@ -18,6 +18,18 @@ READABLE_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCb
 """Pillow modes of 8 bits per channel, which have one obvious conversion to RGB."""
 
 
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What brings the stored pixels upright, by EXIF orientation."""
+
+
 @dataclass(frozen=True)
 class ImageFacts:
     """Size, format, mode and orientation from the header of an image file."""
@@ -30,6 +42,17 @@ class ImageFacts:
     orientation: int
     """The EXIF orientation, 1 (upright) to 8."""
 
+    @property
+    def is_turned(self) -> bool:
+        """Whether viewers turn or mirror the stored pixels; of TIFF files Pillow does it by itself."""
+        return self.orientation in _TURNS and self.format != "TIFF"
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """Width and height of the picture as viewers show it."""
+        quarter = self.is_turned and self.orientation >= 5  # width and height change places
+        return (self.size[1], self.size[0]) if quarter else self.size
+
 
 def read_image(path: Path) -> Image.Image:
     """The picture in RGB. Grey, palette and CMYK are converted; EXIF orientation is *not* applied.
@@ -41,6 +64,12 @@ def read_image(path: Path) -> Image.Image:
         raise_errors(image)
         raise AssertionError("an image that cannot be read is an error")
     return image
+
+
+def read_as_shown(path: Path) -> Image.Image:
+    """The picture in RGB as viewers show it, EXIF orientation applied: what YOLO's boxes refer to."""
+    image, facts = read_image(path), read_facts(path)
+    return image.transpose(_TURNS[facts.orientation]) if facts.is_turned else image
 
 
 def decode(path: Path) -> Image.Image | Problem:

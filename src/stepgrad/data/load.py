@@ -1,4 +1,4 @@
-"""`load_dataset` for a VOC folder, a COCO file, or the word `shapes`."""
+"""`load_dataset` for a VOC folder, a COCO file, a data.yaml of YOLO, or the word `shapes`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.shapes import ShapesDataset, parse_shapes
 from stepgrad.data.voc import Degenerate, VOCDataset, folder_name
+from stepgrad.data.yolo import YOLODataset
+from stepgrad.data.yolo_yaml import is_data_yaml
 from stepgrad.errors import ConfigError, DataError, suggest
 from stepgrad.names import on_disk
 
-Kind = Literal["voc", "coco", "shapes"]
+Kind = Literal["voc", "coco", "yolo", "shapes"]
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,17 @@ def load_dataset(
     """The dataset at `data`; its format is recognised by the files there.
 
     Args:
-        data: a VOC folder (or the VOCdevkit above it), a COCO json file, a folder with `annotations/*.json`, or
-            `shapes`, the built-in set: `shapes`, `shapes:val`, `shapes:train,length=100,seed=3`.
+        data: a VOC folder (or the VOCdevkit above it), a COCO json file, a folder with `annotations/*.json`, a data.yaml of
+            YOLO or the folder it is in, or `shapes`, the built-in set: `shapes`, `shapes:val`,
+            `shapes:train,length=100,seed=3`.
         split: VOC: a list of ImageSets/Main, after the name of its folder where `data` holds several (`VOC2007/trainval`);
-            COCO folder: part of the file's name; shapes: train, val or test.
+            COCO folder: part of the file's name; YOLO: train, val or test; shapes: train, val or test.
         class_names: VOC only: the classes in the order of the labels.
         images: COCO only: the folder of the images, where it is not beside the file.
-        need_images: False is enough to evaluate detections: no image is looked for.
+        need_images: False is enough to evaluate detections: no image is looked for. Of YOLO data the sizes of the images
+            are always read, since its boxes are shares of them.
         degenerate: "error" refuses boxes without area, "drop" leaves them out.
-        images_outside: COCO: whether file names may lead out of the data's folder.
+        images_outside: COCO, YOLO: whether file names may lead out of the data's folder.
 
     >>> load_dataset("shapes", "val").class_names
     ('disk', 'ring', 'square', 'triangle', 'cross', 'star')
@@ -61,6 +65,8 @@ def load_dataset(
         return ShapesDataset(**parse_shapes(str(data), split))
     if located.kind == "coco":
         return COCODataset(located.path, images, need_images, degenerate, images_outside=images_outside)
+    if located.kind == "yolo":
+        return YOLODataset(located.path, located.split, degenerate, images_outside=images_outside)
     return VOCDataset(located.path, located.split, class_names, need_images, degenerate)
 
 
@@ -77,25 +83,48 @@ def locate(data: str | Path, split: str | None = None) -> Located:
     voc = _voc_roots(path)
     if voc:
         return Located("voc", *_choose_root(path, voc, split))
-    files = sorted(path.glob("annotations/*.json")) or sorted(path.glob("*.json"))
-    files = [file for file in files if file.stem.startswith("instances")] or files  # not COCO's captions, keypoints
+    yamls = [] if any(path.glob("annotations/*.json")) else _data_yamls(path)
+    if yamls:
+        return Located("yolo", _only(path, yamls, "data.yaml files"), split)
+    files = coco_files(path)
     if files:
         return Located("coco", _choose_json(path, files, split), split)
-    raise DataError(f"{path}: is neither a VOC nor a COCO folder. {_LOOKED_FOR}")
+    raise DataError(f"{path}: is neither a VOC, a COCO nor a YOLO folder. {_LOOKED_FOR}")
+
+
+def coco_files(folder: Path) -> list[Path]:
+    """The annotation files of a COCO folder, one per split; none in a folder of another kind."""
+    instances = sorted(folder.glob("annotations/*.json"))
+    if _voc_roots(folder) or (not instances and _data_yamls(folder)):
+        return []
+    files = instances or sorted(folder.glob("*.json"))
+    return [file for file in files if file.stem.startswith("instances")] or files  # not COCO's captions, keypoints
 
 
 _LOOKED_FOR = (
     "Looked for: Annotations/*.xml, VOC*/Annotations or VOCdevkit/VOC*/Annotations (a VOC folder); a .json file or "
-    "annotations/*.json (COCO); or the word `shapes` (the built-in set)."
+    "annotations/*.json (COCO); a data.yaml (YOLO); or the word `shapes` (the built-in set)."
 )
 
 
 def _locate_file(path: Path, split: str | None) -> Located:
+    if path.suffix.lower() in _YAML_SUFFIXES:
+        return Located("yolo", path, split)
     if path.suffix.lower() != ".json":
-        raise DataError(f"{path}: expected a folder or a .json file. {_LOOKED_FOR}")
+        raise DataError(f"{path}: expected a folder, a .json or a .yaml file. {_LOOKED_FOR}")
     if split is not None:
         raise ConfigError(f"{path} is one COCO file, which has no split {split!r}; leave the split out.")
     return Located("coco", path)
+
+
+_YAML_SUFFIXES = (".yaml", ".yml")
+
+
+def _data_yamls(folder: Path) -> list[Path]:
+    """The data.yaml of a folder, or else the files under other names that look like one."""
+    named = [folder / name for name in ("data.yaml", "data.yml") if (folder / name).is_file()]
+    others = sorted(file for suffix in _YAML_SUFFIXES for file in folder.glob(f"*{suffix}") if file.is_file())
+    return named[:1] or [file for file in others if is_data_yaml(file)]
 
 
 def _voc_roots(path: Path) -> list[Path]:

@@ -83,6 +83,9 @@ class VOCDataset(FileDataset):
         labels = [self._label[name] for name in annotation.names]
         return make_target(annotation.boxes, labels, self.ids[index], difficult=annotation.difficult)
 
+    def exact_boxes(self, index: int) -> NDArray[np.float64]:
+        return self.annotations[index].boxes
+
     def devkit_boxes(self, index: int) -> NDArray[np.float64]:
         """(G, 4) the numbers of the XML file as they stand: 1-based pixels, both corners inside the box."""
         return self.annotations[index].devkit_boxes

@@ -52,4 +52,5 @@ def _objects(dataset: DetectionDataset) -> GroundTruth:
         xywh = np.array([annotation.xywh for annotation in annotations], dtype=np.float64).reshape(-1, 4)
         area = np.array([annotation.area for annotation in annotations], dtype=np.float64)
         return replace(objects, boxes=xyxy_from_xywh(xywh), sizes=xywh[:, 2:], area=area)
-    return objects
+    exact = np.concatenate([np.zeros((0, 4)), *map(dataset.exact_boxes, range(len(dataset)))])
+    return replace(objects.with_boxes(exact), area=(exact[:, 2:] - exact[:, :2]).prod(axis=1))

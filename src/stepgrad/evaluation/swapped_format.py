@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.voc import VOCDataset
+from stepgrad.data.yolo import YOLODataset
 from stepgrad.errors import LikelyMistakeWarning
 
 _SLACK = 1.0  # pixels a box may reach over the edge of its image without leaving it
@@ -44,7 +45,7 @@ def warn_of_corners(
 
 def _image_sizes(dataset: DetectionDataset) -> NDArray[np.float64]:
     """(images, 2) width and height, nan where the annotations do not say."""
-    if isinstance(dataset, COCODataset):
+    if isinstance(dataset, (COCODataset, YOLODataset)):
         sizes = [image.size for image in dataset.images]
     elif isinstance(dataset, VOCDataset):
         sizes = [annotation.size for annotation in dataset.annotations]

@@ -23,7 +23,7 @@ class DataConfig:
     """Images, objects and windows."""
 
     path: str = "shapes"
-    """A VOC folder, a COCO json file or folder, or `shapes`, the built-in set."""
+    """A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`, the built-in set."""
     train: str | None = "train"
     """The split to train on, or a part of it such as `train[:1000]`; None for a single COCO file. Where `path` holds
     several VOC folders, write `VOC2007/trainval`, or `VOC2007/trainval+VOC2012/trainval` for two of them together."""
@@ -48,7 +48,7 @@ class DataConfig:
     flip: bool = True
     """Whether to train on mirror images as well."""
     images_outside: bool = False
-    """Whether file names in a COCO file may lead out of the folder of the data."""
+    """Whether file names in a COCO file or a data.yaml may lead out of the folder of the data."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from stepgrad.train.checkpoint import Checkpoint, checkpoint_step, list_checkpoi
 from stepgrad.train.config import TrainConfig, from_dict, to_dict
 from stepgrad.train.run_log import read_log
 from stepgrad.train.weights_file import load_weights
-from stepgrad.train.yaml_text import load_yaml
+from stepgrad.yaml_text import load_yaml
 
 if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN

@@ -16,6 +16,7 @@ from stepgrad.data.doctor.images import examine_image
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Summary, report_counts, summarise
 from stepgrad.data.doctor.voc import examine_voc
 from stepgrad.data.doctor.windows import examine_windows
+from stepgrad.data.doctor.yolo import examine_yolo
 from stepgrad.data.images import ImageFacts
 from stepgrad.data.load import Located, load_dataset, locate
 from stepgrad.data.problems import Problem, Report
@@ -56,13 +57,14 @@ def examine(
 
     Args:
         data: as for `load_dataset`.
-        split: examine only this split; None takes all annotations and all lists of a VOC folder.
+        split: examine only this split; None takes all annotations and all lists of a VOC folder, all splits of a
+            data.yaml.
         class_names: VOC: objects of other classes are errors.
         images: COCO: the folder of the images.
         need_images: False examines the annotations alone.
         proposals: windows to check against the images, as for `load_proposals`.
         pixels: False reads only the headers of the images: faster, but misses truncated ones.
-        images_outside: COCO: whether file names may lead out of the data's folder.
+        images_outside: COCO, YOLO: whether file names may lead out of the data's folder.
         progress: called now and then.
 
     >>> examine("shapes:val,length=5").errors
@@ -96,6 +98,8 @@ def _read_records(
         return examine_voc(located.path, located.split, class_names, need_images, report)
     if located.kind == "coco":
         return examine_coco(located.path, images, need_images, images_outside, report)
+    if located.kind == "yolo":
+        return examine_yolo(located.path, located.split, need_images, images_outside, report)
     dataset = load_dataset(data, located.split)
     return ExaminedDataset("built-in set", dataset.name, _drawn_entries(dataset), dataset.class_names)
 

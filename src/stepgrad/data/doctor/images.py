@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ def examine_image(entry: ExaminedImage, pixels: bool = True) -> tuple[ImageFacts
     if isinstance(picture, Problem):
         return None, [picture]
     assert facts is not None, "what can be decoded has a header"
+    if entry.as_shown:
+        facts = replace(facts, size=facts.upright_size, orientation=1)
     problems = [*_file_problems(entry.image, facts), *_size_problems(entry, facts), *_box_problems(entry, facts.size)]
     return facts, problems
 

@@ -29,6 +29,8 @@ class ExaminedImage:
     boxes: NDArray[np.float64]
     difficult: NDArray[np.bool_]
     crowd: NDArray[np.bool_]
+    as_shown: bool = False
+    """Whether size and boxes are of the picture as viewers show it (YOLO), EXIF orientation applied, or as it is stored."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,73 @@
+"""`stepgrad convert`: a dataset in another format, and what the format could not hold."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rich.progress import Progress
+
+from stepgrad.cli.terminal import Terminal, safe_text
+from stepgrad.errors import ConfigError
+
+
+def convert(
+    data: str,
+    out: str,
+    to: Literal["yolo", "voc", "coco"] | None = None,
+    split: str | None = None,
+    pictures: Literal["copy", "link"] = "copy",
+    difficult: Literal["keep", "drop"] = "keep",
+    degenerate: Literal["error", "drop"] = "error",
+    class_names: list[str] | None = None,
+    images: str | None = None,
+    images_outside: bool = False,
+) -> int:
+    """Write a dataset to a new folder in another format, and say what the format cannot hold.
+
+      stepgrad convert VOCdevkit/VOC2007 --to yolo voc07-yolo
+      stepgrad convert data.yaml --to coco data-coco
+
+    Boxes come back to a millionth of a pixel. Masks, keypoints and whatever else stepgrad does not read stay behind. The
+    new folder is there whole or not at all.
+
+    Args:
+        data: A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`.
+        out: The new folder, which must not be there yet.
+        to: The format to write.
+        split: The split to write; by default all of them.
+        pictures: How to bring the images along: as copies (`copy`), or as symbolic links to where they are (`link`).
+        difficult: How to write VOC's difficult objects to COCO and YOLO, which know none: as ordinary ones (`keep`), or
+            not at all (`drop`).
+        degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
+        class_names: The classes of a VOC folder, in the order of the labels.
+        images: The folder of the images of a COCO file, if it is not in a usual place.
+        images_outside: Whether file names in a COCO file or a data.yaml may lead out of the folder of the data.
+
+    Returns:
+        0; 130 after Ctrl-C, which leaves nothing behind.
+    """
+    if to is None:
+        raise ConfigError("convert: expected --to yolo, --to voc or --to coco.")
+    from stepgrad.data.convert import convert as write
+
+    with Progress(console=Terminal(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading annotations", total=None)
+        done = write(
+            data,
+            out,
+            to,
+            split,
+            class_names=class_names,
+            images=images,
+            pictures=pictures,
+            difficult=difficult,
+            degenerate=degenerate,
+            images_outside=images_outside,
+            progress=lambda n, total: bar.update(task, description="writing images", completed=n, total=total),
+        )
+    console = Terminal()
+    splits = ", ".join(f"{safe_text(name)} {count}" for name, count in done.splits.items())
+    console.print(f"{done.images} images in {safe_text(done.folder)} ({splits})", soft_wrap=True)
+    for note in done.notes:
+        console.print(f"[yellow]note:[/] {safe_text(note)}", soft_wrap=True)
+    return 0

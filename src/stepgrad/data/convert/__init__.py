@@ -1,0 +1,127 @@
+"""`stepgrad convert`: any dataset as YOLO, VOC or COCO files, without loss where the format can hold it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stepgrad.data.convert.notes import FORMATS, Notes
+from stepgrad.data.convert.objects import Difficult
+from stepgrad.data.convert.pictures import How, PictureFiles
+from stepgrad.data.convert.source import Source, open_source
+from stepgrad.data.convert.to_coco import write_coco
+from stepgrad.data.convert.to_voc import write_voc
+from stepgrad.data.convert.to_yolo import write_yolo
+from stepgrad.data.voc import Degenerate
+from stepgrad.errors import DataError, one_of
+from stepgrad.files import WriteError, explain, folder_beside
+
+__all__ = ["Conversion", "Format", "convert"]
+
+Format = Literal["yolo", "voc", "coco"]
+DoneOfAll = Callable[[int, int], None]
+"""Called with the number of images written and of all."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was written."""
+
+    folder: Path
+    images: int
+    splits: dict[str, int]
+    """Number of images by split."""
+    notes: tuple[str, ...]
+    """What the format could not hold, a line for each kind."""
+
+
+def convert(
+    data: str | Path,
+    out: str | Path,
+    to: Format,
+    split: str | None = None,
+    *,
+    class_names: Sequence[str] | None = None,
+    images: str | Path | None = None,
+    pictures: How = "copy",
+    difficult: Difficult = "keep",
+    degenerate: Degenerate = "error",
+    images_outside: bool = False,
+    progress: DoneOfAll | None = None,
+) -> Conversion:
+    """Write a dataset to a new folder in another format, whole or not at all.
+
+    Boxes come back to a millionth of a pixel; masks, keypoints and whatever else stepgrad does not read stay behind.
+
+    Args:
+        data: as for `load_dataset`; of a folder all splits are written.
+        out: the new folder.
+        to: "yolo", "voc" or "coco".
+        split: write only this one.
+        class_names: VOC: the classes in the order of the labels.
+        images: COCO: the folder of the images.
+        pictures: "copy", or "link" for symbolic links to the images where they are.
+        difficult: for COCO and YOLO, which know no difficult objects: "keep" them as ordinary ones, or "drop" them.
+        degenerate: "error" refuses boxes without area, "drop" leaves them out.
+        images_outside: COCO, YOLO: whether file names may lead out of the data's folder.
+        progress: called after each image.
+    """
+    one_of("to", to, list(FORMATS))
+    one_of("pictures", pictures, ["copy", "link"])
+    one_of("difficult", difficult, ["keep", "drop"])
+    place = Path(out).expanduser()
+    if os.path.lexists(place):
+        raise DataError(f"{place}: is there already; choose a folder that is not, since nothing is overwritten")
+    source = open_source(
+        data,
+        split,
+        class_names=class_names,
+        images=images,
+        degenerate=degenerate,
+        images_outside=images_outside,
+    )
+    notes = Notes(to)
+    files = PictureFiles(to == "yolo", pictures, notes, source.as_shown)
+    try:
+        with folder_beside(Path(os.path.abspath(place)).parent) as beside:
+            made = beside / secrets.token_hex(8)
+            made.mkdir()
+            _write(source, made, to, files, difficult, notes, _counter(source, progress))
+            os.rename(made, place)
+    except OSError as error:
+        raise WriteError(explain(place, error)) from error
+    sizes = {name: len(listed) for name, listed in source.splits.items()}
+    return Conversion(place, len(source.pictures), sizes, tuple(notes.lines()))
+
+
+def _counter(source: Source, progress: DoneOfAll | None) -> Callable[[], None]:
+    done, total = 0, len(source.pictures)
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    return tick
+
+
+def _write(
+    source: Source,
+    folder: Path,
+    to: Format,
+    files: PictureFiles,
+    difficult: Difficult,
+    notes: Notes,
+    tick: Callable[[], None],
+) -> None:
+    if to == "voc":
+        write_voc(source, folder, files, notes, tick)
+    elif to == "coco":
+        write_coco(source, folder, files, difficult, notes, tick)
+    else:
+        write_yolo(source, folder, files, difficult, notes, tick)

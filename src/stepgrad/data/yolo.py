@@ -1,0 +1,172 @@
+"""YOLO datasets: a data.yaml, folders or lists of images, and a text file of labels for each image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from stepgrad.data.base import DatasetTarget, FileDataset, Transforms, make_target
+from stepgrad.data.images import read_as_shown, read_facts
+from stepgrad.data.problems import Complaints, Report, raise_errors, raise_errors_except
+from stepgrad.data.regions import REGIONS_FILE, Regions, read_regions
+from stepgrad.data.voc import Degenerate
+from stepgrad.data.yolo_images import image_ids_of, label_file, list_images, region_key
+from stepgrad.data.yolo_txt import YOLOLabels, read_labels
+from stepgrad.data.yolo_yaml import DataYaml, read_data_yaml
+from stepgrad.errors import ConfigError, DataError, one_of, suggest
+
+
+@dataclass(frozen=True)
+class YOLOImage:
+    """One image with its labels; R ignored regions."""
+
+    path: Path
+    size: tuple[int, int] | None
+    """Width and height as viewers show it; None if it cannot be read."""
+    labels: YOLOLabels
+    regions: NDArray[np.float64]
+    """(R, 4) regions that are crowds of every class."""
+
+    def boxes(self, classes: int) -> NDArray[np.float64]:
+        """(G + R * classes, 4) continuous boxes: the objects, then each region once per class."""
+        if self.size is None:
+            return np.zeros((0, 4))
+        return np.concatenate([self.labels.boxes(self.size), np.repeat(self.regions, classes, axis=0)])
+
+    def classes_of_boxes(self, classes: int) -> NDArray[np.int64]:
+        """The class of each box."""
+        if self.size is None:
+            return np.zeros(0, dtype=np.int64)
+        return np.concatenate([self.labels.labels, np.tile(np.arange(classes), len(self.regions))])
+
+    def crowd(self, classes: int) -> NDArray[np.int64]:
+        """1 for each box that is a region."""
+        G = 0 if self.size is None else len(self.labels.labels)
+        return (np.arange(len(self.boxes(classes))) >= G).astype(np.int64)
+
+
+class YOLODataset(FileDataset):
+    """Images and objects of a data.yaml, as YOLO tools have them.
+
+    Boxes are shares of the image, so the header of every image is read for its size when the dataset is opened. They are of
+    the picture as viewers show it: where EXIF turns an image, it is turned here too. Ids are the names of the files without
+    suffix; where two images of the split share it, all ids are paths. An `ignored_regions.json` beside the data.yaml holds
+    regions that are crowds of every class.
+
+    Args:
+        path: the data.yaml.
+        split: train, val, test or another split of the file; None takes them all.
+        degenerate: "error" refuses boxes without width or height, "drop" leaves those objects out.
+        transforms: called with (image, target).
+        images_outside: True lets `path:`, splits and lists lead out of the folder of data.yaml. Otherwise that is refused:
+            whoever wrote the file chooses what is read, and shown in reports.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        split: str | None = None,
+        degenerate: Degenerate = "error",
+        transforms: Transforms | None = None,
+        images_outside: bool = False,
+    ) -> None:
+        one_of("degenerate", degenerate, ["error", "drop"])
+        report = raise_errors if degenerate == "error" else raise_errors_except("box-degenerate")
+        data = read_data_yaml(Path(path), images_outside, report)
+        assert data is not None, "loading raises where the doctor goes on"
+        check_split(data, split)
+        self.path, self.root, self.split = data.path, data.root, split
+        self.transforms = transforms
+        self.name = dataset_name(data, split)
+        self.class_names = data.class_names
+        self.images: list[YOLOImage] = read_images(data, split, images_outside, report)
+        self.ids: list[str] = image_ids_of([image.path for image in self.images], self.root)
+        for image in self.images:
+            if image.size is None:
+                read_as_shown(image.path)  # says what is wrong with it
+                raise DataError(f"{image.path}: its size cannot be read; export the image again")
+
+    def target(self, index: int) -> DatasetTarget:
+        image, classes = self.images[index], len(self.class_names)
+        boxes, labels = image.boxes(classes), image.classes_of_boxes(classes)
+        return make_target(boxes, labels, self.ids[index], iscrowd=image.crowd(classes))
+
+    def exact_boxes(self, index: int) -> NDArray[np.float64]:
+        return self.images[index].boxes(len(self.class_names))
+
+    def image_path(self, index: int) -> Path:
+        return self.images[index].path
+
+    def image(self, index: int) -> Image.Image:
+        return read_as_shown(self.image_path(index))
+
+    def source(self, index: int) -> str:
+        return str(self.images[index].labels.path)
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """The position of each image by its id; `000123` is found as 123 too, which is how YOLO tools write it."""
+        found = {image_id: i for i, image_id in enumerate(self.ids)}
+        numbers = {image_id: str(int(image_id)) for image_id in self.ids if is_number(image_id)}
+        if len(set(numbers.values())) == len(numbers):
+            found = {number: found[image_id] for image_id, number in numbers.items()} | found
+        return found
+
+
+def is_number(name: str) -> bool:
+    """Whether a name is a whole number that other formats can have as an id.
+
+    >>> is_number("000123"), is_number("a1"), is_number("²")
+    (True, False, False)
+    """
+    return name.isascii() and name.isdigit() and len(name) <= 18
+
+
+def dataset_name(data: DataYaml, split: str | None) -> str:
+    """The folder's name, and the split's."""
+    return f"{data.root.resolve().name}{f' {split}' if split else ''}"
+
+
+def check_split(data: DataYaml, split: str | None) -> None:
+    """Raise ConfigError if a data.yaml has no such split."""
+    if split is not None and split not in data.splits:
+        have = ", ".join(data.splits) or "none"
+        raise ConfigError(f"{data.path}: has no split {split!r}; it has {have}.{suggest(split, list(data.splits))}")
+
+
+def read_images(
+    data: DataYaml, split: str | None, images_outside: bool = False, report: Report = raise_errors
+) -> list[YOLOImage]:
+    """The images of a split with their labels, handing every problem to `report`."""
+    regions = read_regions(data.path.parent / REGIONS_FILE, report)
+    paths = list_images(data, split, images_outside, report)
+    images = [_read_image(path, data, regions, report) for path in paths]
+    missing = [image for image in images if not image.labels.is_there]
+    if missing:
+        first, count = missing[0].labels.path, f"{len(missing)} of {len(images)} images"
+        all_missing = len(missing) == len(images)
+        fix = (
+            "put the labels where `images` in the path of an image becomes `labels`"
+            if all_missing
+            else "they are taken for background; restore the files if they are not"
+        )
+        complain = Complaints(data.path, report)
+        complain(
+            f"{count} have no label file, first {first}", fix, "label-missing", "error" if all_missing else "warning"
+        )
+    return images
+
+
+def _read_image(path: Path, data: DataYaml, regions: Regions, report: Report) -> YOLOImage:
+    where = label_file(path)
+    labels = read_labels(where, len(data.class_names), data.keypoint_numbers, report)
+    try:
+        size = read_facts(path).upright_size
+    except Exception:  # decoders raise whatever they stumble over; who needs the image says what is wrong
+        size = None
+    return YOLOImage(path, size, labels or YOLOLabels.none(where), regions.get(region_key(path), np.zeros((0, 4))))

@@ -1,0 +1,177 @@
+"""One label file of a YOLO dataset: `class cx cy w h` or `class x1 y1 x2 y2 x3 y3 ...` per line, in shares of the image."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.data.problems import Complaints, Report, Severity, raise_errors
+
+TOLERANCE = 0.01
+"""How far a number may lie outside 0 to 1. YOLO tools leave out the whole image where one lies further outside."""
+LARGEST_FILE = 64_000_000
+"""Bytes; half a million boxes."""
+MOST_COMPLAINTS = 50
+"""Bad lines of one file that are named one by one."""
+
+
+@dataclass(frozen=True)
+class YOLOLabels:
+    """The objects of one image; G of them."""
+
+    path: Path
+    labels: NDArray[np.int64]
+    shares: NDArray[np.float64]
+    """(G, 4) x1 y1 x2 y2, of the image's width and height."""
+    is_there: bool
+    """Whether there is a file; an image without one has no objects."""
+
+    @classmethod
+    def none(cls, path: Path, is_there: bool = True) -> YOLOLabels:
+        """No objects."""
+        return _labels(path, [], is_there)
+
+    def boxes(self, size: tuple[int, int]) -> NDArray[np.float64]:
+        """(G, 4) continuous boxes in an image of (width, height)."""
+        return self.shares * np.array([*size, *size], dtype=np.float64)
+
+
+def read_labels(
+    path: Path, classes: int, keypoint_numbers: int = 0, report: Report = raise_errors
+) -> YOLOLabels | None:
+    """Read one file and hand every problem to `report`. Bad lines are left out; None if nothing can be read.
+
+    Args:
+        path: the file; one that does not exist is an image without objects.
+        classes: the number of classes.
+        keypoint_numbers: how many numbers follow the box in each line.
+        report: gets every problem.
+    """
+    complain = Complaints(path, report)
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            defect = f"has more than {LARGEST_FILE // 1_000_000} million bytes"
+            return complain(defect, "check that this is a label file", "label-unreadable")
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return YOLOLabels.none(path, is_there=False)
+    except UnicodeDecodeError:
+        return complain("is not text", "export the labels again", "label-unreadable")
+    except OSError as error:
+        return complain(f"cannot be read ({error.strerror})", "restore the file", "label-unreadable")
+    reader = _Lines(complain, classes, keypoint_numbers)
+    rows = [row for number, line in enumerate(text.splitlines(), 1) if (row := reader.read(line, number)) is not None]
+    reader.finish()
+    return _labels(path, list(dict.fromkeys(rows)), is_there=True)
+
+
+_Corners = tuple[float, float, float, float]
+_Row = tuple[int, float, float, float, float]
+"""Class, x1 y1 x2 y2."""
+
+
+def _labels(path: Path, rows: list[_Row], is_there: bool) -> YOLOLabels:
+    return YOLOLabels(
+        path=path,
+        labels=np.array([row[0] for row in rows], dtype=np.int64),
+        shares=np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 4),
+        is_there=is_there,
+    )
+
+
+class _Lines:
+    """Reads the lines of one file; after many bad ones of a kind it only counts."""
+
+    def __init__(self, complain: Complaints, classes: int, keypoint_numbers: int) -> None:
+        self._report = complain
+        self.classes = classes
+        self.keypoint_numbers = keypoint_numbers
+        self.complaints: Counter[tuple[str, Severity]] = Counter()
+        self.seen: dict[_Row, int] = {}
+        self.shapes: set[str] = set()
+
+    def read(self, line: str, number: int) -> _Row | None:
+        """Class and corners of a line; None for an empty or a bad one."""
+        words = line.split()
+        if not words:
+            return None
+        where = f"line {number}"
+        values = self._numbers(words, where)
+        corners = self._corners(values[1:], where) if values else None
+        if values is None or corners is None:
+            return None
+        row = (int(values[0]), *corners)
+        if row in self.seen:
+            fix = "used once, as by YOLO tools; delete the line"
+            self._complain(f"{where} repeats line {self.seen[row]}", fix, "duplicate-object", "warning")
+        self.seen.setdefault(row, number)
+        return row
+
+    def finish(self) -> None:
+        """Report what the file as a whole is about."""
+        for (kind, severity), count in self.complaints.items():
+            if count > MOST_COMPLAINTS:
+                defect = f"has {count - MOST_COMPLAINTS} more lines of this kind"
+                self._report(defect, "mend those named and look again", kind, severity)
+        if len(self.shapes) > 1:
+            fix = "each line is read for what it is here, but other YOLO tools take all for polygons: write one kind"
+            self._report("mixes boxes and polygons", fix, "label-mixed", "warning")
+
+    def _complain(self, defect: str, fix: str, kind: str, severity: Severity = "error") -> Any:
+        self.complaints[kind, severity] += 1
+        if self.complaints[kind, severity] <= MOST_COMPLAINTS:
+            self._report(defect, fix, kind, severity)
+
+    def _numbers(self, words: list[str], where: str) -> list[float] | None:
+        """All numbers of a line, the first of them a class."""
+        try:
+            values = [float(word) for word in words]
+        except ValueError:
+            values = []
+        if not values or not all(map(math.isfinite, values)):
+            shown = " ".join(words)[:60]
+            return self._complain(f"{where}: expected numbers but got {shown!r}", "write its box", "box-numbers")
+        if values[0] != int(values[0]) or not 0 <= values[0] < self.classes:
+            defect = f"{where}: expected a class from 0 to {self.classes - 1} but got {words[0][:20]}"
+            return self._complain(defect, "correct it, or add its name to data.yaml", "unknown-class")
+        return values
+
+    def _corners(self, values: list[float], where: str) -> _Corners | None:
+        """x1 y1 x2 y2 of a box, of a box with keypoints behind it, or around a polygon."""
+        count = len(values)
+        if count == 4 or (self.keypoint_numbers and count == 4 + self.keypoint_numbers):
+            self.shapes.add("box")
+            cx, cy, width, height = values[:4]
+            corners = (cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2)
+            return self._checked(corners, values[:4], where)
+        if count >= 6 and count % 2 == 0 and not self.keypoint_numbers:
+            self.shapes.add("polygon")
+            corners = (min(values[0::2]), min(values[1::2]), max(values[0::2]), max(values[1::2]))
+            return self._checked(corners, corners, where)
+        hint = " (is the sixth a confidence, and these are detections?)" if count == 5 else ""
+        defect = (
+            f"{where}: expected `class cx cy w h` or a class and the points of a polygon but got {count + 1} numbers"
+        )
+        return self._complain(f"{defect}{hint}", "write its box", "box-numbers")
+
+    def _checked(self, corners: _Corners, shares: Sequence[float], where: str) -> _Corners | None:
+        """The corners, if they have an area and are shares of the image."""
+        x1, y1, x2, y2 = corners
+        if not (x2 > x1 and y2 > y1):
+            fix = 'delete the line, or load the dataset with degenerate="drop"'
+            return self._complain(f"{where}: width {x2 - x1:g}, height {y2 - y1:g}", fix, "box-degenerate")
+        if max(shares) > 1 + TOLERANCE or min(shares) < -TOLERANCE:
+            off = max(shares, key=lambda share: abs(share - 0.5))
+            fix = (
+                "divide x and width by the image's width, y and height by its height; YOLO tools leave such images out"
+            )
+            defect = f"{where}: expected shares of the image, from 0 to 1, but got {off:g}"
+            return self._complain(defect, fix, "box-shares")
+        return corners
