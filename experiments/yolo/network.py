@@ -155,11 +155,16 @@ class YOLOv8n(nn.Module):
         ys, xs = (torch.arange(size, dtype=x.dtype, device=x.device) + 0.5 for size in x.shape[-2:])
         centre = torch.stack(torch.meshgrid(ys, xs, indexing="ij")[::-1], dim=-1).flatten(0, 1)
         boxes = torch.cat([centre - far[..., :2], centre + far[..., 2:]], dim=2) * STRIDES[n]
-        classes = branches.get_submodule(f"cv3.{n}")
-        assert isinstance(classes, nn.Sequential)
-        features = classes[1](classes[0](x))
-        flat = [t.flatten(2).transpose(1, 2) for t in (features, classes[2](features))]
-        return boxes, sides, flat[0], flat[1]
+        features = self.class_features(n, x)
+        last = branches.get_submodule(f"cv3.{n}.2")
+        assert isinstance(last, nn.Conv2d)
+        return boxes, sides, features, F.linear(features, last.weight.flatten(1), last.bias)
+
+    def class_features(self, n: int, x: Tensor) -> Tensor:
+        """(B, A, 80) of a stride, before the last class layer."""
+        branches = self.model["22"]
+        features: Tensor = branches.get_submodule(f"cv3.{n}.1")(branches.get_submodule(f"cv3.{n}.0")(x))
+        return features.flatten(2).transpose(1, 2)
 
 
 def load(file: Path) -> YOLOv8n:

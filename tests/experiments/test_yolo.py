@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.yolo.network import YOLOv8n
-from experiments.yolo.windows import Cache, describe, letterbox, windows_of
+from experiments.yolo.windows import Cache, as_it_is, describe, letterbox
 from stepgrad.cli.progress import RichProgress
 from stepgrad.data import ShapesDataset
 from tests.data.builders import shared_data
@@ -31,7 +31,7 @@ def test_a_head_sees_no_logits_and_numbers_that_are_finite() -> None:
     which = torch.tensor([0, 6400, 8399])
     assert describe(found, which).shape == (3, 80 + 16 + 4 + 4 + 4 + 2 + 3)
     assert found.level[which].tolist() == [0, 1, 2]
-    features, boxes = windows_of(network, torch.randint(256, (3, 120, 160)), 20)
+    features, boxes = as_it_is(network, 20)(torch.randint(256, (3, 120, 160)))
     assert bool(torch.isfinite(features).all())
     assert boxes.shape == (20, 4)
     assert bool((boxes >= 0).all() and (boxes <= torch.tensor([160.0, 120.0] * 2)).all())
@@ -39,11 +39,11 @@ def test_a_head_sees_no_logits_and_numbers_that_are_finite() -> None:
 
 def test_windows_that_are_kept_are_not_made_again(tmp_path: Path) -> None:
     data = ShapesDataset("val", 3)
-    cache = Cache(tmp_path, data, 5)  # type: ignore[arg-type]  # any dataset with a split
+    cache = Cache(tmp_path, data, 5)
     with RichProgress() as progress:
-        cache.fill(YOLOv8n().eval(), progress)
+        cache.fill(as_it_is(YOLOv8n().eval(), 5), progress)
         before = cache.images()
-        cache.fill(YOLOv8n().eval(), progress)  # with other weights
+        cache.fill(as_it_is(YOLOv8n().eval(), 5), progress)  # with other weights
     assert all(torch.equal(a.features, b.features) for a, b in zip(before, cache.images(), strict=True))
     assert len(before) == 3
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from stepgrad.errors import ConfigError, NonFiniteError
 from stepgrad.evaluation import Evaluator
@@ -47,6 +48,8 @@ class Plan:
     images: int
     rate: float
     weight_decay: float = 0.0
+    average: float = 0.0
+    """Decay per step of a running mean of the weights, which is what is kept; 0: the last weights are."""
 
 
 def train(
@@ -61,6 +64,7 @@ def train(
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)
     drawn = batches(images, plan.images, torch.Generator().manual_seed(seed))
     loss_of = _map_loss(task) if plan.loss == "map" else task.stock_loss
+    mean = AveragedModel(head, multi_avg_fn=get_ema_multi_avg_fn(plan.average)) if plan.average else None
     with torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(seed)  # dropout
         for step in range(plan.steps):
@@ -72,8 +76,10 @@ def train(
             loss.backward()
             optimizer.step()
             decay.step()
+            if mean is not None:
+                mean.update_parameters(head)
             tick()
-    return head.eval()
+    return (head if mean is None else mean.module).eval()
 
 
 def _map_loss(task: Task) -> StockLoss:
