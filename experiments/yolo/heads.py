@@ -23,7 +23,7 @@ from torch import nn
 
 from experiments.results import commit, load_runs, save_runs
 from experiments.yolo.losses import CROSS_ENTROPIES, OTHERS, stock_loss
-from experiments.yolo.sets import SETS, Set
+from experiments.yolo.sets import SETS, Parts, Set
 from stepgrad.fine_tuning.outputs import Reading
 from stepgrad.fine_tuning.training import Plan, Task, scores_of, train
 from stepgrad.fine_tuning.windows import Labelled, labelled
@@ -71,10 +71,8 @@ class Point:
 class Trial:
     """The images of a set, standardised, and the trainings on them."""
 
-    def __init__(self, name: str, data: Path, cache: Path, test: bool) -> None:
-        self.set = SETS[name]
-        self.parts = self.set.load(data, cache, test)
-        self.num_classes = self.parts.num_classes
+    def __init__(self, of: Set, parts: Parts) -> None:
+        self.set, self.parts, self.num_classes = of, parts, parts.num_classes
         self._labelled: dict[str, list[Labelled]] = {}
 
     def images(self, part: str) -> list[Labelled]:
@@ -178,12 +176,12 @@ def choose(runs: Runs, units: int, losses: Sequence[str], after: Sequence[str], 
                 runs.value(replace(start, loss=loss, rate=rate, weight_decay=decay, start=start.loss), 0, start)
 
 
-def chosen(records: Records, units: int) -> dict[tuple[str | None, str], Point]:
+def chosen(records: Records, units: int, epochs: float | None = None) -> dict[tuple[str | None, str], Point]:
     """By (start, loss), the point with the best COCO AP on held-out images."""
     best: dict[tuple[str | None, str], tuple[float, Point]] = {}
     names = [name for name in Point.__dataclass_fields__]
     for run in load_runs(records.file, "choose"):
-        if run["set"] == records.name and run["units"] == units:
+        if (run["set"], run["units"], run["epochs"]) == (records.name, units, epochs):
             point = Point(**{name: run[name] for name in names})
             pair = (float(run["found"]["coco"][0]), point)
             key = (point.start, point.loss)
@@ -216,7 +214,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    trial = Trial(options.set, options.data, options.cache, test=options.what == "final")
+    of = SETS[options.set]
+    trial = Trial(of, of.load(options.data, options.cache, test=options.what == "final"))
     records = Records(options.out, options.set)
     for units in options.units:
         if options.what == "choose":

@@ -43,6 +43,7 @@ UNITS = 64
 EPOCHS = 10
 IMAGES_PER_STEP = 32
 MAP_STEPS = 250
+GONE = -1e6  # a score below all others
 RATES = (3e-4, 1e-3, 3e-3)
 PROTOCOLS = ("coco", "voc12")
 
@@ -107,11 +108,11 @@ def bounds(images: Sequence[ImageWindows], logits: Sequence[Tensor]) -> dict[str
     all_windows = [detect(image, own) for image, own in zip(images, oracle, strict=True)]
     return {
         "as it is": judge(found, as_found),
-        "no duplicates: of several detections of an object only the first stays": judge(
-            found, [torch.where(_duplicate(o), -1e6, own) for o, own in zip(overlaps, as_found, strict=True)]
+        "no duplicates: of several detections of an object the best-fitting stays, with the highest score": judge(
+            found, [_merged(o, own) for o, own in zip(overlaps, as_found, strict=True)]
         ),
         "no false alarms on background: detections with IoU below 0.1 go last": judge(
-            found, [torch.where(b < 0.1, -1e6, own) for b, own in zip(best, as_found, strict=True)]
+            found, [torch.where(b < 0.1, GONE, own) for b, own in zip(best, as_found, strict=True)]
         ),
         "IoU as the score of each detection": judge(found, best),
         "IoU as the score of each window and class, then NMS": judge(all_windows, [i.logits for i in all_windows]),
@@ -122,15 +123,15 @@ def _best(overlap: Tensor) -> Tensor:
     return overlap.amax(dim=1) if overlap.shape[1] else overlap.new_zeros(len(overlap))
 
 
-def _duplicate(overlap: Tensor) -> Tensor:
-    """Detections, best first, whose best object, at IoU 0.5 or more, has an earlier one."""
-    duplicate, taken = torch.zeros(len(overlap), dtype=torch.bool), set()
-    for row, values in enumerate(overlap):
-        if len(values) and float(values.max()) >= 0.5:
-            which = int(values.argmax())
-            duplicate[row] = which in taken
-            taken.add(which)
-    return duplicate
+def _merged(overlap: Tensor, scores: Tensor) -> Tensor:
+    """Scores where, of the detections with the same best object at IoU 0.5 or more, the best-fitting has the highest score."""
+    best, which = overlap.max(dim=1) if overlap.shape[1] else (_best(overlap), torch.zeros(len(overlap)))
+    merged = scores.clone()
+    for g in which[best >= 0.5].unique():
+        rows = ((which == g) & (best >= 0.5)).nonzero().flatten()
+        merged[rows] = GONE
+        merged[rows[best[rows].argmax()]] = scores[rows].max()
+    return merged
 
 
 def _oracle(image: ImageWindows) -> Tensor:
