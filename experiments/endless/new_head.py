@@ -61,7 +61,7 @@ class Point:
 
     @property
     def task(self) -> Task:
-        reading = Reading(CLASSES, soft_labels=self.labels == "soft")
+        reading = Reading(CLASSES, labels=self.labels)
         protocol = get_protocol(self.arm if self.arm == "voc12" else "coco")
         return Task(reading, protocol, NMS_THRESHOLD, reading.stock_loss)
 

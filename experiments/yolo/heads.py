@@ -214,6 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    wanted = [*options.losses, *options.after]
     of = SETS[options.set]
     trial = Trial(of, of.load(options.data, options.cache, test=options.what == "final"))
     records = Records(options.out, options.set)
@@ -223,7 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             choose(runs, units, options.losses, options.after, options.starts)
         else:
             runs = Runs(trial, records, "final", "all", "test")
-            list(final(runs, chosen(records, units), options.seeds))
+            points = chosen(records, units)
+            list(final(runs, {way: p for way, p in points.items() if way[1] in (way[0], *wanted)}, options.seeds))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from stepgrad.demo import trial
 ARGUMENTS = ["--steps", "4", "--map_steps", "2", "--images", "8", "--test_images", "6", "--seeds", "2"]
 
 
-def test_the_demo_compares_three_trainings_and_ends_with_the_reports_path(
+def test_the_demo_compares_four_trainings_and_ends_with_the_reports_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "demo"
@@ -21,11 +21,11 @@ def test_the_demo_compares_three_trainings_and_ends_with_the_reports_path(
     shown = capsys.readouterr().out
     assert str(out / "report.html") in shown.replace("\n", "")
     report = json.loads((out / "report.json").read_text())
-    assert [row["name"] for row in report["arms"]] == [trial.START, trial.MORE, trial.MAP]
+    assert [row["name"] for row in report["arms"]] == [trial.START, trial.MORE, trial.ALIGNED, trial.MAP]
     assert all(len(row["runs"]) == 2 for row in report["arms"])
     assert report["sentence"] in shown.replace("\n", " ").replace("  ", " ")
     heads = {file: file.stat().st_mtime_ns for file in (out / "heads").iterdir()}
-    assert len(heads) == 6
+    assert len(heads) == 8
     assert main(["demo", "--out", str(out), *ARGUMENTS]) == 0  # nothing is trained again
     assert {file: file.stat().st_mtime_ns for file in (out / "heads").iterdir()} == heads
     assert json.loads((out / "report.json").read_text())["arms"] == report["arms"]
@@ -50,7 +50,7 @@ def test_ctrl_c_keeps_what_is_trained_and_says_how_to_go_on(
     monkeypatch.setattr(trial.Trial, "judge", interrupt)
     assert main(["demo", "--out", str(tmp_path / "a"), *ARGUMENTS]) == 130
     assert "the same command goes on" in capsys.readouterr().out
-    assert len(list((tmp_path / "a/heads").iterdir())) == 6
+    assert len(list((tmp_path / "a/heads").iterdir())) == 8
 
 
 @pytest.mark.parametrize("name", ["steps", "map_steps", "images", "test_images", "seeds"])

@@ -12,7 +12,7 @@ import stepgrad.demo
 from stepgrad.data import ShapesDataset
 from stepgrad.demo.detector import WEIGHTS, trained_ssd
 from stepgrad.demo.features import WINDOWS, extract
-from stepgrad.demo.trial import MAP, MORE, START, TrialOutcome
+from stepgrad.demo.trial import ALIGNED, MAP, MORE, START, TrialOutcome
 from stepgrad.fine_tuning import Trained
 
 
@@ -49,7 +49,7 @@ def test_the_detector_finds_what_it_was_trained_for() -> None:
 def outcome(more: list[float], ours: list[float]) -> TrialOutcome:
     ways = {
         name: Trained(name, 1e-3, (), {"coco": tuple(values), "voc12": tuple(values)}, 2.0)
-        for name, values in ((START, more), (MORE, more), (MAP, ours))
+        for name, values in ((START, more), (MORE, more), (ALIGNED, more), (MAP, ours))
     }
     return TrialOutcome(9, ways, {name: nn.Identity() for name in ways})
 

@@ -12,7 +12,7 @@ from experiments.results import load_runs
 from experiments.yolo import budgets, heads_table
 from experiments.yolo.box_branch import BoxBranch, Places, assigned, loss_of, padded
 from experiments.yolo.heads import Point, Records, Runs, Trial, choose, chosen, final
-from experiments.yolo.losses import CROSS_ENTROPIES, OTHERS, Aligned, class_weights, stock_loss
+from experiments.yolo.losses import CROSS_ENTROPIES, OTHERS, class_weights, stock_loss
 from experiments.yolo.network import BINS, YOLOv8n
 from experiments.yolo.sets import Parts, Set, standardised
 from stepgrad.fine_tuning import ImageWindows
@@ -43,17 +43,6 @@ def pictures(count: int, seed: int = 0) -> list[ImageWindows]:
 
 def only_image(image: ImageWindows) -> Labelled:
     return labelled("images", [image], CLASSES)[0]
-
-
-def test_aligned_labels_go_to_at_most_ten_windows_of_an_object_and_reach_its_best_iou() -> None:
-    one = torch.tensor([[0.0, 0.0, 20.0, 20.0]])
-    windows = one + torch.arange(15.0)[:, None] * torch.tensor([0.0, 0.0, 0.5, 0.0])
-    image = only_image(ImageWindows(torch.zeros(15, 1), windows, target(one, [1])))
-    label = Aligned({}).labels(torch.zeros(15, CLASSES), image)
-    assert int((label > 0).sum()) == 10
-    assert float(label[:, [0, 2]].abs().sum()) == 0.0
-    assert label[0, 1].item() == pytest.approx(1.0)
-    assert bool((label[:9, 1].diff() < 0).all()), "the better a window fits, the more it learns"
 
 
 def test_a_crowd_teaches_no_window_anything() -> None:

@@ -234,7 +234,7 @@ def test_bad_images_are_named(arguments: tuple[Any, ...], error: type[Exception]
     ("options", "message"),
     [
         ({"background": "middle"}, "middle"),
-        ({"soft_labels": True, "background": "last"}, "soft_labels"),
+        ({"labels": "soft", "background": "last"}, "labels"),
         ({"rates": []}, "rates to hold at least one"),
         ({"rates": [-1.0]}, "rates"),
         ({"seeds": []}, "at least one seed"),

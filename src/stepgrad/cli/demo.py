@@ -30,8 +30,9 @@ def demo(
 
     The detector is a small SSD that was trained on the built-in shapes to the end. Its trunk and boxes stay; classes are
     learnt anew, the way most people use a detector. The head is trained by cross-entropy until it gains no more. From
-    there the same budget is spent in two ways: on more cross-entropy, and on mAP. All are measured on images that nothing
-    was trained on or chosen by. About a minute on a laptop; no network, no GPU. Stopped by Ctrl-C, it goes on where it was.
+    there the same budget is spent in three ways: on more cross-entropy, on cross-entropy with YOLOv8's labels, and on mAP.
+    All are measured on images that nothing was trained on or chosen by. About a minute on a laptop; no network, no GPU.
+    Stopped by Ctrl-C, it goes on where it was.
 
     Args:
         out: The folder of the trained heads and the report.

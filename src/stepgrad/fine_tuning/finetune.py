@@ -48,7 +48,7 @@ def finetune(
     protocol: str | Protocol = "coco",
     nms_threshold: float | None = 0.5,
     background: str | None = None,
-    soft_labels: bool = False,
+    labels: str = "hard",
     stock_loss: StockLoss | None = None,
     steps: int = 100,
     images_per_step: int = 32,
@@ -82,7 +82,8 @@ def finetune(
         protocol: what mAP means.
         nms_threshold: of the detector that the head belongs to.
         background: None, "first" or "last": the column of the outputs that is background.
-        soft_labels: the usual loss takes the IoU of a hit as its label, as varifocal loss does; not with background.
+        labels: what the usual loss has a hit learn: "hard", 1; "soft", its IoU, as varifocal loss does; "aligned", as YOLOv8
+            does, the best of the three in all trials. With background only "hard".
         stock_loss: of outputs for all windows of some images, and these images. None: cross-entropy, where a window shows
             an object from IoU 0.5.
         steps: of mAP.
@@ -112,13 +113,14 @@ def finetune(
     """
     if background is not None:
         one_of("background", background, ["first", "last"])
-    if soft_labels and background is not None:
+    one_of("labels", labels, ["hard", "soft", "aligned"])
+    if labels != "hard" and background is not None:
         raise ConfigError(
-            "soft_labels are for outputs that each stand for one class, not for a softmax with background."
+            f'labels="{labels}" is for outputs that each stand for one class, not for a softmax with background.'
         )
     head = _own_copy(head)
     columns = _columns(head, train_images) - (background is not None)
-    reading = Reading(columns, background, soft_labels=soft_labels)
+    reading = Reading(columns, background, labels=labels)
     task = Task(
         reading, get_protocol(protocol), nms_threshold, stock_loss or reading.stock_loss, class_names, loss_options
     )
@@ -200,7 +202,7 @@ def _settings(head: nn.Module, images: TuningImages, task: Task, budget: Budget,
         "protocol": task.protocol.name,
         "nms_threshold": task.nms_threshold,
         "background": task.reading.background,
-        "soft_labels": task.reading.soft_labels,
+        "labels": task.reading.labels,
         "loss_options": {name: str(value) for name, value in task.loss_options.items()},
         "steps": budget.steps,
         "images_per_step": budget.images,

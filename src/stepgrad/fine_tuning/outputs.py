@@ -15,6 +15,7 @@ from stepgrad.fine_tuning.windows import Labelled
 StockLoss = Callable[[Tensor, Sequence[Labelled]], Tensor]
 """Of the outputs for all windows of some images, in order."""
 _LEFT_OUT = -100
+_WINDOWS_PER_OBJECT = 10
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class Reading:
     """Which column is background: "first", "last" or, with K columns, None."""
     hit: float = 0.5
     """IoU from which a window shows an object."""
-    soft_labels: bool = False
-    """Without background: the label of a hit is its IoU in place of 1, so that scores learn how well boxes fit."""
+    labels: str = "hard"
+    """Of a hit: "hard" is 1. Without background also "soft", its IoU, so that scores learn how well boxes fit; or "aligned",
+    see `aligned_labels`."""
 
     def scores(self, outputs: Tensor) -> Tensor:
         """(N, K) to rank windows by."""
@@ -43,16 +45,24 @@ class Reading:
         overlap = torch.cat([image.overlap for image in images]).to(outputs.device)
         ignored = torch.cat([image.ignored for image in images]).to(outputs.device)
         hit = overlap >= self.hit
-        if self.background is None:
-            counted = (~(hit & ignored)).to(outputs.dtype)
-            label = hit * (overlap if self.soft_labels else 1.0)
-            losses = F.binary_cross_entropy_with_logits(outputs, label.to(outputs.dtype), counted, reduction="none")
-            return losses.sum() / max(len(outputs), 1)
+        if self.background is not None:
+            return self._softmax_loss(outputs, overlap, hit & ignored)
+        if self.labels == "aligned":
+            label = _aligned_labels(outputs.detach(), images)
+            scale = label.sum().clamp_min(1.0)
+        else:
+            label = hit * (overlap if self.labels == "soft" else 1.0)
+            scale = label.new_tensor(float(max(len(outputs), 1)))
+        counted = (~(hit & ignored) | (label > 0.0) & (self.labels == "aligned")).to(outputs.dtype)
+        losses = F.binary_cross_entropy_with_logits(outputs, label.to(outputs.dtype), counted, reduction="none")
+        return losses.sum() / scale.to(outputs.dtype)
+
+    def _softmax_loss(self, outputs: Tensor, overlap: Tensor, ignored: Tensor) -> Tensor:
         best, which = overlap.max(dim=1)
         column = torch.where(best >= self.hit, which, self.num_classes)
         if self.background == "first":
             column = (column + 1) % (self.num_classes + 1)
-        column = column.masked_fill((hit & ignored).any(dim=1), _LEFT_OUT)
+        column = column.masked_fill(ignored.any(dim=1), _LEFT_OUT)
         return F.cross_entropy(outputs, column, reduction="sum", ignore_index=_LEFT_OUT) / max(len(outputs), 1)
 
     def _check(self, outputs: Tensor) -> None:
@@ -63,3 +73,28 @@ class Reading:
                 f"Expected the head's outputs to have {columns} columns but got {list(outputs.shape)}"
                 f"{way_out if self.background is None else ''}."
             )
+
+
+def _aligned_labels(logits: Tensor, images: Sequence[Labelled]) -> Tensor:
+    """(N, K) for all windows of some images."""
+    columns = logits.split([len(image.boxes) for image in images])
+    return torch.cat([aligned_labels(own, image) for own, image in zip(columns, images, strict=True)])
+
+
+def aligned_labels(logits: Tensor, image: Labelled) -> Tensor:
+    """(N, K) labels of task-aligned learning (Feng et al. 2021), with YOLOv8's numbers.
+
+    Of each object, the ten windows with the largest score^0.5 * IoU^6 learn that value, scaled so that the largest is the
+    object's best IoU; all others learn 0. The scores are the head's own, so the labels change as it learns, and of windows
+    that fit an object alike the one that leads already learns to lead: a second detection of it is not rewarded.
+    """
+    label = torch.zeros_like(logits)
+    classes = image.target["labels"].to(logits.device)
+    if logits.numel() == 0 or len(classes) == 0:
+        return label
+    overlap = image.by_object.to(logits.device, logits.dtype)
+    value = logits.sigmoid()[:, classes] ** 0.5 * overlap**6
+    best = value.topk(min(_WINDOWS_PER_OBJECT, len(value)), dim=0)
+    chosen = torch.zeros_like(value).scatter(0, best.indices, best.values)
+    scale = overlap.amax(dim=0) / chosen.amax(dim=0).clamp_min(torch.finfo(value.dtype).tiny)
+    return label.scatter_reduce(1, classes.expand(len(logits), -1), chosen * scale, "amax")

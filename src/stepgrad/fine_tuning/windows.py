@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError
 from stepgrad.losses.baselines.windows import best_overlaps
 from stepgrad.metric.batch import make_batch
+from stepgrad.metric.boxes import areas_of, overlap_table
 
 
 class ImageWindows(NamedTuple):
@@ -35,10 +39,26 @@ class Labelled:
     overlap: Tensor  # (N, K) largest IoU with an object of the class
     ignored: Tensor  # (N, K) whether that object is difficult or a crowd
 
+    @cached_property
+    def by_object(self) -> Tensor:
+        """(N, G) IoU with each object; 0 with difficult ones and crowds, from which nothing is learnt."""
+        boxes, objects = (_float64(given) for given in (self.boxes, self.target["boxes"]))
+        areas, other_areas = (areas_of(rows[:, 2:] - rows[:, :2], 0.0) for rows in (boxes, objects))
+        counted = np.ones(len(objects), dtype=np.bool_)
+        for flag in ("difficult", "iscrowd"):
+            if flag in self.target:
+                counted &= ~self.target[flag].numpy().astype(np.bool_)
+        table = overlap_table(boxes, areas, objects, other_areas, np.zeros_like(counted))
+        return torch.from_numpy(table * counted).float()
+
     @property
     def tensors(self) -> list[Tensor]:
         """All that was handed in."""
         return [self.features, self.boxes, *(v for _, v in sorted(self.target.items()) if isinstance(v, Tensor))]
+
+
+def _float64(boxes: Tensor) -> NDArray[np.float64]:
+    return boxes.reshape(-1, 4).double().numpy()
 
 
 def labelled(name: str, images: Sequence[ImageWindows], num_classes: int) -> list[Labelled]:
