@@ -5,8 +5,8 @@
     python -m experiments.endless.new_head render --out FILE.jsonl
 
 This is how most people use a detector: its trunk and boxes stay, classes are learnt anew. It is what `stepgrad demo` shows, with
-every setting tried. Cross-entropy has hard labels or IoU-aware soft ones, three rates of weight decay and two of Adam; from the
-best of each, each way to go on has three rates. mAP sees as many images as more cross-entropy does.
+every setting tried. Cross-entropy has hard labels, IoU-aware soft ones or YOLOv8's, three rates of weight decay and two of Adam;
+from the best of each, each way to go on has three rates. mAP sees as many images as more cross-entropy does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stepgrad.metric.protocol import get_protocol
 
 STEPS = 2000
 MAP_STEPS = 100
-LABELS = ("hard", "soft")
+LABELS = ("hard", "soft", "aligned")
 STARTS = tuple(product((3e-3, 1e-2), (0.0, 0.3, 1.0)))
 """Rates and weight decays of cross-entropy."""
 RATES = {"more": (3e-4, 1e-3, 3e-3), "coco": (1e-3, 3e-3, 1e-2), "voc12": (1e-3, 3e-3, 1e-2)}
@@ -92,9 +92,9 @@ def start_head(seed: int) -> nn.Module:
     return new_head(pictures("train")[0].features.shape[1], seed)
 
 
-def choose() -> Iterator[dict[str, Any]]:
+def choose(kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Every point, with the first seed, on val."""
-    for labels in LABELS:
+    for labels in kinds:
         tried = []
         for rate, decay in STARTS:
             point = Point(labels, "start", rate, decay)
@@ -120,9 +120,9 @@ def chosen(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Point]:
     return {key: point for key, (_, point) in best.items()}
 
 
-def final(points: dict[tuple[str, str], Point], seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+def final(points: dict[tuple[str, str], Point], seeds: Sequence[int], kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Every way of training with its best point, on test."""
-    for seed, labels in product(seeds, LABELS):
+    for seed, labels in product(seeds, kinds):
         start = start_head(seed)
         for arm in ("start", *RATES):
             point = points[labels, arm]
@@ -141,13 +141,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["choose", "final", "render"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--labels", nargs="+", choices=LABELS, default=LABELS)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if options.what == "render":
         print(render(read(options.out)))
         return
-    lines = choose() if options.what == "choose" else final(chosen(read(options.out)), options.seeds)
+    kinds = options.labels
+    lines = choose(kinds) if options.what == "choose" else final(chosen(read(options.out)), options.seeds, kinds)
     for line in lines:
         print(json.dumps(line), flush=True)
         with open(options.out, "a", encoding="utf-8") as handle:

@@ -26,7 +26,7 @@ def render(lines: Sequence[dict[str, Any]]) -> str:
 
 def _final(lines: Sequence[dict[str, Any]]) -> list[str]:
     rows = []
-    for labels in ("hard", "soft"):
+    for labels in dict.fromkeys(line["labels"] for line in lines):
         by_arm = {arm: [line for line in lines if (line["labels"], line["arm"]) == (labels, arm)] for arm in ARMS}
         for arm, runs in by_arm.items():
             cells = [ARMS[arm], labels]

@@ -2,10 +2,12 @@
 
     python -m experiments.yolo.heads choose --set voc --data DIR --cache DIR --out FILE.jsonl  # one seed, held-out images
     python -m experiments.yolo.heads final --set voc --data DIR --cache DIR --out FILE.jsonl   # seeds, val, what was chosen
+    python -m experiments.yolo.heads curve --set voc --images 250 1000 4000 --units 64 ...             # what was chosen, else
     python -m experiments.yolo.heads_table FILE.jsonl
 
 The windows come from `python -m experiments.yolo.windows`. A run that is on record is not made again, so both commands go on
-where they were stopped. Every loss has the same rates; its best on held-out images is what the final runs take.
+where they were stopped. Every loss has the same rates; its best on held-out images, for 64 units and all images, is what the
+final runs and the curves take. Curves also say how far the training images are fitted: COCO AP on the first 500 of them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,9 @@ INTEGRAL = replace(COCO, name="integral", match_thresholds=tuple((k + 0.5) / 100
 """The integral over IoU from 0.5 to 1, as a sum over fifty thresholds."""
 OBJECTIVES = {"coco": COCO, "voc12": VOC12, "integral": INTEGRAL}
 REPORTED = (COCO, AP50, VOC12)
+FITTED = 500
+CURVE = (("soft", "soft"), ("soft", "coco"), ("aligned", "aligned"), ("aligned", "coco"))
+"""Ways of the curves, each with its start."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,12 @@ class Trial:
         scores = scores_of(head, images, task)
         return {protocol.name: self._ap(scores, images, protocol) for protocol in REPORTED}
 
+    def fitted(self, head: nn.Module, point: Point, part: str) -> float:
+        """COCO AP on training images."""
+        images = self.images(part)[: min(point.images or FITTED, FITTED)]
+        task = Task(Reading(self.num_classes), COCO, self.set.nms, Reading(self.num_classes).stock_loss)
+        return self._ap(scores_of(head, images, task), images, COCO)[0]
+
     def _ap(self, scores: Any, images: Sequence[Labelled], protocol: Protocol) -> list[float]:
         boxes, targets = [i.boxes for i in images], [i.target for i in images]
         found = mean_average_precision(scores, boxes, targets, protocol=protocol, nms_threshold=self.set.nms)
@@ -122,9 +134,11 @@ class Records:
         key = {"set": self.name, "seed": seed, **asdict(point)}
         return next((run for run in load_runs(self.file, phase) if key.items() <= run.items()), None)
 
-    def add(self, phase: str, point: Point, seed: int, found: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def add(
+        self, phase: str, point: Point, seed: int, found: dict[str, Any], seconds: float, more: dict[str, Any]
+    ) -> dict[str, Any]:
         run = {"set": self.name, "seed": seed, **asdict(point), "found": found, "s": round(seconds, 1)}
-        save_runs(self.file, phase, {**run, "commit": commit()})
+        save_runs(self.file, phase, {**run, **more, "commit": commit()})
         print(self.name, phase, seed, point, {name: values[0] for name, values in found.items()}, flush=True)
         return run
 
@@ -157,7 +171,9 @@ class Runs:
                 began = time.perf_counter()
                 head = self.trial.fit(first, point, self.train_part, seed + 50)
             seconds = time.perf_counter() - began
-            known = self.records.add(self.phase, point, seed, self.trial.measure(head, self.test_part), seconds)
+            found = self.trial.measure(head, self.test_part)
+            more = {"fitted": self.trial.fitted(head, point, self.train_part)} if self.phase == "curve" else {}
+            known = self.records.add(self.phase, point, seed, found, seconds, more)
         return float(known["found"]["coco"][0])
 
 
@@ -202,12 +218,13 @@ def final(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["choose", "final"])
+    parser.add_argument("what", choices=["choose", "final", "curve"])
     parser.add_argument("--set", choices=list(SETS), required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--units", type=int, nargs="+", default=[64])
+    parser.add_argument("--images", type=int, nargs="+", default=[4000], help="of curves")
     parser.add_argument("--losses", nargs="+", default=list(CROSS_ENTROPIES))
     parser.add_argument("--after", nargs="*", default=[*OBJECTIVES, *OTHERS])
     parser.add_argument("--starts", type=int, default=2, help="how many of the best cross-entropies to go on from")
@@ -216,8 +233,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     wanted = [*options.losses, *options.after]
     of = SETS[options.set]
-    trial = Trial(of, of.load(options.data, options.cache, test=options.what == "final"))
+    trial = Trial(of, of.load(options.data, options.cache, test=options.what != "choose"))
     records = Records(options.out, options.set)
+    if options.what == "curve":
+        points = chosen(records, 64)
+        points = {way: points[way] for start, loss in CURVE for way in ((None, start), (start, loss))}
+        for units, images in product(options.units, options.images):
+            runs = Runs(trial, records, "curve", "all", "test")
+            list(final(runs, points, options.seeds, units=units, images=images))
+        return
     for units in options.units:
         if options.what == "choose":
             runs = Runs(trial, records, "choose", "train", "held_out")
