@@ -1,0 +1,82 @@
+"""The gain of training for mAP against how far the training images are fitted: the plot of docs/when_it_pays.md.
+
+    python -m experiments.yolo.gain_plot experiments/results/yolo/heads.jsonl      # gain.svg beside it
+
+From the curves of `experiments.yolo.heads`: heads of several sizes on several numbers of images. How far a head has fitted is its
+COCO AP on training images less that on val, before the last part of the training.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from experiments.results import load_runs
+
+Run = dict[str, Any]
+LABELS = {"soft": "IoU as the label", "aligned": "task-aligned labels"}
+
+
+class Place(NamedTuple):
+    """A size of head and a number of images."""
+
+    says: str
+    fitted: float
+    gain: float
+    spread: float
+
+
+def places(runs: Sequence[Run], start: str) -> list[Place]:
+    """Of one kind of labels, means over seeds."""
+    found = []
+    for units, images in dict.fromkeys((run["units"], run["images"]) for run in runs):
+        own = [run for run in runs if (run["units"], run["images"]) == (units, images)]
+        starts, more, ours = (
+            {run["seed"]: run for run in own if (run["start"], run["loss"]) == way}
+            for way in ((None, start), (start, start), (start, "coco"))
+        )
+        seeds = [seed for seed in ours if seed in more and seed in starts]
+        if not seeds:
+            continue
+        gains = [ours[s]["found"]["coco"][0] - more[s]["found"]["coco"][0] for s in seeds]
+        fitted = fmean(starts[s]["fitted"] - starts[s]["found"]["coco"][0] for s in seeds)
+        size = f"{units} units" if units else "linear"
+        spread = stdev(gains) if len(gains) > 1 else 0.0
+        found.append(Place(f"{images}" if units == 64 else f"{images}, {size}", fitted, fmean(gains), spread))
+    return found
+
+
+def draw(runs: Sequence[Run], file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams.update({"svg.hashsalt": "gain", "svg.fonttype": "none", "font.size": 9})
+    figure, panel = pyplot.subplots(figsize=(6.4, 3.6))
+    for marker, (start, says) in zip("os", LABELS.items(), strict=True):
+        of_labels = places(runs, start)
+        x, y = [p.fitted for p in of_labels], [p.gain for p in of_labels]
+        panel.errorbar(x, y, [p.spread for p in of_labels], fmt=marker, capsize=2, label=says, markersize=5)
+        for place in of_labels:
+            panel.annotate(place.says, (place.fitted, place.gain), (5, 4), textcoords="offset points", fontsize=7)
+    panel.axhline(0.0, color="grey", linewidth=0.8)
+    panel.set_xlabel("how far it is fitted: COCO AP on training images less that on val, before")
+    panel.set_ylabel("gain in COCO AP over more cross-entropy")
+    panel.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    file = parser.parse_args(arguments).file
+    draw(load_runs(file, "curve"), file.with_name("gain.svg"))
+
+
+if __name__ == "__main__":
+    main()
