@@ -1,0 +1,21 @@
+"""Which family a model belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from stepgrad.errors import ConfigError
+from stepgrad.new_head.frozen import FrozenDetector
+
+
+def frozen_detector(model: Any, centre_only: bool) -> FrozenDetector:
+    """The model as a new last class layer sees it; ConfigError for models that are not known."""
+    origin = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    if "torchvision" in origin:
+        from stepgrad.new_head.torchvision_models import torchvision_detector
+
+        return torchvision_detector(model, centre_only)
+    hint = "; hand in the model inside" if isinstance(model, nn.Module) and hasattr(model, "module") else ""
+    raise ConfigError(f"Expected a detector of torchvision but got {type(model).__name__}{hint}.")
