@@ -14,7 +14,7 @@ from stepgrad.integrations.torchvision import train_for_map
 from stepgrad.new_head.frozen import Choice, as_used
 from stepgrad.new_head.models import frozen_detector
 from tests.integrations.tiny import tiny_batch, tiny_model
-from tests.new_head.laws import EVERYTHING, check_the_model_gives_what_was_judged, random_layer
+from tests.new_head.laws import check_the_model_gives_what_was_judged, everything, random_layer
 
 ONES = ["ssd", "retinanet", "fcos", "faster_rcnn"]
 
@@ -50,7 +50,7 @@ def test_ssdlite_keeps_all_but_its_last_convolutions() -> None:
     detector, seen = frozen_detector(model, centre_only=False), []
     model.head.register_forward_hook(lambda _, inputs, outputs: seen.append(outputs["cls_logits"][0]))
     with as_used(model):
-        features, _ = detector.windows(image, EVERYTHING, 0)
+        features = detector.windows(image, everything).features
         layer = random_layer(detector, features)
         detector.install(*layer.folded(), ["a", "b"])
         detector.detect(image)
@@ -64,11 +64,14 @@ def test_a_second_new_head_goes_on_the_same_features_and_boxes(family: str) -> N
     model, image = model_and_image(family)
     detector = frozen_detector(model, centre_only=False)
     with as_used(model):
-        features, boxes = detector.windows(image, EVERYTHING, 0)
+        _, features, boxes = detector.windows(image, everything)
     detector.install(*random_layer(detector, features).folded(), ["a", "b"])
+    with as_used(model):
+        same = detector.windows(image, everything)
+    torch.testing.assert_close(same.features, features)
     again = frozen_detector(model, centre_only=False)
     with as_used(model):
-        new_features, new_boxes = again.windows(image, EVERYTHING, 0)
+        _, new_features, new_boxes = again.windows(image, everything)
     torch.testing.assert_close(new_features, features)
     torch.testing.assert_close(new_boxes, boxes)
     check_the_model_gives_what_was_judged(again, image)
@@ -79,7 +82,7 @@ def test_a_dense_model_with_a_new_head_has_torchvisions_layers_only_and_can_be_t
     model, image = model_and_image(family)
     detector = frozen_detector(model, centre_only=False)
     with as_used(model):
-        features, _ = detector.windows(image, EVERYTHING, 0)
+        features = detector.windows(image, everything).features
     detector.install(*random_layer(detector, features).folded(), ["a", "b"])
     assert not any(type(layer).__module__.startswith("stepgrad") for layer in model.modules())
     losses = model.train()([image], [{"boxes": torch.tensor([[5.0, 5, 30, 30]]).double(), "labels": torch.tensor([1])}])
@@ -90,7 +93,7 @@ def test_a_box_of_faster_rcnn_is_that_of_the_old_models_likeliest_class() -> Non
     model, image = model_and_image("faster_rcnn", side=64)
     with as_used(model):
         old = model([image])[0]
-        features, boxes = frozen_detector(model, False).windows(image, EVERYTHING, 0)
+        _, features, boxes = frozen_detector(model, False).windows(image, everything)
     assert len(features) == len(boxes) > 0
     best = old["boxes"][old["scores"].argmax()]  # sure of its class, so it is the likeliest of its proposal
     assert (boxes - best).abs().sum(dim=1).min() < 1e-9
@@ -100,8 +103,8 @@ def test_the_best_windows_are_those_the_old_model_is_surest_of() -> None:
     model, image = model_and_image("retinanet", side=64)
     detector = frozen_detector(model, centre_only=True)
     with as_used(model):
-        _, every = detector.windows(image, EVERYTHING, 0)
-        _, best = detector.windows(image, Choice(best=20, others=0), 0)
+        every = detector.windows(image, everything).boxes
+        best = detector.windows(image, lambda likely: Choice(20, 0).of(likely, image=0)).boxes
         found = model([image])[0]
     assert len(best) == 20 < len(every)
     surest = found["boxes"][found["scores"].argmax()]
@@ -132,3 +135,9 @@ def test_a_model_that_trains_for_map_is_stock_again() -> None:
     train_for_map(model)
     check_the_model_gives_what_was_judged(frozen_detector(model, centre_only=False), image)
     assert type(model).__name__ == "SSD"
+
+
+def test_windows_that_are_kept_already_are_not_chosen_again() -> None:
+    known = torch.tensor([47, 49, 3])
+    chosen = Choice(best=10, others=37).of(torch.arange(50.0), image=3, known=known)
+    assert sorted([*chosen.tolist(), *known.tolist()]) == list(range(50))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import stepgrad as sg
@@ -110,7 +111,7 @@ def test_features_that_are_there_are_not_made_again(tmp_path: Path) -> None:
         sg.train_new_head(tiny_model("ssd"), many, VAL, num_classes=3, out=tmp_path, **QUICK)
     (kept,) = (tmp_path / "features").glob("train-*.safetensors")
     many.stop_at, many.reads = None, 0
-    sg.train_new_head(tiny_model("ssd"), many, VAL, num_classes=3, out=tmp_path, **QUICK)
+    sg.train_new_head(tiny_model("ssd"), many, VAL, num_classes=3, out=tmp_path, **{**QUICK, "rounds": 1})
     assert many.reads == fingerprints + 3
     assert kept.exists()
 
@@ -136,7 +137,7 @@ def test_a_folder_of_another_run_is_refused_before_any_work(
 
 def test_a_damaged_file_of_features_is_named(tmp_path: Path) -> None:
     run(tiny_model("ssd"), tmp_path)
-    (file,) = (tmp_path / "features").glob("val-*.safetensors")
+    (file,) = (tmp_path / "features").glob("val-0*.safetensors")
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(DataError, match=rf"{file.name}: cannot be read"):
         run(tiny_model("ssd"), tmp_path)
@@ -188,3 +189,14 @@ def test_a_wrong_option_is_refused(changed: dict[str, Any], error: type[Exceptio
 def test_data_that_are_something_else_are_refused(data: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         sg.train_new_head(tiny_model("ssd"), data, VAL, num_classes=3, **QUICK)
+
+
+def test_a_second_round_adds_windows_and_keeps_those_of_the_first(tmp_path: Path) -> None:
+    run(tiny_model("ssd"), tmp_path)
+    first = load_file(tmp_path / "features" / "train-000000.safetensors")
+    second = load_file(tmp_path / "features" / "train-2-000000.safetensors")
+    for n in range(len(TRAIN)):
+        before, added = first[f"{n}.numbers"].tolist(), second[f"{n}.numbers"].tolist()
+        assert len(before) == QUICK["windows"] + QUICK["others"]
+        assert len(added) == QUICK["windows"]
+        assert not set(before) & set(added)

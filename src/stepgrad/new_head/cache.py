@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,20 @@ Data = Sequence[tuple[Any, Mapping[str, Any]]]
 """Images (3, H, W), uint8 or in [0, 1], with targets: boxes in pixels and labels, counted from 0."""
 
 
+class Kept(NamedTuple):
+    """What is kept of an image: its windows, and their numbers among all windows that the detector has there."""
+
+    numbers: Tensor
+    image: ImageWindows
+
+    def joined(self, more: Kept) -> Kept:
+        """With more windows of the same image."""
+        numbers = torch.cat([self.numbers, more.numbers])
+        features = torch.cat([self.image.features, more.image.features])
+        boxes = torch.cat([self.image.boxes, more.image.boxes])
+        return Kept(numbers, ImageWindows(features, boxes, self.image.target))
+
+
 class Features:
     """The windows of a dataset's images.
 
@@ -33,10 +48,12 @@ class Features:
         folder: for the files; None: nothing is kept.
         part: which dataset of a run this is: "train", "val".
         data: the images.
+        content: the fingerprint of the data.
         detector: what reads them.
         choice: which windows are kept.
         dtype: of the features kept.
         num_classes: labels are below it.
+        known: what is kept of each image already.
     """
 
     def __init__(
@@ -44,13 +61,16 @@ class Features:
         folder: Path | None,
         part: str,
         data: Data,
+        content: str,
         detector: FrozenDetector,
         choice: Choice,
         dtype: torch.dtype,
         num_classes: int,
+        known: Sequence[Kept] | None = None,
     ) -> None:
-        self.folder, self.part, self.data, self.detector = folder, part, data, detector
+        self.folder, self.part, self.data, self.content, self.detector = folder, part, data, content, detector
         self.choice, self.dtype, self.num_classes = choice, dtype, num_classes
+        self.known = known
         if folder is not None:
             need("safetensors", purpose="a cache of features")
             self._claim(folder)
@@ -59,7 +79,7 @@ class Features:
         """The folder is for these settings from now on; ConfigError if it is for others."""
         settings = {
             "model": fingerprint(self.detector.model.state_dict().values()),
-            "data": data_fingerprint(self.data),
+            "data": self.content,
             "images": len(self.data),
             "best windows": self.choice.best,
             "other windows": self.choice.others,
@@ -78,15 +98,15 @@ class Features:
                 "out, or delete it."
             )
 
-    def read(self, tick: Tick) -> list[ImageWindows]:
+    def read(self, tick: Tick) -> list[Kept]:
         """The windows of all images; the detector runs for those that are not there. `tick` after each image."""
-        found: list[ImageWindows] = []
+        found: list[Kept] = []
         for first in range(0, len(self.data), IMAGES_PER_FILE):
             numbers = range(first, min(first + IMAGES_PER_FILE, len(self.data)))
             found += self._stored(first, numbers, tick) if self.folder else [self._image(n, tick) for n in numbers]
         return found
 
-    def _stored(self, first: int, numbers: range, tick: Tick) -> list[ImageWindows]:
+    def _stored(self, first: int, numbers: range, tick: Tick) -> list[Kept]:
         from safetensors import SafetensorError
         from safetensors.torch import load_file, save
 
@@ -104,18 +124,21 @@ class Features:
         except (SafetensorError, KeyError, OSError) as error:
             raise DataError(f"{file}: cannot be read ({error}); delete it, and it is made again") from error
 
-    def _image(self, number: int, tick: Tick) -> ImageWindows:
+    def _image(self, number: int, tick: Tick) -> Kept:
         image, target = pair(self.data, number, self.part)
         self._check_labels(target["labels"], number)
         with as_used(self.detector.model):
-            features, boxes = self.detector.windows(image, self.choice, number)
-        kept = features.to(self.dtype)
+            found = self.detector.windows(image, partial(self.choice.of, image=number, known=self._known(number)))
+        kept = found.features.to(self.dtype)
         if not bool(torch.isfinite(kept).all()):
             raise DataError(
                 f"{self.part} image {number}: features are not finite in {self.dtype}; choose dtype=torch.float32."
             )
         tick()
-        return ImageWindows(kept, boxes.float() if boxes.dtype != torch.float64 else boxes, target)
+        return Kept(found.numbers, ImageWindows(kept, found.boxes, target))
+
+    def _known(self, number: int) -> Tensor | None:
+        return None if self.known is None else self.known[number].numbers
 
     def _check_labels(self, labels: Tensor, number: int) -> None:
         wrong = labels[(labels < 0) | (labels >= self.num_classes)]
@@ -167,11 +190,13 @@ def _settings_in(file: Path) -> dict[str, Any]:
         raise DataError(f"{file}: cannot be read ({error}); delete the folder, and it is made again") from error
 
 
-def _packed(number: int, image: ImageWindows) -> dict[str, Tensor]:
-    parts = {"features": image.features, "windows": image.boxes, **image.target}
+def _packed(number: int, kept: Kept) -> dict[str, Tensor]:
+    image = kept.image
+    parts = {"numbers": kept.numbers, "features": image.features, "windows": image.boxes, **image.target}
     return {f"{number}.{name}": value.contiguous() for name, value in parts.items()}
 
 
-def _unpacked(number: int, tensors: Mapping[str, Tensor]) -> ImageWindows:
+def _unpacked(number: int, tensors: Mapping[str, Tensor]) -> Kept:
     target = {key: tensors[f"{number}.{key}"] for key in _KEYS if f"{number}.{key}" in tensors}
-    return ImageWindows(tensors[f"{number}.features"], tensors[f"{number}.windows"], target)
+    image = ImageWindows(tensors[f"{number}.features"], tensors[f"{number}.windows"], target)
+    return Kept(tensors[f"{number}.numbers"], image)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from stepgrad.new_head.layer import FIRST, ClassLayer
+
+Pick = Callable[[Tensor], Tensor]
+"""From (N,) values, the larger the likelier, to the numbers of some windows in ascending order."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,31 @@ class Choice:
     others: int
     """Drawn at random: the layer will score all windows, so it has to see that most of them show nothing."""
 
-    def of(self, likely: Tensor, image: int) -> Tensor:
-        """Numbers of the windows, in ascending order; `likely` (N,) orders them, `image` is the seed of the others."""
+    def of(self, likely: Tensor, image: int, known: Tensor | None = None) -> Tensor:
+        """Numbers of the windows, in ascending order.
+
+        Args:
+            likely: (N,) orders the windows.
+            image: number of the image, the seed of the others.
+            known: windows that are kept already.
+        """
         order = likely.argsort(descending=True, stable=True)
+        if known is not None:
+            order = order[~torch.isin(order, known.to(order.device))]
         best, rest = order[: self.best], order[self.best :]
         drawn = torch.randperm(len(rest), generator=torch.Generator().manual_seed(image))[: self.others]
         return torch.cat([best, rest[drawn.to(rest.device)]]).sort().values
+
+
+class Found(NamedTuple):
+    """Windows of an image, on the CPU."""
+
+    numbers: Tensor
+    """(N,) among all windows of the image."""
+    features: Tensor
+    """(N, 2 + width) rows as `ClassLayer` wants them."""
+    boxes: Tensor
+    """(N, 4) in pixels of the image."""
 
 
 class FrozenDetector(ABC):
@@ -41,10 +63,12 @@ class FrozenDetector(ABC):
     first_label: int = 0
     """What the model calls the first class."""
     nms_threshold: float | None
+    keeps_all: bool = False
+    """Whether it has so few windows that all of them are kept."""
 
     @abstractmethod
-    def windows(self, image: Tensor, choice: Choice, number: int) -> tuple[Tensor, Tensor]:
-        """Rows of features (N, 2 + width), as `ClassLayer` wants them, and boxes (N, 4) in pixels of the image."""
+    def windows(self, image: Tensor, pick: Pick) -> Found:
+        """The windows that `pick` picks, given how likely each of all windows shows something to the model as it is."""
 
     @abstractmethod
     def detect(self, image: Tensor) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from stepgrad.integrations._detector import wide
 from stepgrad.integrations._two_stage import SMALLEST_BOX
 from stepgrad.integrations.torchvision import family_of, restore
 from stepgrad.new_head.convolutions import ClassConvolutions
-from stepgrad.new_head.frozen import Choice, FrozenDetector, inputs_of, linear_of, replace_layer, rows
+from stepgrad.new_head.frozen import Found, FrozenDetector, Pick, inputs_of, linear_of, replace_layer, rows
 
 
 class TorchvisionDetector(FrozenDetector):
@@ -53,16 +53,20 @@ class DenseDetector(TorchvisionDetector):
 
     def __init__(self, model: Any, centre_only: bool) -> None:
         super().__init__(model)
-        self.is_ssd = isinstance(model, SSD)
+        self.centre_only = centre_only
         self.head = model.head.classification_head
-        self.columns_name = "num_columns" if self.is_ssd else "num_classes"
-        layers = [_last(m) for m in self.head.module_list] if self.is_ssd else [self.head.cls_logits]
-        self.convolutions = ClassConvolutions(layers, getattr(self.head, self.columns_name), centre_only)
+        self.columns_name = "num_columns" if isinstance(model, SSD) else "num_classes"
+        self.convolutions = self._convolutions()
         self.slots, self.width = self.convolutions.slots, self.convolutions.width
-        self.background = "first" if self.is_ssd else None
+        self.background = "first" if isinstance(model, SSD) else None
         self.quality = "mean" if hasattr(model.head.regression_head, "bbox_ctrness") else None
 
-    def windows(self, image: Tensor, choice: Choice, number: int) -> tuple[Tensor, Tensor]:
+    def _convolutions(self) -> ClassConvolutions:
+        head = self.head
+        layers = [head.cls_logits] if hasattr(head, "cls_logits") else [_last(m) for m in head.module_list]
+        return ClassConvolutions(layers, getattr(head, self.columns_name), self.centre_only)
+
+    def windows(self, image: Tensor, pick: Pick) -> Found:
         model, prepared = self.model, self.model.transform([self.prepared(image)])[0]
         maps = model.backbone(prepared.tensors)
         maps = [maps] if isinstance(maps, Tensor) else list(maps.values())
@@ -70,18 +74,20 @@ class DenseDetector(TorchvisionDetector):
             outputs = model.head(maps)
         ranking = self.family.ranking(model, outputs)[0]
         likely = ranking.logsumexp(dim=1) if self.background else ranking.amax(dim=1)
-        chosen = choice.of(likely, number)
+        chosen = pick(likely)
         slot, features = self.convolutions.read([m[0] for m in seen], chosen)
         quality = outputs["bbox_ctrness"][0, chosen, 0] if self.quality else None
         anchors = model.anchor_generator(prepared, maps)[0][chosen]
         boxes = self.family.decode(model, wide(outputs["bbox_regression"][0, chosen]), anchors)
-        return rows(slot, quality, features), self._in_pixels(boxes, prepared.image_sizes[0], image)
+        pixels = self._in_pixels(boxes, prepared.image_sizes[0], image)
+        return Found(chosen.cpu(), rows(slot, quality, features), pixels)
 
     def install(self, weight: Tensor, bias: Tensor, class_names: Sequence[str]) -> None:
         restore(self.model)  # a loss for mAP would be one of the old classes
         for old, new in zip(self.convolutions.layers, self.convolutions.with_weights(weight, bias), strict=True):
             replace_layer(self.model, old, new)
         setattr(self.head, self.columns_name, weight.shape[1])
+        self.convolutions = self._convolutions()
 
 
 class TwoStageDetector(TorchvisionDetector):
@@ -106,7 +112,7 @@ class TwoStageDetector(TorchvisionDetector):
             )
         self.width = scores.in_features
 
-    def windows(self, image: Tensor, choice: Choice, number: int) -> tuple[Tensor, Tensor]:
+    def windows(self, image: Tensor, pick: Pick) -> Found:
         model, prepared = self.model, self.model.transform([self.prepared(image)])[0]
         heads, inside = model.roi_heads, prepared.image_sizes
         maps = model.backbone(prepared.tensors)
@@ -117,8 +123,9 @@ class TwoStageDetector(TorchvisionDetector):
         decoded = heads.box_coder.decode(best_class(logits, wide(moves)), proposals)[:, 0]
         boxes = self._in_pixels(decoded, inside[0], image).to(decoded.device)
         shown = torch.where(_large_enough(clip_boxes_to_image(decoded, inside[0])))[0]
-        chosen = shown[choice.of(wide(logits)[shown].log_softmax(dim=1)[:, 1:].logsumexp(dim=1), number)]
-        return rows(torch.zeros_like(chosen), None, features[chosen]), boxes[chosen].cpu()
+        picked = pick(wide(logits)[shown].log_softmax(dim=1)[:, 1:].logsumexp(dim=1))
+        chosen = shown[picked]
+        return Found(picked.cpu(), rows(torch.zeros_like(chosen), None, features[chosen]), boxes[chosen].cpu())
 
     def install(self, weight: Tensor, bias: Tensor, class_names: Sequence[str]) -> None:
         restore(self.model)

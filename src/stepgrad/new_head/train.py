@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from stepgrad.errors import ConfigError, InputError, NonFiniteError, whole_number
+from stepgrad.errors import ConfigError, InputError, whole_number
 from stepgrad.evaluation import Evaluator
-from stepgrad.fine_tuning import ImageWindows, finetune
+from stepgrad.fine_tuning import finetune
 from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.fine_tuning.records import FinishedHeads, fingerprint
-from stepgrad.fine_tuning.training import Plan, Task, judge, train
-from stepgrad.fine_tuning.ways import STOCK_IMAGES, Watch
-from stepgrad.fine_tuning.windows import labelled
+from stepgrad.fine_tuning.training import Task
+from stepgrad.fine_tuning.ways import Watch
 from stepgrad.locks import only_writer
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.new_head.bar import bar
-from stepgrad.new_head.cache import Data, Features, pair
+from stepgrad.new_head.cache import Data, pair
 from stepgrad.new_head.frozen import Choice, FrozenDetector, as_used
 from stepgrad.new_head.layer import ClassLayer
 from stepgrad.new_head.models import frozen_detector
 from stepgrad.new_head.result import NewHead
+from stepgrad.new_head.start import Reader, StartPlan, start
 
 
 def train_new_head(
@@ -41,11 +39,13 @@ def train_new_head(
     protocol: str | Protocol = "coco",
     windows: int = 300,
     others: int = 100,
+    rounds: int = 2,
     centre_only: bool = False,
+    processor: Any = None,
     dtype: torch.dtype = torch.float16,
     start_steps: int = 2000,
-    start_rates: Sequence[float] = (1e-2, 1e-3),
-    weight_decays: Sequence[float] = (0.0, 1.0),
+    start_rates: Sequence[float] = (1e-3, 1e-2),
+    weight_decays: Sequence[float] = (0.1, 1.0),
     soft_labels: bool | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -58,7 +58,7 @@ def train_new_head(
     better goes into the model, which from then on detects the new classes. Until then the model is as it was.
 
     Args:
-        model: a detector of torchvision (SSD, SSDlite, RetinaNet, FCOS, Faster R-CNN).
+        model: a detector of torchvision (SSD, SSDlite, RetinaNet, FCOS, Faster R-CNN), or a DETR-style one of transformers.
         train_data: images (3, H, W), uint8 or in [0, 1], each with a target: boxes in pixels, and labels in [0, K). The
             datasets of `stepgrad.data` are such.
         val_data: the same, held out: rates and the way to train are chosen by them.
@@ -69,8 +69,11 @@ def train_new_head(
         protocol: what mAP means.
         windows: per image, those that the detector as it is finds most likely to show something.
         others: so many more, at random.
+        rounds: passes over the images. Each after the first adds, per image, the `windows` that a layer trained on those
+            before is surest of: the new layer will score all windows, and has to learn from its own mistakes.
         centre_only: where the last class layer is a convolution of 3 x 3, the new one sees its centre only: a ninth of
             the features, for less memory.
+        processor: the image processor of a model of transformers. None: the model takes images as they are.
         dtype: of the features that are kept.
         start_steps: of cross-entropy, 8 images each.
         start_rates: of AdamW, to try for cross-entropy.
@@ -80,9 +83,10 @@ def train_new_head(
         progress: show a bar on a terminal.
         options: of `finetune`.
     """
-    detector = frozen_detector(model, centre_only)
+    detector = frozen_detector(model, centre_only, processor)
     names = _class_names(train_data, num_classes, class_names)
     choice = Choice(whole_number("windows", windows, least=1), whole_number("others", others, least=0))
+    whole_number("rounds", rounds, least=1)
     given = {"train": _checked("train_data", train_data), "val": _checked("val_data", val_data)}
     if test_data is not None:
         given["test"] = _checked("test_data", test_data)
@@ -93,28 +97,23 @@ def train_new_head(
     folder = None if out is None else Path(out)
     lock = nullcontext() if folder is None else only_writer(folder, "wait until it is done, or choose another out")
     with lock, bar(progress) as watch:
-        store = None if folder is None else folder / "features"
-        parts = [
-            Features(store, part, data, detector, choice, dtype, len(names))
-            for part, data in given.items()  # all folders are looked at before any work is done
-        ]
-        images = {features.part: _read(features, watch) for features in parts}
         soft = detector.background is None if soft_labels is None else soft_labels
         reading = Reading(len(names), detector.background, soft_labels=soft)
         task = Task(reading, get_protocol(protocol), detector.nms_threshold, reading.stock_loss, names)
-        start = Start(detector.new_layer, images["train"], images["val"], task, seed, watch)
-        layer, decay = start.trained(folder, start_steps, start_rates, weight_decays)
+        reader = Reader(None if folder is None else folder / "features", given, choice, dtype, len(names), watch)
+        plan = StartPlan(whole_number("start_steps", start_steps, least=1), start_rates, weight_decays, seed)
+        begun = start(detector, centre_only, reader, task, plan, 1 if detector.keeps_all else rounds, folder)
         tuned = finetune(
-            layer,
-            images["train"],
-            images["val"],
+            begun.layer,
+            begun.images["train"],
+            begun.images["val"],
             protocol=protocol,
             nms_threshold=detector.nms_threshold,
             background=detector.background,
             soft_labels=soft,
-            stock_weight_decay=decay,
+            stock_weight_decay=begun.weight_decay,
             class_names=names,
-            test_images=images.get("test"),
+            test_images=begun.images.get("test"),
             pictures=_with_pictures(given["val" if test_data is None else "test"]),
             out=None if folder is None else folder / "fine-tuning",
             watch=watch,
@@ -123,86 +122,6 @@ def train_new_head(
         assert isinstance(tuned.head, ClassLayer)
         detector.install(*tuned.head.folded(), names)
         return NewHead(model, tuned, tuple(names), detector.first_label, _whole(detector, val_data, task, watch))
-
-
-class Start:
-    """Cross-entropy to the end: the best of some rates and weight decays on held-out images."""
-
-    def __init__(
-        self,
-        new_layer: Any,
-        train_images: list[ImageWindows],
-        val_images: list[ImageWindows],
-        task: Task,
-        seed: int,
-        watch: Watch,
-    ) -> None:
-        K = task.reading.num_classes
-        self.train_images = labelled("train_data", train_images, K)
-        self.val_images = labelled("val_data", val_images, K)
-        self.task, self.seed, self.watch = task, seed, watch
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            self.layer: ClassLayer = new_layer(K)
-        self.layer.standardise_like(image.features for image in train_images)
-
-    def trained(
-        self, folder: Path | None, steps: int, rates: Sequence[float], decays: Sequence[float]
-    ) -> tuple[nn.Module, float]:
-        """The best layer, and the weight decay it was trained with."""
-        plans = [
-            Plan("stock", whole_number("start_steps", steps, least=1), STOCK_IMAGES, rate, decay)
-            for rate in rates
-            for decay in decays
-        ]
-        if not plans:
-            raise ConfigError("Expected at least one of start_rates and of weight_decays.")
-        records = FinishedHeads(None if folder is None else folder / "cross-entropy", self._settings(steps))
-        found = []
-        for plan in plans:
-            try:
-                layer, _ = records.trained(
-                    f"{plan.rate!r}-{plan.weight_decay!r}", self.layer, partial(self._train, plan)
-                )
-            except NonFiniteError:  # too high a rate is one of those not to choose
-                continue
-            (value,) = judge(layer, self.val_images, self.task, [self.task.protocol])
-            found.append((value, layer, plan.weight_decay))
-        if not found:
-            raise NonFiniteError(f"cross-entropy diverged at every rate of {list(rates)}; lower start_rates.")
-        _, layer, decay = max(found, key=lambda one: one[0])
-        return layer, decay
-
-    def _train(self, plan: Plan) -> nn.Module:
-        done = 0
-
-        def tick() -> None:
-            nonlocal done
-            done += 1
-            self.watch(f"cross-entropy, rate {plan.rate:g}, decay {plan.weight_decay:g}", done, plan.steps)
-
-        return train(self.layer, self.train_images, self.task, plan, self.seed, tick)
-
-    def _settings(self, steps: int) -> dict[str, Any]:
-        everything = [tensor for image in self.train_images for tensor in image.tensors]
-        return {
-            "layer": fingerprint(self.layer.state_dict().values()),
-            "images": fingerprint(everything),
-            "soft_labels": self.task.reading.soft_labels,
-            "steps": steps,
-            "seed": self.seed,
-        }
-
-
-def _read(features: Features, watch: Watch) -> list[ImageWindows]:
-    done = 0
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        watch(f"features of {features.part} images", done, len(features.data))
-
-    return features.read(tick)
 
 
 def _whole(detector: FrozenDetector, data: Data, task: Task, watch: Watch) -> float:
