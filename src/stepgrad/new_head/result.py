@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import nn
+from typing import Any
 
 from stepgrad.fine_tuning import FineTuned
 
@@ -13,7 +12,7 @@ from stepgrad.fine_tuning import FineTuned
 class NewHead:
     """The end of `train_new_head`."""
 
-    model: nn.Module
+    model: Any
     """The model that was handed in; it detects the new classes now."""
     tuned: FineTuned
     """What `finetune` ended with: numbers of every way on held-out images, and which was kept."""

@@ -20,7 +20,6 @@ from stepgrad.fine_tuning.windows import ImageWindows, labelled
 from stepgrad.new_head.cache import Data, Features, Kept, data_fingerprint
 from stepgrad.new_head.frozen import Choice, FrozenDetector
 from stepgrad.new_head.layer import ClassLayer
-from stepgrad.new_head.models import frozen_detector
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Started:
 
 def start(
     detector: FrozenDetector,
-    centre_only: bool,
+    again: Callable[[Any], FrozenDetector],
     reader: Reader,
     task: Task,
     plan: StartPlan,
@@ -114,6 +113,7 @@ def start(
 
     The old model knows which windows are likely to show one of its classes. The new layer scores all windows, and some
     that were not kept look like objects to it: so the next round keeps those that the layer before is surest of.
+    `again` makes a frozen detector of another model of the kind.
     """
     first = StartPlan(plan.steps, plan.rates[:1], plan.decays[:1], plan.seed)
     kept: dict[str, list[Kept]] = {}
@@ -125,7 +125,7 @@ def start(
         folder = None if out is None else out / f"cross-entropy-{number}"
         layer, decay = crossing.best(plan if number == rounds else first, folder)
         if number < rounds:
-            used = frozen_detector(copy.deepcopy(detector.model), centre_only)
+            used = again(copy.deepcopy(detector.model))
             used.install(*layer.folded(), [str(k) for k in range(task.reading.num_classes)])
     return Started(layer, decay, images)
 

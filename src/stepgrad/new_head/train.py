@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from stepgrad.errors import ConfigError, InputError, whole_number
 from stepgrad.evaluation import Evaluator
@@ -28,7 +28,7 @@ from stepgrad.new_head.start import Reader, StartPlan, start
 
 
 def train_new_head(
-    model: nn.Module,
+    model: Any,
     train_data: Data,
     val_data: Data,
     *,
@@ -42,6 +42,7 @@ def train_new_head(
     rounds: int = 2,
     centre_only: bool = False,
     processor: Any = None,
+    image_size: int = 640,
     dtype: torch.dtype = torch.float16,
     start_steps: int = 2000,
     start_rates: Sequence[float] = (1e-3, 1e-2),
@@ -58,7 +59,8 @@ def train_new_head(
     better goes into the model, which from then on detects the new classes. Until then the model is as it was.
 
     Args:
-        model: a detector of torchvision (SSD, SSDlite, RetinaNet, FCOS, Faster R-CNN), or a DETR-style one of transformers.
+        model: a detector of torchvision (SSD, SSDlite, RetinaNet, FCOS, Faster R-CNN), a DETR-style one of transformers, or
+            a YOLO of ultralytics (v8, 11).
         train_data: images (3, H, W), uint8 or in [0, 1], each with a target: boxes in pixels, and labels in [0, K). The
             datasets of `stepgrad.data` are such.
         val_data: the same, held out: rates and the way to train are chosen by them.
@@ -74,6 +76,7 @@ def train_new_head(
         centre_only: where the last class layer is a convolution of 3 x 3, the new one sees its centre only: a ninth of
             the features, for less memory.
         processor: the image processor of a model of transformers. None: the model takes images as they are.
+        image_size: longer side of images as a YOLO sees them; other models resize as they are made to.
         dtype: of the features that are kept.
         start_steps: of cross-entropy, 8 images each.
         start_rates: of AdamW, to try for cross-entropy.
@@ -83,7 +86,8 @@ def train_new_head(
         progress: show a bar on a terminal.
         options: of `finetune`.
     """
-    detector = frozen_detector(model, centre_only, processor)
+    again = partial(frozen_detector, centre_only=centre_only, processor=processor, image_size=image_size)
+    detector = again(model)
     names = _class_names(train_data, num_classes, class_names)
     choice = Choice(whole_number("windows", windows, least=1), whole_number("others", others, least=0))
     whole_number("rounds", rounds, least=1)
@@ -102,7 +106,7 @@ def train_new_head(
         task = Task(reading, get_protocol(protocol), detector.nms_threshold, reading.stock_loss, names)
         reader = Reader(None if folder is None else folder / "features", given, choice, dtype, len(names), watch)
         plan = StartPlan(whole_number("start_steps", start_steps, least=1), start_rates, weight_decays, seed)
-        begun = start(detector, centre_only, reader, task, plan, 1 if detector.keeps_all else rounds, folder)
+        begun = start(detector, again, reader, task, plan, 1 if detector.keeps_all else rounds, folder)
         tuned = finetune(
             begun.layer,
             begun.images["train"],
