@@ -32,6 +32,7 @@ _HOME = {  # the first names: what most people need
     "pseudogradient": "steps.nearest",
     "sde": "steps.estimators",
     "step_function": "steps.torch_function",
+    "train_new_head": "new_head",
 }
 _MODULES = {  # the others, by what they are about
     "baselines": "losses.baselines",

@@ -37,6 +37,7 @@ from stepgrad.metric.mean_ap import nms as nms
 from stepgrad.metric.protocol import PROTOCOLS as PROTOCOLS
 from stepgrad.metric.protocol import Protocol as Protocol
 from stepgrad.metric.protocol import get_protocol as get_protocol
+from stepgrad.new_head import train_new_head as train_new_head
 from stepgrad.steps.estimators import mee as mee
 from stepgrad.steps.estimators import radius_difference as radius_difference
 from stepgrad.steps.estimators import sde as sde

@@ -62,3 +62,14 @@ def test_weights_trained_on_a_coco_folder_load_into_a_stock_model(
     assert len(capsys.readouterr().out.splitlines()) == 3
     model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3)
     model.load_state_dict(torch.load(out, weights_only=True))
+
+
+def test_the_example_of_a_new_head_ends_with_a_model_of_its_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--out", str(tmp_path / "run"), "--images", "4", "--steps", "2", "--map-steps", "1"]
+    run("new_head", arguments, monkeypatch)
+    out = capsys.readouterr().out
+    assert re.search(r"The model as a whole has [\d.]+ points of coco", out)
+    assert "labels: {1: 'disk'" in out
+    assert (tmp_path / "run" / "fine-tuning" / "report.html").exists()

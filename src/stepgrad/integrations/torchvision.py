@@ -41,7 +41,7 @@ SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD
 
 
 @dataclass(frozen=True)
-class _Family:
+class Family:
     """The mixins and the settings of a kind of model."""
 
     detector: type[Detector]
@@ -106,7 +106,7 @@ def train_for_map(
     >>> type(restore(model)).__name__
     'SSD'
     """
-    family = _family(model)
+    family = family_of(model)
     selection = Selection(windows_per_image, topk, score_thresh, keep_positives)
     _check_selection(family, selection)
     settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss], train_for_map)
@@ -129,20 +129,20 @@ def restore(model: M) -> M:
     return model
 
 
-def _family(model: nn.Module) -> _Family:
+def family_of(model: nn.Module) -> Family:
     if isinstance(model, GeneralizedRCNN) and isinstance(model.roi_heads, RoIHeads):
         heads = model.roi_heads
         columns = getattr(getattr(heads.box_predictor, "cls_score", None), "out_features", None)
         without_background = None if columns is None else columns - 1
-        return _Family(TwoStageDetector, heads, BoxHeads, heads.nms_thresh, without_background, 1)
+        return Family(TwoStageDetector, heads, BoxHeads, heads.nms_thresh, without_background, 1)
     if isinstance(model, (RetinaNet, FCOS)):
         mixin: type[DenseDetector] = RetinaNetDetector if isinstance(model, RetinaNet) else FCOSDetector
         columns = getattr(getattr(model.head, "classification_head", None), "num_classes", None)
-        return _Family(mixin, model.head, AnchorHead, model.nms_thresh, columns, 0)
+        return Family(mixin, model.head, AnchorHead, model.nms_thresh, columns, 0)
     if isinstance(model, SSD):
         columns = getattr(getattr(model.head, "classification_head", None), "num_columns", None)
         without_background = None if columns is None else columns - 1
-        return _Family(SSDDetector, None, AnchorHead, model.nms_thresh, without_background, 1)
+        return Family(SSDDetector, None, AnchorHead, model.nms_thresh, without_background, 1)
     hint = "; call train_for_map on the model inside, then wrap it" if hasattr(model, "module") else ""
     raise ConfigError(
         f"Expected a torchvision detection model ({', '.join(SUPPORTED)}, or a subclass) but got "
@@ -150,7 +150,7 @@ def _family(model: nn.Module) -> _Family:
     )
 
 
-def _check_selection(family: _Family, selection: Selection) -> None:
+def _check_selection(family: Family, selection: Selection) -> None:
     two_stage = family.detector is TwoStageDetector
     for name, number, fits in (
         ("windows_per_image", selection.windows_per_image, two_stage),
@@ -166,7 +166,7 @@ def _check_selection(family: _Family, selection: Selection) -> None:
         )
 
 
-def _loss(family: _Family, loss_fn: MAPLoss | None, settings: Mapping[str, Any]) -> MAPLoss:
+def _loss(family: Family, loss_fn: MAPLoss | None, settings: Mapping[str, Any]) -> MAPLoss:
     if loss_fn is None:
         if family.columns is None:
             raise ConfigError(

@@ -99,7 +99,7 @@ def train_for_map(
     1
     """
     need("transformers", purpose="stepgrad.integrations.transformers")
-    family = _family_of(model)
+    family = family_of(model)
     config: Any = model.config
     settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)
     if loss_fn is not None and loss_fn.objective.nms_threshold is not None:
@@ -157,7 +157,7 @@ class QuerySwitch(MapLossSwitch):
         mask = {"pixel_mask": batch["pixel_mask"].to(device)} if masked else {}
         output = model(pixels.to(device), **mask)
         lists = self.ranked_lists(output.logits.cpu(), output.pred_boxes.cpu(), [_on_cpu(label) for label in labels])
-        found = [_every_class(s, b) for s, b in zip(*lists[:2], strict=True)]
+        found = [every_class(s, b) for s, b in zip(*lists[:2], strict=True)]
         return found, lists[2]
 
 
@@ -165,7 +165,7 @@ def _on_cpu(label: Target) -> Target:
     return {key: value.cpu() if isinstance(value, Tensor) else value for key, value in label.items()}
 
 
-def _every_class(scores: Tensor, boxes: Tensor) -> dict[str, Tensor]:
+def every_class(scores: Tensor, boxes: Tensor) -> dict[str, Tensor]:
     """Detections of an image: each of N boxes with its score in each of K classes."""
     N, K = scores.shape
     labels = torch.arange(K).repeat(N)
@@ -295,7 +295,7 @@ def _range(values: Sequence[Any]) -> tuple[float, float]:
     return float(least), float(most)
 
 
-def _family_of(model: nn.Module) -> Family:
+def family_of(model: nn.Module) -> Family:
     for kind in type(model).__mro__:
         if kind.__name__ in FAMILIES:
             return FAMILIES[kind.__name__]

@@ -1,0 +1,42 @@
+"""New classes for a trained detector: its last class layer trained on frozen features, for mAP beside a control.
+
+    python examples/new_head.py --out RUN         # minutes; stopped, the same command goes on
+
+The detector is the small SSD that comes with the package, the images are drawn; put your model and your data in their place.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import stepgrad as sg
+from stepgrad.data import ShapesDataset
+from stepgrad.demo.detector import trained_ssd
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, help="folder for features, trained layers and the report")
+    parser.add_argument("--images", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=600, help="of cross-entropy")
+    parser.add_argument("--map-steps", type=int, default=60)
+    options = parser.parse_args()
+    result = sg.train_new_head(
+        trained_ssd(),
+        ShapesDataset("train", options.images, seed=7),
+        ShapesDataset("val", max(1, options.images // 2)),
+        out=options.out,
+        start_steps=options.steps,
+        start_rates=[1e-2],
+        weight_decays=[1.0],
+        steps=options.map_steps,
+        rates=[3e-3],
+        stock_rates=[1e-3],
+        seeds=[0, 1],
+    )
+    print(result)
+    print("labels:", result.names)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""What the frozen detector gives for each image, computed once and kept in a folder; a stopped run goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stepgrad.errors import ConfigError, DataError, InputError
+from stepgrad.extras import need
+from stepgrad.files import write_whole
+from stepgrad.fine_tuning.records import fingerprint
+from stepgrad.fine_tuning.windows import ImageWindows
+from stepgrad.new_head.frozen import Choice, FrozenDetector, as_used
+
+IMAGES_PER_FILE = 25
+_SAMPLE = 16  # images whose content is looked at where a dataset has no fingerprints
+_KEYS = ("boxes", "labels", "difficult", "iscrowd")
+Tick = Callable[[], object]
+Data = Sequence[tuple[Any, Mapping[str, Any]]]
+"""Images (3, H, W), uint8 or in [0, 1], with targets: boxes in pixels and labels, counted from 0."""
+
+
+class Kept(NamedTuple):
+    """What is kept of an image: its windows, and their numbers among all windows that the detector has there."""
+
+    numbers: Tensor
+    image: ImageWindows
+
+    def joined(self, more: Kept) -> Kept:
+        """With more windows of the same image."""
+        numbers = torch.cat([self.numbers, more.numbers])
+        features = torch.cat([self.image.features, more.image.features])
+        boxes = torch.cat([self.image.boxes, more.image.boxes])
+        return Kept(numbers, ImageWindows(features, boxes, self.image.target))
+
+
+class Features:
+    """The windows of a dataset's images.
+
+    Args:
+        folder: for the files; None: nothing is kept.
+        part: which dataset of a run this is: "train", "val".
+        data: the images.
+        content: the fingerprint of the data.
+        detector: what reads them.
+        choice: which windows are kept.
+        dtype: of the features kept.
+        num_classes: labels are below it.
+        known: what is kept of each image already.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        part: str,
+        data: Data,
+        content: str,
+        detector: FrozenDetector,
+        choice: Choice,
+        dtype: torch.dtype,
+        num_classes: int,
+        known: Sequence[Kept] | None = None,
+    ) -> None:
+        self.folder, self.part, self.data, self.content, self.detector = folder, part, data, content, detector
+        self.choice, self.dtype, self.num_classes = choice, dtype, num_classes
+        self.known = known
+        if folder is not None:
+            need("safetensors", purpose="a cache of features")
+            self._claim(folder)
+
+    def _claim(self, folder: Path) -> None:
+        """The folder is for these settings from now on; ConfigError if it is for others."""
+        settings = {
+            "model": fingerprint(self.detector.model.state_dict().values()),
+            "data": self.content,
+            "images": len(self.data),
+            "best windows": self.choice.best,
+            "other windows": self.choice.others,
+            "width": self.detector.width,
+            "dtype": str(self.dtype),
+        }
+        file = folder / f"{self.part}.json"
+        if not file.exists():
+            write_whole(file, (json.dumps(settings, indent=1) + "\n").encode())
+            return
+        known = _settings_in(file)
+        differing = [name for name, value in settings.items() if known.get(name) != value]
+        if differing:
+            raise ConfigError(
+                f"{folder}: holds features of another run ({', '.join(differing)} of {file.name} differ); choose another "
+                "out, or delete it."
+            )
+
+    def read(self, tick: Tick) -> list[Kept]:
+        """The windows of all images; the detector runs for those that are not there. `tick` after each image."""
+        found: list[Kept] = []
+        for first in range(0, len(self.data), IMAGES_PER_FILE):
+            numbers = range(first, min(first + IMAGES_PER_FILE, len(self.data)))
+            found += self._stored(first, numbers, tick) if self.folder else [self._image(n, tick) for n in numbers]
+        return found
+
+    def _stored(self, first: int, numbers: range, tick: Tick) -> list[Kept]:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file, save
+
+        assert self.folder is not None
+        file = self.folder / f"{self.part}-{first:06}.safetensors"
+        if not file.exists():
+            made = {n: self._image(n, tick) for n in numbers}
+            write_whole(file, save({k: v for n, image in made.items() for k, v in _packed(n, image).items()}))
+        else:
+            for _ in numbers:
+                tick()
+        try:
+            tensors = load_file(file)  # also what was made just now: pages of the file need no memory of their own
+            return [_unpacked(n, tensors) for n in numbers]
+        except (SafetensorError, KeyError, OSError) as error:
+            raise DataError(f"{file}: cannot be read ({error}); delete it, and it is made again") from error
+
+    def _image(self, number: int, tick: Tick) -> Kept:
+        image, target = pair(self.data, number, self.part)
+        self._check_labels(target["labels"], number)
+        with as_used(self.detector.model):
+            found = self.detector.windows(image, partial(self.choice.of, image=number, known=self._known(number)))
+        kept = found.features.to(self.dtype)
+        if not bool(torch.isfinite(kept).all()):
+            raise DataError(
+                f"{self.part} image {number}: features are not finite in {self.dtype}; choose dtype=torch.float32."
+            )
+        tick()
+        return Kept(found.numbers, ImageWindows(kept, found.boxes, target))
+
+    def _known(self, number: int) -> Tensor | None:
+        return None if self.known is None else self.known[number].numbers
+
+    def _check_labels(self, labels: Tensor, number: int) -> None:
+        wrong = labels[(labels < 0) | (labels >= self.num_classes)]
+        if len(wrong):
+            raise InputError(
+                f"{self.part} image {number}: expected labels in [0, {self.num_classes}) but got {int(wrong[0])}; they count "
+                "from 0, whatever the model calls its first class."
+            )
+
+
+def pair(data: Data, number: int, part: str) -> tuple[Tensor, dict[str, Tensor]]:
+    """Image and target; InputError where they are something else."""
+    try:
+        image, target = data[number]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"Expected {part} data to give (image, target) but got {type(data[number]).__name__}."
+        ) from None
+    if not isinstance(image, Tensor) or image.ndim != 3 or image.shape[0] != 3:
+        came = str(list(image.shape)) if isinstance(image, Tensor) else type(image).__name__
+        raise InputError(f"{part} image {number}: expected a tensor (3, H, W) but got {came}.")
+    if not isinstance(target, Mapping) or not {"boxes", "labels"} <= set(target):
+        came = str(sorted(target)) if isinstance(target, Mapping) else type(target).__name__
+        raise InputError(f"{part} image {number}: expected a target with 'boxes' and 'labels' but got {came}.")
+    return image, {key: torch.as_tensor(target[key]) for key in _KEYS if key in target}
+
+
+def data_fingerprint(data: Data) -> str:
+    """A number for the content: of every image if the dataset knows fingerprints, else of some of them."""
+    content = hashlib.blake2b(digest_size=16)
+    known = getattr(data, "fingerprint", None)
+    numbers = range(len(data)) if known else range(0, len(data), max(1, len(data) // _SAMPLE))
+    for n in numbers:
+        if known is not None:
+            target: Any = data.target(n)  # type: ignore[attr-defined]  # of every dataset with fingerprints
+            content.update(str(known(n)).encode())
+            tensors = [torch.as_tensor(target[key]) for key in _KEYS if key in target]
+        else:
+            image, kept = pair(data, n, "given")
+            tensors = [image, *kept.values()]
+        content.update(fingerprint(tensors).encode())
+    return content.hexdigest()
+
+
+def _settings_in(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{file}: cannot be read ({error}); delete the folder, and it is made again") from error
+
+
+def _packed(number: int, kept: Kept) -> dict[str, Tensor]:
+    image = kept.image
+    parts = {"numbers": kept.numbers, "features": image.features, "windows": image.boxes, **image.target}
+    return {f"{number}.{name}": value.contiguous() for name, value in parts.items()}
+
+
+def _unpacked(number: int, tensors: Mapping[str, Tensor]) -> Kept:
+    target = {key: tensors[f"{number}.{key}"] for key in _KEYS if f"{number}.{key}" in tensors}
+    image = ImageWindows(tensors[f"{number}.features"], tensors[f"{number}.windows"], target)
+    return Kept(tensors[f"{number}.numbers"], image)

@@ -1,0 +1,181 @@
+"""A new layer by cross-entropy: to the end, on windows of which the last are those that a first layer took for objects."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepgrad.errors import ConfigError, NonFiniteError
+from stepgrad.fine_tuning.records import FinishedHeads, fingerprint
+from stepgrad.fine_tuning.training import Plan, Task, judge, train
+from stepgrad.fine_tuning.ways import STOCK_IMAGES, Watch
+from stepgrad.fine_tuning.windows import ImageWindows, labelled
+from stepgrad.new_head.cache import Data, Features, Kept, data_fingerprint
+from stepgrad.new_head.frozen import Choice, FrozenDetector
+from stepgrad.new_head.layer import ClassLayer
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    """What cross-entropy may spend."""
+
+    steps: int
+    rates: Sequence[float]
+    decays: Sequence[float]
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not self.plans:
+            raise ConfigError("Expected at least one of start_rates and of weight_decays.")
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Every rate with every decay."""
+        return [Plan("stock", self.steps, STOCK_IMAGES, rate, decay) for rate in self.rates for decay in self.decays]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the images of a run, in rounds."""
+
+    folder: Path | None
+    data: Mapping[str, Data]
+    choice: Choice
+    dtype: torch.dtype
+    num_classes: int
+    watch: Watch
+    contents: dict[str, str] = field(default_factory=dict)
+    """Fingerprints of the data, each found once."""
+
+    def read(self, detector: FrozenDetector, number: int, known: Mapping[str, list[Kept]]) -> dict[str, list[Kept]]:
+        """What is kept of each image after a round, by the name of its dataset."""
+        # all parts are looked at before any work is done
+        parts = {name: self._features(name, detector, number, known.get(name)) for name in self.data}
+        found = {name: self._with_bar(features) for name, features in parts.items()}
+        return {
+            name: [k.joined(f) for k, f in zip(known[name], more, strict=True)] if known else more
+            for name, more in found.items()
+        }
+
+    def _features(self, name: str, detector: FrozenDetector, number: int, known: list[Kept] | None) -> Features:
+        part = name if number == 1 else f"{name}-{number}"
+        choice = self.choice if number == 1 else Choice(self.choice.best, 0)
+        if name not in self.contents:
+            self.contents[name] = "" if self.folder is None else data_fingerprint(self.data[name])
+        content = self.contents[name]
+        return Features(
+            self.folder, part, self.data[name], content, detector, choice, self.dtype, self.num_classes, known
+        )
+
+    def _with_bar(self, features: Features) -> list[Kept]:
+        tick = ticker(self.watch, f"features of {features.part} images", len(features.data))
+        return features.read(tick)
+
+
+def ticker(watch: Watch, what: str, total: int) -> Callable[[], None]:
+    """A function that tells `watch` of one more each time it is called."""
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        watch(what, done, total)
+
+    return tick
+
+
+@dataclass(frozen=True)
+class Started:
+    """Where fine-tuning begins."""
+
+    layer: nn.Module
+    weight_decay: float
+    images: dict[str, list[ImageWindows]]
+
+
+def start(
+    detector: FrozenDetector,
+    again: Callable[[Any], FrozenDetector],
+    reader: Reader,
+    task: Task,
+    plan: StartPlan,
+    rounds: int,
+    out: Path | None,
+) -> Started:
+    """Cross-entropy on the windows of every round; before the last, only with the first rate and decay.
+
+    The old model knows which windows are likely to show one of its classes. The new layer scores all windows, and some
+    that were not kept look like objects to it: so the next round keeps those that the layer before is surest of.
+    `again` makes a frozen detector of another model of the kind.
+    """
+    first = StartPlan(plan.steps, plan.rates[:1], plan.decays[:1], plan.seed)
+    kept: dict[str, list[Kept]] = {}
+    used = detector
+    for number in range(1, rounds + 1):
+        kept = reader.read(used, number, kept)
+        images = {name: [k.image for k in many] for name, many in kept.items()}
+        crossing = CrossEntropy(detector, images, task, reader.watch, plan.seed)
+        folder = None if out is None else out / f"cross-entropy-{number}"
+        layer, decay = crossing.best(plan if number == rounds else first, folder)
+        if number < rounds:
+            used = again(copy.deepcopy(detector.model))
+            used.install(*layer.folded(), [str(k) for k in range(task.reading.num_classes)])
+    return Started(layer, decay, images)
+
+
+class CrossEntropy:
+    """A layer of random weights, and the best that cross-entropy makes of it."""
+
+    def __init__(
+        self,
+        detector: FrozenDetector,
+        images: Mapping[str, list[ImageWindows]],
+        task: Task,
+        watch: Watch,
+        seed: int,
+    ) -> None:
+        K = task.reading.num_classes
+        self.train_images = labelled("train_data", images["train"], K)
+        self.val_images = labelled("val_data", images["val"], K)
+        self.task, self.watch, self.seed = task, watch, seed
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.layer = detector.new_layer(K)
+        self.layer.standardise_like(image.features for image in images["train"])
+
+    def best(self, plan: StartPlan, folder: Path | None) -> tuple[ClassLayer, float]:
+        """The layer that is best on held-out images, and the weight decay it was trained with."""
+        records = FinishedHeads(folder, self._settings(plan))
+        found = []
+        for one in plan.plans:
+            try:
+                layer, _ = records.trained(f"{one.rate!r}-{one.weight_decay!r}", self.layer, partial(self._train, one))
+            except NonFiniteError:  # too high a rate is one of those not to choose
+                continue
+            (value,) = judge(layer, self.val_images, self.task, [self.task.protocol])
+            found.append((value, layer, one.weight_decay))
+        if not found:
+            raise NonFiniteError(f"cross-entropy diverged at every rate of {list(plan.rates)}; lower start_rates.")
+        _, layer, decay = max(found, key=lambda one: one[0])
+        assert isinstance(layer, ClassLayer)
+        return layer, decay
+
+    def _train(self, plan: Plan) -> nn.Module:
+        tick = ticker(self.watch, f"cross-entropy, rate {plan.rate:g}, decay {plan.weight_decay:g}", plan.steps)
+        return train(self.layer, self.train_images, self.task, plan, self.seed, tick)
+
+    def _settings(self, plan: StartPlan) -> dict[str, Any]:
+        return {
+            "layer": fingerprint(self.layer.state_dict().values()),
+            "images": fingerprint(tensor for image in self.train_images for tensor in image.tensors),
+            "soft_labels": self.task.reading.soft_labels,
+            "steps": plan.steps,
+            "seed": plan.seed,
+        }

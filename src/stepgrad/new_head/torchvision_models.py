@@ -1,0 +1,172 @@
+"""torchvision's detectors as a new last class layer sees them. What a family's scores and boxes are is known to
+`stepgrad.integrations.torchvision`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stepgrad.errors import ConfigError
+from stepgrad.extras import need
+
+need("torchvision", purpose="a new head for a torchvision detector")
+
+from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
+from torchvision.models.detection.ssd import SSD
+from torchvision.ops.boxes import clip_boxes_to_image
+
+from stepgrad.integrations._detector import wide
+from stepgrad.integrations._two_stage import SMALLEST_BOX
+from stepgrad.integrations.torchvision import family_of, restore
+from stepgrad.new_head.convolutions import ClassConvolutions
+from stepgrad.new_head.frozen import Found, FrozenDetector, Pick, inputs_of, linear_of, replace_layer, rows
+
+
+class TorchvisionDetector(FrozenDetector):
+    """What dense and two-stage detectors share."""
+
+    def __init__(self, model: Any) -> None:
+        family = family_of(model)
+        self.model = model
+        self.family: Any = family.detector
+        self.first_label = family.first_label
+        self.nms_threshold = family.nms_threshold
+
+    def detect(self, image: Tensor) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = self.model([self.prepared(image)])[0]
+        kept = {name: found[name].cpu() for name in ("boxes", "scores", "labels")}
+        return {**kept, "labels": kept["labels"] - self.first_label}
+
+    def _in_pixels(self, boxes: Tensor, inside: tuple[int, int], image: Tensor) -> Tensor:
+        """Boxes of the resized image, clipped to it, in pixels of the image, as the model itself gives them back."""
+        clipped = clip_boxes_to_image(boxes, inside)
+        size = (int(image.shape[-2]), int(image.shape[-1]))
+        found: Tensor = self.model.transform.postprocess([{"boxes": clipped}], [inside], [size])[0]["boxes"]
+        return found.cpu()
+
+
+class DenseDetector(TorchvisionDetector):
+    """SSD, SSDlite, RetinaNet and FCOS: a class convolution for all levels, or one for each."""
+
+    def __init__(self, model: Any, centre_only: bool) -> None:
+        super().__init__(model)
+        self.centre_only = centre_only
+        self.head = model.head.classification_head
+        self.columns_name = "num_columns" if isinstance(model, SSD) else "num_classes"
+        self.convolutions = self._convolutions()
+        self.slots, self.width = self.convolutions.slots, self.convolutions.width
+        self.background = "first" if isinstance(model, SSD) else None
+        self.quality = "mean" if hasattr(model.head.regression_head, "bbox_ctrness") else None
+
+    def _convolutions(self) -> ClassConvolutions:
+        head = self.head
+        layers = [head.cls_logits] if hasattr(head, "cls_logits") else [_last(m) for m in head.module_list]
+        return ClassConvolutions(layers, getattr(head, self.columns_name), self.centre_only)
+
+    def windows(self, image: Tensor, pick: Pick) -> Found:
+        model, prepared = self.model, self.model.transform([self.prepared(image)])[0]
+        maps = model.backbone(prepared.tensors)
+        maps = [maps] if isinstance(maps, Tensor) else list(maps.values())
+        with inputs_of(self.convolutions.layers) as seen:
+            outputs = model.head(maps)
+        ranking = self.family.ranking(model, outputs)[0]
+        likely = ranking.logsumexp(dim=1) if self.background else ranking.amax(dim=1)
+        chosen = pick(likely)
+        slot, features = self.convolutions.read([m[0] for m in seen], chosen)
+        quality = outputs["bbox_ctrness"][0, chosen, 0] if self.quality else None
+        anchors = model.anchor_generator(prepared, maps)[0][chosen]
+        boxes = self.family.decode(model, wide(outputs["bbox_regression"][0, chosen]), anchors)
+        pixels = self._in_pixels(boxes, prepared.image_sizes[0], image)
+        return Found(chosen.cpu(), rows(slot, quality, features), pixels)
+
+    def install(self, weight: Tensor, bias: Tensor, class_names: Sequence[str]) -> None:
+        restore(self.model)  # a loss for mAP would be one of the old classes
+        for old, new in zip(self.convolutions.layers, self.convolutions.with_weights(weight, bias), strict=True):
+            replace_layer(self.model, old, new)
+        setattr(self.head, self.columns_name, weight.shape[1])
+        self.convolutions = self._convolutions()
+
+
+class TwoStageDetector(TorchvisionDetector):
+    """Faster R-CNN: the class scores of its box predictor are a linear layer."""
+
+    background = "first"
+    slots = 1
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        heads = model.roi_heads
+        if heads.has_mask():
+            raise ConfigError(
+                f"Expected a detector of boxes but got {type(model).__name__}, whose masks have classes, too: they would need "
+                "new layers of their own."
+            )
+        scores = getattr(heads.box_predictor, "cls_score", None)
+        if not isinstance(scores, nn.Linear):
+            raise ConfigError(
+                "Expected a box predictor with a linear layer cls_score, as torchvision's FastRCNNPredictor, but got "
+                f"{type(heads.box_predictor).__name__}."
+            )
+        self.width = scores.in_features
+
+    def windows(self, image: Tensor, pick: Pick) -> Found:
+        model, prepared = self.model, self.model.transform([self.prepared(image)])[0]
+        heads, inside = model.roi_heads, prepared.image_sizes
+        maps = model.backbone(prepared.tensors)
+        maps = {"0": maps} if isinstance(maps, Tensor) else maps
+        proposals, _ = model.rpn(prepared, maps)
+        features = heads.box_head(heads.box_roi_pool(maps, proposals, inside)).flatten(start_dim=1)
+        logits, moves = heads.box_predictor(features)
+        decoded = heads.box_coder.decode(best_class(logits, wide(moves)), proposals)[:, 0]
+        boxes = self._in_pixels(decoded, inside[0], image).to(decoded.device)
+        shown = torch.where(_large_enough(clip_boxes_to_image(decoded, inside[0])))[0]
+        picked = pick(wide(logits)[shown].log_softmax(dim=1)[:, 1:].logsumexp(dim=1))
+        chosen = shown[picked]
+        return Found(picked.cpu(), rows(torch.zeros_like(chosen), None, features[chosen]), boxes[chosen].cpu())
+
+    def install(self, weight: Tensor, bias: Tensor, class_names: Sequence[str]) -> None:
+        restore(self.model)
+        old = self.model.roi_heads.box_predictor
+        frozen = old.frozen if isinstance(old, NewClassScores) else old
+        replace_layer(self.model, old, NewClassScores(frozen, linear_of(weight, bias)))
+
+
+class NewClassScores(nn.Module):
+    """A box predictor with scores of new classes; the box of each is that of the class which the old one finds likeliest.
+
+    Faster R-CNN moves a proposal in a different way for each of its classes, and new classes have no such way yet.
+    """
+
+    def __init__(self, frozen: nn.Module, cls_score: nn.Linear) -> None:
+        super().__init__()
+        self.frozen = frozen.requires_grad_(False)
+        self.cls_score = cls_score
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.flatten(start_dim=1)
+        return self.cls_score(x), best_class(*self.frozen(x)).repeat(1, self.cls_score.out_features)
+
+
+def best_class(logits: Tensor, moves: Tensor) -> Tensor:
+    """(N, 4) of moves (N, 4 (K + 1)): those of the likeliest class, background (column 0) left out."""
+    best = logits[:, 1:].argmax(dim=1) + 1
+    return moves.unflatten(1, (-1, 4))[torch.arange(len(best), device=best.device), best]
+
+
+def _large_enough(boxes: Tensor) -> Tensor:
+    return (boxes[:, 2:] - boxes[:, :2] >= SMALLEST_BOX).all(dim=1)
+
+
+def _last(module: nn.Module) -> nn.Module:
+    """The module, or its last layer if it is a chain of them, as in SSDlite."""
+    return list(module.children())[-1] if isinstance(module, nn.Sequential) else module
+
+
+def torchvision_detector(model: nn.Module, centre_only: bool) -> TorchvisionDetector:
+    """By its family; ConfigError for a model that is no detector of torchvision."""
+    if isinstance(model, GeneralizedRCNN):
+        return TwoStageDetector(model)
+    return DenseDetector(model, centre_only)

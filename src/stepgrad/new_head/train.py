@@ -1,0 +1,164 @@
+"""`train_new_head`: classes of one's own for a trained detector, as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepgrad.errors import ConfigError, InputError, whole_number
+from stepgrad.evaluation import Evaluator
+from stepgrad.fine_tuning import finetune
+from stepgrad.fine_tuning.outputs import Reading
+from stepgrad.fine_tuning.training import Task
+from stepgrad.fine_tuning.ways import Watch
+from stepgrad.locks import only_writer
+from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.new_head.bar import bar
+from stepgrad.new_head.cache import Data, pair
+from stepgrad.new_head.frozen import Choice, FrozenDetector, as_used
+from stepgrad.new_head.layer import ClassLayer
+from stepgrad.new_head.models import frozen_detector
+from stepgrad.new_head.result import NewHead
+from stepgrad.new_head.start import Reader, StartPlan, start
+
+
+def train_new_head(
+    model: Any,
+    train_data: Data,
+    val_data: Data,
+    *,
+    test_data: Data | None = None,
+    num_classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    out: str | Path | None = None,
+    protocol: str | Protocol = "coco",
+    windows: int = 300,
+    others: int = 100,
+    rounds: int = 2,
+    centre_only: bool = False,
+    processor: Any = None,
+    image_size: int = 640,
+    dtype: torch.dtype = torch.float16,
+    start_steps: int = 2000,
+    start_rates: Sequence[float] = (1e-3, 1e-2),
+    weight_decays: Sequence[float] = (0.1, 1.0),
+    soft_labels: bool | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    **options: Any,
+) -> NewHead:
+    """Give a trained detector new classes: its last class layer is trained anew, all else stays as it is.
+
+    The detector runs once over all images; features and boxes of its best windows are kept. On these a new last class
+    layer is trained by cross-entropy to the end, then for mAP beside a control of equal budget (`finetune`), and the
+    better goes into the model, which from then on detects the new classes. Until then the model is as it was.
+
+    Args:
+        model: a detector of torchvision (SSD, SSDlite, RetinaNet, FCOS, Faster R-CNN), a DETR-style one of transformers, or
+            a YOLO of ultralytics (v8, 11).
+        train_data: images (3, H, W), uint8 or in [0, 1], each with a target: boxes in pixels, and labels in [0, K). The
+            datasets of `stepgrad.data` are such.
+        val_data: the same, held out: rates and the way to train are chosen by them.
+        test_data: the same; looked at once, at the end. None: none.
+        num_classes: K. None: as many as `class_names`, or as `train_data` has.
+        class_names: None: those of `train_data`, or numbers.
+        out: a folder for features, trained layers and a report; the same call goes on from there. None: memory only.
+        protocol: what mAP means.
+        windows: per image, those that the detector as it is finds most likely to show something.
+        others: so many more, at random.
+        rounds: passes over the images. Each after the first adds, per image, the `windows` that a layer trained on those
+            before is surest of: the new layer will score all windows, and has to learn from its own mistakes.
+        centre_only: where the last class layer is a convolution of 3 x 3, the new one sees its centre only: a ninth of
+            the features, for less memory.
+        processor: the image processor of a model of transformers. None: the model takes images as they are.
+        image_size: longer side of images as a YOLO sees them; other models resize as they are made to.
+        dtype: of the features that are kept.
+        start_steps: of cross-entropy, 8 images each.
+        start_rates: of AdamW, to try for cross-entropy.
+        weight_decays: to try for cross-entropy.
+        soft_labels: cross-entropy takes the IoU of a hit as its label. None: wherever classes have a sigmoid each.
+        seed: of the layer's first weights and of the order of images.
+        progress: show a bar on a terminal.
+        options: of `finetune`.
+    """
+    again = partial(frozen_detector, centre_only=centre_only, processor=processor, image_size=image_size)
+    detector = again(model)
+    names = _class_names(train_data, num_classes, class_names)
+    choice = Choice(whole_number("windows", windows, least=1), whole_number("others", others, least=0))
+    whole_number("rounds", rounds, least=1)
+    given = {"train": _checked("train_data", train_data), "val": _checked("val_data", val_data)}
+    if test_data is not None:
+        given["test"] = _checked("test_data", test_data)
+    if options.get("refit") is not None:
+        raise ConfigError(
+            "refit trains a correction with a hidden layer, which no last class layer can hold; leave it out."
+        )
+    folder = None if out is None else Path(out)
+    lock = nullcontext() if folder is None else only_writer(folder, "wait until it is done, or choose another out")
+    with lock, bar(progress) as watch:
+        soft = detector.background is None if soft_labels is None else soft_labels
+        reading = Reading(len(names), detector.background, soft_labels=soft)
+        task = Task(reading, get_protocol(protocol), detector.nms_threshold, reading.stock_loss, names)
+        reader = Reader(None if folder is None else folder / "features", given, choice, dtype, len(names), watch)
+        plan = StartPlan(whole_number("start_steps", start_steps, least=1), start_rates, weight_decays, seed)
+        begun = start(detector, again, reader, task, plan, 1 if detector.keeps_all else rounds, folder)
+        tuned = finetune(
+            begun.layer,
+            begun.images["train"],
+            begun.images["val"],
+            protocol=protocol,
+            nms_threshold=detector.nms_threshold,
+            background=detector.background,
+            soft_labels=soft,
+            stock_weight_decay=begun.weight_decay,
+            class_names=names,
+            test_images=begun.images.get("test"),
+            pictures=_with_pictures(given["val" if test_data is None else "test"]),
+            out=None if folder is None else folder / "fine-tuning",
+            watch=watch,
+            **options,
+        )
+        assert isinstance(tuned.head, ClassLayer)
+        detector.install(*tuned.head.folded(), names)
+        return NewHead(model, tuned, tuple(names), detector.first_label, _whole(detector, val_data, task, watch))
+
+
+def _whole(detector: FrozenDetector, data: Data, task: Task, watch: Watch) -> float:
+    """mAP of the model as a whole, with the new layer in it, on held-out images."""
+    evaluator = Evaluator(task.reading.num_classes, task.protocol)
+    with as_used(detector.model):
+        for n in range(len(data)):
+            image, target = pair(data, n, "val")
+            evaluator.update([detector.detect(image)], [target])
+            watch("the model as a whole", n + 1, len(data))
+    return evaluator.compute().map
+
+
+def _with_pictures(data: Any) -> Any:
+    """The data, if the report can show its pictures: a dataset of stepgrad.data."""
+    return data if hasattr(data, "ids") and hasattr(data, "source") else None
+
+
+def _checked(name: str, data: Data) -> Data:
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        raise InputError(f"Expected {name} to be a list or a dataset with a length but got {type(data).__name__}.")
+    if len(data) == 0:
+        raise InputError(f"Expected {name} to hold at least one image but it is empty.")
+    return data
+
+
+def _class_names(data: Data, num_classes: int | None, class_names: Sequence[str] | None) -> list[str]:
+    names = class_names if class_names is not None else getattr(data, "class_names", None)
+    if num_classes is None:
+        if names is None:
+            raise ConfigError("Expected num_classes, as neither class_names nor the data tell; labels are in [0, K).")
+        return list(names)
+    count = whole_number("num_classes", num_classes, least=1)
+    if names is not None and len(names) != count:
+        raise ConfigError(f"Expected as many class_names as num_classes, {count}, but got {len(names)}.")
+    return list(names) if names is not None else [str(k) for k in range(count)]
