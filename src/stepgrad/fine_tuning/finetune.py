@@ -18,12 +18,11 @@ from stepgrad.errors import (
     InputError,
     LikelyMistakeWarning,
     not_negative,
-    one_of,
     positive_number,
     whole_number,
 )
 from stepgrad.fine_tuning.cross_fit import Refit
-from stepgrad.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.fine_tuning.outputs import Reading, StockLoss, check_reading
 from stepgrad.fine_tuning.records import FinishedHeads, fingerprint
 from stepgrad.fine_tuning.result import FineTuned
 from stepgrad.fine_tuning.training import Task, outputs_of
@@ -111,13 +110,7 @@ def finetune(
     >>> tuned.chosen, list(tuned.ways)
     ('more of the usual loss', ['start', 'more of the usual loss', 'mAP'])
     """
-    if background is not None:
-        one_of("background", background, ["first", "last"])
-    one_of("labels", labels, ["hard", "soft", "aligned"])
-    if labels != "hard" and background is not None:
-        raise ConfigError(
-            f'labels="{labels}" is for outputs that each stand for one class, not for a softmax with background.'
-        )
+    check_reading(background, labels)
     head = _own_copy(head)
     columns = _columns(head, train_images) - (background is not None)
     reading = Reading(columns, background, labels=labels)

@@ -9,13 +9,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stepgrad.errors import InputError
+from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.fine_tuning.windows import Labelled
 
 StockLoss = Callable[[Tensor, Sequence[Labelled]], Tensor]
 """Of the outputs for all windows of some images, in order."""
 _LEFT_OUT = -100
 _WINDOWS_PER_OBJECT = 10
+
+
+def check_reading(background: str | None, labels: str) -> None:
+    """Raise ConfigError unless outputs can be read so."""
+    if background is not None:
+        one_of("background", background, ["first", "last"])
+    one_of("labels", labels, ["hard", "soft", "aligned"])
+    if labels != "hard" and background is not None:
+        raise ConfigError(
+            f'labels="{labels}" is for outputs that each stand for one class, not for a softmax with background.'
+        )
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,9 @@ class Reading:
     labels: str = "hard"
     """Of a hit: "hard" is 1. Without background also "soft", its IoU, so that scores learn how well boxes fit; or "aligned",
     see `aligned_labels`."""
+
+    def __post_init__(self) -> None:
+        check_reading(self.background, self.labels)
 
     def scores(self, outputs: Tensor) -> Tensor:
         """(N, K) to rank windows by."""

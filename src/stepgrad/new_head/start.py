@@ -175,7 +175,7 @@ class CrossEntropy:
         return {
             "layer": fingerprint(self.layer.state_dict().values()),
             "images": fingerprint(tensor for image in self.train_images for tensor in image.tensors),
-            "soft_labels": self.task.reading.soft_labels,
+            "labels": self.task.reading.labels,
             "steps": plan.steps,
             "seed": plan.seed,
         }

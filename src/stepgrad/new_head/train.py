@@ -47,7 +47,7 @@ def train_new_head(
     start_steps: int = 2000,
     start_rates: Sequence[float] = (1e-3, 1e-2),
     weight_decays: Sequence[float] = (0.1, 1.0),
-    soft_labels: bool | None = None,
+    labels: str | None = None,
     seed: int = 0,
     progress: bool = True,
     **options: Any,
@@ -81,7 +81,8 @@ def train_new_head(
         start_steps: of cross-entropy, 8 images each.
         start_rates: of AdamW, to try for cross-entropy.
         weight_decays: to try for cross-entropy.
-        soft_labels: cross-entropy takes the IoU of a hit as its label. None: wherever classes have a sigmoid each.
+        labels: of cross-entropy, see `finetune`. None: "aligned" where classes have a sigmoid each and NMS comes after, "soft"
+            where it does not, "hard" for a softmax with background.
         seed: of the layer's first weights and of the order of images.
         progress: show a bar on a terminal.
         options: of `finetune`.
@@ -98,11 +99,11 @@ def train_new_head(
         raise ConfigError(
             "refit trains a correction with a hidden layer, which no last class layer can hold; leave it out."
         )
+    kind = labels or _usual_labels(detector)
+    reading = Reading(len(names), detector.background, labels=kind)
     folder = None if out is None else Path(out)
     lock = nullcontext() if folder is None else only_writer(folder, "wait until it is done, or choose another out")
     with lock, bar(progress) as watch:
-        soft = detector.background is None if soft_labels is None else soft_labels
-        reading = Reading(len(names), detector.background, soft_labels=soft)
         task = Task(reading, get_protocol(protocol), detector.nms_threshold, reading.stock_loss, names)
         reader = Reader(None if folder is None else folder / "features", given, choice, dtype, len(names), watch)
         plan = StartPlan(whole_number("start_steps", start_steps, least=1), start_rates, weight_decays, seed)
@@ -114,7 +115,7 @@ def train_new_head(
             protocol=protocol,
             nms_threshold=detector.nms_threshold,
             background=detector.background,
-            soft_labels=soft,
+            labels=kind,
             stock_weight_decay=begun.weight_decay,
             class_names=names,
             test_images=begun.images.get("test"),
@@ -126,6 +127,13 @@ def train_new_head(
         assert isinstance(tuned.head, ClassLayer)
         detector.install(*tuned.head.folded(), names)
         return NewHead(model, tuned, tuple(names), detector.first_label, _whole(detector, val_data, task, watch))
+
+
+def _usual_labels(detector: FrozenDetector) -> str:
+    """The best that fit: aligned labels leave ten windows of an object high, which is for NMS to clear."""
+    if detector.background is not None:
+        return "hard"
+    return "soft" if detector.nms_threshold is None else "aligned"
 
 
 def _whole(detector: FrozenDetector, data: Data, task: Task, watch: Watch) -> float:
