@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from experiments.results import load_runs
-from experiments.yolo import budgets, heads_table
+from experiments.yolo import budgets, gain_plot, heads_table, ways
 from experiments.yolo.box_branch import BoxBranch, Places, assigned, loss_of, padded
 from experiments.yolo.heads import Point, Records, Runs, Trial, choose, chosen, final
 from experiments.yolo.losses import CROSS_ENTROPIES, OTHERS, class_weights, stock_loss
 from experiments.yolo.network import BINS, YOLOv8n
-from experiments.yolo.sets import Parts, Set, standardised
+from experiments.yolo.sets import Parts, Set, long_tailed, standardised
 from stepgrad.fine_tuning import ImageWindows
 from stepgrad.fine_tuning.windows import Labelled, labelled
 
@@ -104,6 +104,56 @@ def test_half_a_budget_is_followed_by_as_many_epochs_of_map(small: Trial, tmp_pa
     assert small.set.images == 4
     assert Point("soft", 1.0, epochs=2).plan(small.set, 8).steps == 4
     assert "2 epochs" in budgets.render(file)
+
+
+def test_curves_say_how_far_training_images_are_fitted_and_the_plot_shows_every_place(
+    small: Trial, tmp_path: Path
+) -> None:
+    file = tmp_path / "runs.jsonl"
+    records = Records(file, "voc")
+    choose(Runs(small, records, "choose", "train", "held_out"), 0, ["soft"], ["coco"], starts=1)
+    runs = Runs(small, records, "curve", "all", "test")
+    list(final(runs, chosen(records, 0), [0, 1], images=4))
+    curve = load_runs(file, "curve")
+    assert all(0.0 <= run["fitted"] <= 100.0 for run in curve)
+    (place,) = gain_plot.places(curve, "soft")
+    by_way = {(run["start"], run["loss"]): run for run in curve if run["seed"] == 1}
+    assert place.says == "4, linear"
+    assert by_way["soft", "coco"]["images"] == 4
+    gain_plot.draw(curve, tmp_path / "gain.svg")
+    assert "linear" in (tmp_path / "gain.svg").read_text()
+
+
+def test_every_way_to_go_on_is_on_record_with_its_start(
+    small: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(tmp_path / "heads.jsonl", "voc")
+    records.add("choose", Point("aligned", 1e-2), 0, {"coco": [1.0]}, 0.0, {})
+    some = (ways.Way(2, 4, beside=1.0, for_map=False), ways.Way(2, 4, windows=5), ways.Way(2, 4, through_nms=False))
+    monkeypatch.setattr(ways, "WAYS", some)
+    ways.run(small, records, tmp_path / "ways.jsonl", [0])
+    page = ways.render(tmp_path / "ways.jsonl")
+    assert len(page.splitlines()) == 2 + 1 + len(some)
+    assert "more of it" in page
+    assert "5 windows per image" in page
+
+
+def test_a_long_tail_takes_nothing_from_the_most_frequent_classes() -> None:
+    images = pictures(200)
+    cut = long_tailed([i._replace(target={**i.target, "labels": i.target["labels"] * 4 % 12}) for i in images], 12)
+    gone = torch.cat([i.target["difficult"] for i in cut])
+    labels = torch.cat([i.target["labels"] for i in cut])
+    assert len(gone) == 400
+    assert set(labels.tolist()) == {0, 4, 8}
+    assert not bool(gone.any()), "three classes are within the first four"
+    many = [i._replace(target={**i.target, "labels": torch.tensor([n % 8, n % 8])}) for n, i in enumerate(images)]
+    tail = long_tailed(many, 8)
+    shares = [
+        torch.cat([i.target["difficult"][i.target["labels"] == c] for i in tail]).float().mean().item()
+        for c in range(8)
+    ]
+    assert shares[:4] == [0.0] * 4
+    assert all(0.2 < share < 0.8 for share in shares[4:])
 
 
 def test_places_learn_only_objects_they_lie_in() -> None:
