@@ -2,8 +2,8 @@
 
     python -m experiments.yolo.gain_plot experiments/results/yolo/heads.jsonl      # gain.svg beside it
 
-From the curves of `experiments.yolo.heads`: heads of several sizes on several numbers of images. How far a head has fitted is its
-COCO AP on training images less that on val, before the last part of the training.
+From the curves of `experiments.yolo.heads`: heads of 64 units, for which the rates were chosen, on several numbers of images. How far a
+head has fitted is its COCO AP on training images less that on val, before the last part of the training.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LABELS = {"soft": "IoU as the label", "aligned": "task-aligned labels"}
 
 
 class Place(NamedTuple):
-    """A size of head and a number of images."""
+    """A number of images."""
 
-    says: str
+    images: int
     fitted: float
     gain: float
     spread: float
@@ -32,8 +32,8 @@ class Place(NamedTuple):
 def places(runs: Sequence[Run], start: str) -> list[Place]:
     """Of one kind of labels, means over seeds."""
     found = []
-    for units, images in dict.fromkeys((run["units"], run["images"]) for run in runs):
-        own = [run for run in runs if (run["units"], run["images"]) == (units, images)]
+    for images in sorted({run["images"] for run in runs}):
+        own = [run for run in runs if run["images"] == images]
         starts, more, ours = (
             {run["seed"]: run for run in own if (run["start"], run["loss"]) == way}
             for way in ((None, start), (start, start), (start, "coco"))
@@ -43,9 +43,8 @@ def places(runs: Sequence[Run], start: str) -> list[Place]:
             continue
         gains = [ours[s]["found"]["coco"][0] - more[s]["found"]["coco"][0] for s in seeds]
         fitted = fmean(starts[s]["fitted"] - starts[s]["found"]["coco"][0] for s in seeds)
-        size = f"{units} units" if units else "linear"
         spread = stdev(gains) if len(gains) > 1 else 0.0
-        found.append(Place(f"{images}" if units == 64 else f"{images}, {size}", fitted, fmean(gains), spread))
+        found.append(Place(images, fitted, fmean(gains), spread))
     return found
 
 
@@ -62,7 +61,9 @@ def draw(runs: Sequence[Run], file: Path) -> None:
         x, y = [p.fitted for p in of_labels], [p.gain for p in of_labels]
         panel.errorbar(x, y, [p.spread for p in of_labels], fmt=marker, capsize=2, label=says, markersize=5)
         for place in of_labels:
-            panel.annotate(place.says, (place.fitted, place.gain), (5, 4), textcoords="offset points", fontsize=7)
+            panel.annotate(
+                f"{place.images} images", (place.fitted, place.gain), (5, 4), textcoords="offset points", fontsize=7
+            )
     panel.axhline(0.0, color="grey", linewidth=0.8)
     panel.set_xlabel("how far it is fitted: COCO AP on training images less that on val, before")
     panel.set_ylabel("gain in COCO AP over more cross-entropy")
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     file = parser.parse_args(arguments).file
-    draw(load_runs(file, "curve"), file.with_name("gain.svg"))
+    draw([run for run in load_runs(file, "curve") if run["units"] == 64], file.with_name("gain.svg"))
 
 
 if __name__ == "__main__":
