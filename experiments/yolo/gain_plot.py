@@ -2,8 +2,8 @@
 
     python -m experiments.yolo.gain_plot experiments/results/yolo/heads.jsonl      # gain.svg beside it
 
-From the curves of `experiments.yolo.heads`: heads of 64 units, for which the rates were chosen, on several numbers of images. How far a
-head has fitted is its COCO AP on training images less that on val, before the last part of the training.
+From the curves of `experiments.yolo.heads`: heads of 64 units, for which the rates were chosen, on several numbers of images. How
+far a head has fitted is its COCO AP on training images less that on val, before the last part of the training.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def draw(runs: Sequence[Run], file: Path) -> None:
             panel.annotate(
                 f"{place.images} images", (place.fitted, place.gain), (5, 4), textcoords="offset points", fontsize=7
             )
+    panel.margins(x=0.15, y=0.12)
     panel.axhline(0.0, color="grey", linewidth=0.8)
     panel.set_xlabel("how far it is fitted: COCO AP on training images less that on val, before")
     panel.set_ylabel("gain in COCO AP over more cross-entropy")
