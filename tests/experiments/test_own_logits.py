@@ -52,4 +52,4 @@ def test_both_losses_teach_the_network() -> None:
     torch.manual_seed(0)
     before = measure(Rescorer().eval(), images)["coco"]
     for loss in (regress, exact(MAPLoss(CLASSES, "coco", nms_threshold=None))):
-        assert measure(fit(Rescorer(), images, loss, 15, 1e-2, 0), images)["coco"] > before
+        assert measure(fit(Rescorer(), images, loss, 150, 3e-3, 0), images)["coco"] > before
