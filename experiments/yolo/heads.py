@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from experiments.results import commit, load_runs, save_runs
 from experiments.yolo.losses import CROSS_ENTROPIES, OTHERS, stock_loss
@@ -108,17 +108,19 @@ class Trial:
     def measure(self, head: nn.Module, part: str) -> dict[str, Any]:
         """mAP in points, and the AP of each class."""
         images = self.images(part)
-        task = Task(Reading(self.num_classes), COCO, self.set.nms, Reading(self.num_classes).stock_loss)
-        scores = scores_of(head, images, task)
+        scores = self._scores(head, images)
         return {protocol.name: self._ap(scores, images, protocol) for protocol in REPORTED}
 
     def fitted(self, head: nn.Module, point: Point, part: str) -> float:
         """COCO AP on training images."""
         images = self.images(part)[: min(point.images or FITTED, FITTED)]
-        task = Task(Reading(self.num_classes), COCO, self.set.nms, Reading(self.num_classes).stock_loss)
-        return self._ap(scores_of(head, images, task), images, COCO)[0]
+        return self._ap(self._scores(head, images), images, COCO)[0]
 
-    def _ap(self, scores: Any, images: Sequence[Labelled], protocol: Protocol) -> list[float]:
+    def _scores(self, head: nn.Module, images: Sequence[Labelled]) -> list[Tensor]:
+        reading = Reading(self.num_classes)
+        return scores_of(head, images, Task(reading, COCO, self.set.nms, reading.stock_loss))
+
+    def _ap(self, scores: Sequence[Tensor], images: Sequence[Labelled], protocol: Protocol) -> list[float]:
         boxes, targets = [i.boxes for i in images], [i.target for i in images]
         found = mean_average_precision(scores, boxes, targets, protocol=protocol, nms_threshold=self.set.nms)
         return [round(100 * value, 2) for value in (found.map, *found.ap.tolist())]

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from stepgrad.fine_tuning.outputs import Reading
+from stepgrad.integrations._held_out import as_used
 from stepgrad.metric.detections import suppress_and_rank
-from stepgrad.new_head.frozen import FrozenDetector, as_used
+from stepgrad.new_head.frozen import FrozenDetector
 from stepgrad.new_head.layer import ClassLayer
 
 

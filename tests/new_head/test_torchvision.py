@@ -10,8 +10,9 @@ from torch import nn
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 from stepgrad.errors import ConfigError
+from stepgrad.integrations._held_out import as_used
 from stepgrad.integrations.torchvision import train_for_map
-from stepgrad.new_head.frozen import WindowChoice, as_used
+from stepgrad.new_head.frozen import WindowChoice
 from stepgrad.new_head.models import frozen_detector
 from tests.integrations.tiny import tiny_batch, tiny_model
 from tests.new_head.laws import check_the_model_gives_what_was_judged, everything, random_layer

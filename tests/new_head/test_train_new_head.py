@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, DataError, InputError
+from stepgrad.integrations._held_out import as_used
 from stepgrad.new_head.cache import IMAGES_PER_FILE
-from stepgrad.new_head.frozen import as_used
 from tests.integrations.tiny import tiny_batch, tiny_model
 
 QUICK: dict[str, Any] = {

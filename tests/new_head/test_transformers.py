@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import stepgrad as sg
-from stepgrad.new_head.frozen import as_used
+from stepgrad.integrations._held_out import as_used
 from stepgrad.new_head.models import frozen_detector
 from tests.double_precision import double_precision
 from tests.integrations.hf_models import CLASSES, MODELS, QUERIES, SIDE, make

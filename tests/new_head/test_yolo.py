@@ -10,7 +10,7 @@ from torch import Tensor
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError
-from stepgrad.new_head.frozen import as_used
+from stepgrad.integrations._held_out import as_used
 from stepgrad.new_head.models import frozen_detector
 from tests.new_head.laws import NEW_CLASSES, everything, random_layer
 from tests.new_head.test_train_new_head import QUICK, TRAIN, VAL

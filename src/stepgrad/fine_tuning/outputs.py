@@ -61,15 +61,15 @@ class Reading:
         hit = overlap >= self.hit
         if self.background is not None:
             return self._softmax_loss(outputs, overlap, hit & ignored)
+        counted, scale = ~(hit & ignored), float(max(len(outputs), 1))
         if self.labels == "aligned":
             label = _aligned_labels(outputs.detach(), images)
-            scale = label.sum().clamp_min(1.0)
+            counted, scale = counted | (label > 0.0), max(float(label.sum()), 1.0)
         else:
             label = hit * (overlap if self.labels == "soft" else 1.0)
-            scale = label.new_tensor(float(max(len(outputs), 1)))
-        counted = (~(hit & ignored) | (label > 0.0) & (self.labels == "aligned")).to(outputs.dtype)
-        losses = F.binary_cross_entropy_with_logits(outputs, label.to(outputs.dtype), counted, reduction="none")
-        return losses.sum() / scale.to(outputs.dtype)
+        weights = counted.to(outputs.dtype)
+        losses = F.binary_cross_entropy_with_logits(outputs, label.to(outputs.dtype), weights, reduction="none")
+        return losses.sum() / scale
 
     def _softmax_loss(self, outputs: Tensor, overlap: Tensor, ignored: Tensor) -> Tensor:
         best, which = overlap.max(dim=1)

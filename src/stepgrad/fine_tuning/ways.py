@@ -23,6 +23,18 @@ STOCK_IMAGES = 8
 """Per step of the usual loss, which likes small steps; mAP likes large ones. Both see as many images in all."""
 
 
+def ticker(watch: Watch, what: str, total: int) -> Callable[[], None]:
+    """A function that tells `watch` of one more each time it is called."""
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        watch(what, done, total)
+
+    return tick
+
+
 @dataclass(frozen=True)
 class TuningImages:
     """Every image, with its windows labelled."""
@@ -120,13 +132,7 @@ class FineTuning:
         self, name: str, loss: str, rate: float, seed: int, start: nn.Module, images: Sequence[Labelled]
     ) -> tuple[nn.Module, float]:
         plan = self.budget.plan(loss, rate)
-        done = 0
-
-        def tick() -> None:
-            nonlocal done
-            done += 1
-            self.watch(f"{name}, rate {rate:g}, seed {seed}", done, plan.steps)
-
+        tick = ticker(self.watch, f"{name}, rate {rate:g}, seed {seed}", plan.steps)
         record = f"{name.replace(' ', '-')}-{rate!r}-{seed}"
         return self.records.trained(record, start, lambda: train(start, images, self.task, plan, seed, tick))
 

@@ -67,10 +67,9 @@ class RandomNumbers:
 
 
 @contextmanager
-def _aside(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; then every module's mode, and the random numbers, are what they were."""
+def as_used(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; then every module is in the mode it was in."""
     training = {module: module.training for module in model.modules()}  # some may be frozen in eval mode
-    randomness = RandomNumbers()  # a DataLoader draws one for its workers even where it does not shuffle
     model.eval()
     try:
         with torch.no_grad():
@@ -78,4 +77,14 @@ def _aside(model: nn.Module) -> Iterator[None]:
     finally:
         for module, was in training.items():
             module.training = was
+
+
+@contextmanager
+def _aside(model: nn.Module) -> Iterator[None]:
+    """As used; then the random numbers are what they were, too."""
+    randomness = RandomNumbers()  # a DataLoader draws one for its workers even where it does not shuffle
+    try:
+        with as_used(model):
+            yield
+    finally:
         randomness.put_back()

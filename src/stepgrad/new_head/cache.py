@@ -17,7 +17,8 @@ from stepgrad.extras import need
 from stepgrad.files import write_whole
 from stepgrad.fine_tuning.records import fingerprint
 from stepgrad.fine_tuning.windows import ImageWindows
-from stepgrad.new_head.frozen import FrozenDetector, WindowChoice, as_used
+from stepgrad.integrations._held_out import as_used
+from stepgrad.new_head.frozen import FrozenDetector, WindowChoice
 
 IMAGES_PER_FILE = 25
 _SAMPLE = 16  # images whose content is looked at where a dataset has no fingerprints

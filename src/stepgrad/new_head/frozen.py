@@ -122,19 +122,6 @@ def inputs_of(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-@contextmanager
-def as_used(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; then every part is in the mode it was in."""
-    modes = {part: part.training for part in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part, training in modes.items():
-            part.training = training
-
-
 def replace_layer(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Put a layer in the place of another, wherever in the model that stands, on its device and in its precision."""
     like = next(old.parameters())

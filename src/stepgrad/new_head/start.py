@@ -15,7 +15,7 @@ from torch import nn
 from stepgrad.errors import ConfigError, NonFiniteError
 from stepgrad.fine_tuning.records import FinishedHeads, fingerprint
 from stepgrad.fine_tuning.training import Plan, Task, judge, train
-from stepgrad.fine_tuning.ways import STOCK_IMAGES, Watch
+from stepgrad.fine_tuning.ways import STOCK_IMAGES, Watch, ticker
 from stepgrad.fine_tuning.windows import ImageWindows, labelled
 from stepgrad.new_head.cache import Data, KeptImage, WindowCache, data_fingerprint
 from stepgrad.new_head.frozen import FrozenDetector, WindowChoice
@@ -79,18 +79,6 @@ class Reader:
     def _with_bar(self, features: WindowCache) -> list[KeptImage]:
         tick = ticker(self.watch, f"features of {features.part} images", len(features.data))
         return features.read(tick)
-
-
-def ticker(watch: Watch, what: str, total: int) -> Callable[[], None]:
-    """A function that tells `watch` of one more each time it is called."""
-    done = 0
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        watch(what, done, total)
-
-    return tick
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ from stepgrad.fine_tuning import finetune
 from stepgrad.fine_tuning.outputs import Reading
 from stepgrad.fine_tuning.training import Task
 from stepgrad.fine_tuning.ways import Watch
+from stepgrad.integrations._held_out import as_used
 from stepgrad.locks import only_writer
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.new_head.bar import bar
 from stepgrad.new_head.cache import Data, pair
-from stepgrad.new_head.frozen import FrozenDetector, WindowChoice, as_used
+from stepgrad.new_head.frozen import FrozenDetector, WindowChoice
 from stepgrad.new_head.layer import ClassLayer
 from stepgrad.new_head.models import frozen_detector
 from stepgrad.new_head.result import NewHead
