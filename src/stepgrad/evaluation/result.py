@@ -41,9 +41,9 @@ class PRCurve:
 
 
 def _position(thresholds: Sequence[float], threshold: float) -> int:
-    """The position of a threshold among a protocol's, up to rounding."""
+    """The position of a threshold among a protocol's, up to single precision."""
     for t, own in enumerate(thresholds):
-        if math.isclose(own, threshold, abs_tol=1e-9):
+        if math.isclose(own, threshold, abs_tol=1e-6):
             return t
     raise ConfigError(f"Expected one of the protocol's thresholds {list(thresholds)} but got {threshold!r}.")
 
