@@ -141,6 +141,8 @@ def evaluate(
 
 def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evidence: Evidence, path: str) -> None:
     """The first difference, on its picture where there is one."""
+    import numpy as np
+
     from stepgrad.data.base import FileDataset
     from stepgrad.errors import DataError
     from stepgrad.evaluation.compare import Comparison
@@ -152,7 +154,7 @@ def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evi
     picture = None
     if isinstance(dataset, FileDataset):
         with suppress(DataError):  # loaded without images, or the file is not there: boxes alone are drawn
-            picture = dataset.image(evidence.image_ids.index(pair.first[0].image_id))
+            picture = np.asarray(dataset.image(evidence.image_ids.index(pair.first[0].image_id)))
     draw_difference(pair, path, picture)
 
 

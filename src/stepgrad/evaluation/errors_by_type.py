@@ -120,8 +120,11 @@ def find_mistakes(evidence: Evidence, protocol: Protocol, threshold: float = 0.5
         by = found_objects(seen, row, protocol)
         found[by[by != NOTHING]] = True
     claimed = np.full(len(types), NOTHING, dtype=np.int64)
-    for image in np.unique(seen.detections.images[types == _BACKGROUND]).tolist():
-        _type_image(seen, protocol, background, image, types, claimed, there)
+    wrong = _by_image(np.flatnonzero(types == _BACKGROUND), seen.detections.images, seen.num_images)
+    objects = _by_image(np.flatnonzero(there), seen.objects.images, seen.num_images)
+    for rows, near in zip(wrong, objects, strict=True):
+        if len(rows) and len(near):
+            _type_image(seen, protocol, background, rows, near, types, claimed)
     _keep_first_claims(claimed, found, seen, places)
     of_objects = np.where(~there, LEFT_OUT, np.where(found, RIGHT, _MISSED)).astype(np.int8)
     claims = claimed != NOTHING
@@ -135,20 +138,22 @@ def _nearest(protocol: Protocol, threshold: float) -> float:
     return own[0] if own else threshold
 
 
+def _by_image(rows: NDArray[np.int64], images: NDArray[np.int32], count: int) -> list[NDArray[np.int64]]:
+    """The rows of each image, in their order."""
+    by_image = rows[np.argsort(images[rows], kind="stable")]
+    return np.split(by_image, np.cumsum(np.bincount(images[rows], minlength=count))[:-1]) if count else []
+
+
 def _type_image(
     evidence: Evidence,
     protocol: Protocol,
     background: float,
-    image: int,
+    rows: NDArray[np.int64],
+    objects: NDArray[np.int64],
     types: NDArray[np.int8],
     claimed: NDArray[np.int64],
-    there: NDArray[np.bool_],
 ) -> None:
-    """Fill in the types of the false positives of one image, and the objects they might have found."""
-    rows = np.flatnonzero((evidence.detections.images == image) & (types == _BACKGROUND))
-    objects = np.flatnonzero((evidence.objects.images == image) & there)
-    if len(objects) == 0:
-        return
+    """Fill in the types of the false positives of one image, and the objects of it they might have found."""
     overlaps = counted_overlaps(evidence, rows, objects, protocol)
     own_class = evidence.detections.labels[rows][:, None] == evidence.objects.labels[objects][None]
     own, other = np.where(own_class, overlaps, -1.0), np.where(own_class, -1.0, overlaps)
