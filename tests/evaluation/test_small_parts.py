@@ -32,6 +32,7 @@ WORDS = {
     "absent classes": ("count as 0", "left out"),
     "overlaps": ("double precision", "double precision"),
     "crowds": ("crowds are regions", "crowds are regions"),
+    "classes looked for": ("every class in every image", "every class in every image"),
     "least score": ("any score", "any score"),
     "interpolation": ("none: the area", "mean of the best precision at recall >= level"),
 }

@@ -87,6 +87,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/draw_difference.py": ("tests/evaluation/test_draw_difference.py",),
     "evaluation/errors_by_type.py": ("tests/evaluation/test_errors_by_type.py",),
     "evaluation/export.py": ("tests/evaluation/test_export.py",),
+    "evaluation/federated.py": ("tests/evaluation/test_lvis.py",),
     "evaluation/found.py": ("tests/report/test_found.py", "tests/evaluation/test_errors_by_type.py"),
     "evaluation/judge.py": (*_EVALUATOR, "tests/evaluation/test_ultralytics.py"),
     "evaluation/plots.py": ("tests/evaluation/test_plots.py", "tests/evaluation/test_errors_by_type.py"),

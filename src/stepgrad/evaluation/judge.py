@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stepgrad.evaluation.federated import in_checked_images, with_regions
 from stepgrad.evaluation.records import Evidence
 from stepgrad.kernels.class_view import ClassView
 from stepgrad.kernels.jit import explain_wait
@@ -34,6 +35,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "duplicate rule": ("duplicates", "equal_overlaps"),
     "difficult": ("difficult",),
     "crowds": ("crowds",),
+    "classes looked for": ("federated",),
     "least score": ("min_score",),
     "max detections": ("max_detections", "max_detections_of"),
     "ties": ("ties",),
@@ -113,6 +115,9 @@ def judge(evidence: Evidence, counting: Counting, labels: Sequence[int] | None =
     evidence = evidence.seen_with(protocol.pixel_offset)
     ranked = ranked_by_class(evidence, counting.ties)
     takes_part = taking_part(evidence, protocol)
+    if protocol.federated:
+        takes_part &= in_checked_images(evidence)
+        evidence = with_regions(evidence)
     chosen = range(evidence.num_classes) if labels is None else labels
 
     def of_class(c: int) -> ClassJudgement:
@@ -237,6 +242,7 @@ def describe_rule(counting: Counting, rule: str) -> str:
         + (f", the {p.equal_overlaps} of equals" if p.equal_overlaps else ""),
         "difficult": f"difficult objects {_DIFFICULT[p.difficult]}",
         "crowds": "crowds are regions" if p.crowds == "region" else "crowds are not there",
+        "classes looked for": "those looked for in an image" if p.federated else "every class in every image",
         "least score": "any score" if p.min_score is None else f"scores of at least {p.min_score:g}",
         "max detections": limit + (" over all classes" if p.joins_classes else ""),
         "ties": "equal scores in the order given" if counting.ties == "file" else "equal scores image by image",

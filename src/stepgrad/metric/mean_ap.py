@@ -55,10 +55,12 @@ def _refuse_limits(protocol: Protocol) -> None:
     limit = f"max_detections {protocol.max_detections} over all classes of an image" if protocol.joins_classes else ""
     least = "" if protocol.min_score is None else f"min_score {protocol.min_score:g}"
     tail = 'tail "line"' if protocol.tail == "line" else ""
+    federated = "federated" if protocol.federated else ""
+    rules = ", ".join(filter(None, [limit, least, tail, federated]))
     near = f"{protocol.name.split('-')[0]}-unlimited"
     instead = f'protocol="{near}", the same without limits, or ' if near in PROTOCOLS else ""
     raise ConfigError(
-        f"protocol {protocol.name!r} judges final detections: {', '.join(filter(None, [limit, least, tail]))} cannot be applied "
+        f"protocol {protocol.name!r} judges final detections: {rules} cannot be applied "
         f'to windows with raw scores. Use {instead}protocol="coco"; `sg.Evaluator` takes {protocol.name!r}.'
     )
 

@@ -66,6 +66,9 @@ class Protocol:
     """Per image, only this many highest-scored detections count."""
     max_detections_of: Literal["class", "image"] = "class"
     """Whether that is the limit for each class of an image, or for all classes of it together."""
+    federated: bool = False
+    """True: detections of a class count only in images where it was looked for, and where not all of its objects are
+    annotated, what finds none is neither right nor wrong (LVIS)."""
     min_score: float | None = None
     """Detections that score less do not count."""
     ties: Literal["file", "image"] | None = None
@@ -98,7 +101,7 @@ class Protocol:
     @property
     def for_final_detections(self) -> bool:
         """Whether it has rules that cannot be applied to windows with raw scores, class by class, as losses see them."""
-        return self.joins_classes or self.min_score is not None or self.tail == "line"
+        return self.joins_classes or self.min_score is not None or self.tail == "line" or self.federated
 
     def level_counts(self, P: int) -> tuple[NDArray[np.int64], int]:
         """Integer weights of AP = sum_k count[k] * p_k / norm, k = 1..P (count[0] = 0), and the norm.
@@ -196,6 +199,7 @@ COCO = Protocol(
 VOC07_DEVKIT = replace(VOC07, name="voc07-devkit", pixel_offset=1.0)
 VOC12_DEVKIT = replace(VOC12, name="voc12-devkit", pixel_offset=1.0)
 VOC07_PYTHON = replace(VOC07, name="voc07-python", pixel_offset=1.0, equality=False, recall_grid="float")
+LVIS = replace(COCO, name="lvis", max_detections=300, max_detections_of="image", federated=True)
 # torchmetrics hands its numbers to pycocotools, but makes thresholds and levels with torch, and widths from float32 boxes.
 TORCHMETRICS = replace(
     COCO, name="torchmetrics", match_thresholds=SINGLE_THRESHOLDS, recall_grid="single", overlaps="single_sizes"
@@ -228,7 +232,7 @@ PROTOCOLS = {
     p.name: p
     for p in (
         *(VOC07, VOC12, COCO, VOC07_DEVKIT, VOC12_DEVKIT, VOC07_PYTHON),
-        *(TORCHMETRICS, ULTRALYTICS, ULTRALYTICS_8_4, ULTRALYTICS_OLD, ULTRALYTICS_UNLIMITED),
+        *(LVIS, TORCHMETRICS, ULTRALYTICS, ULTRALYTICS_8_4, ULTRALYTICS_OLD, ULTRALYTICS_UNLIMITED),
     )
 }
 
