@@ -57,7 +57,7 @@ def evaluate(
         run: The folder of a training run to detect with, by default on its own validation data.
         data: The data of the detections: a VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
-        protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit, voc07-python, torchmetrics,
+        protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit, voc07-python, lvis, torchmetrics,
             ultralytics (from 8.4.176 on), ultralytics-8.4 (from 8.4.37 on), ultralytics-old or ultralytics-unlimited. The
             default is that of the run; for files it is voc07-devkit for VOC folders, coco for COCO files and YOLO data, and
             voc12 otherwise.
