@@ -13,6 +13,7 @@ from torch import Tensor
 from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, one_of
 from stepgrad.evaluation.coco_numbers import CocoNumbers, coco_numbers
 from stepgrad.evaluation.compare import Comparison, compare
+from stepgrad.evaluation.errors_by_type import ErrorTypes, error_types
 from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.records import (
     Detections,
@@ -126,6 +127,11 @@ class Evaluator:
     def compare(self) -> Comparison:
         """All protocols side by side and, for any two, the first detection they judge differently, and why."""
         return compare(self.evidence(), self.protocols)
+
+    def error_types(self, threshold: float = 0.5, background: float = 0.1) -> ErrorTypes:
+        """Mistakes by type (box, class, duplicate, background, both, missed) under the first protocol at one IoU threshold,
+        and the mAP that mending each type would give back."""
+        return error_types(self.evidence(), self.protocols[0], threshold, background)
 
     def coco_numbers(
         self,

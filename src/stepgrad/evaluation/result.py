@@ -24,6 +24,8 @@ from stepgrad.metric.protocol import Protocol
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from stepgrad.data.base import ImageId
+
 
 @dataclass(frozen=True, eq=False)
 class PRCurve:
@@ -41,9 +43,9 @@ class PRCurve:
 
 
 def _position(thresholds: Sequence[float], threshold: float) -> int:
-    """The position of a threshold among a protocol's, up to rounding."""
+    """The position of a threshold among a protocol's, up to single precision."""
     for t, own in enumerate(thresholds):
-        if math.isclose(own, threshold, abs_tol=1e-9):
+        if math.isclose(own, threshold, abs_tol=1e-6):
             return t
     raise ConfigError(f"Expected one of the protocol's thresholds {list(thresholds)} but got {threshold!r}.")
 
@@ -66,6 +68,8 @@ class ClassResult:
     """(M,) of all detections, in decreasing order."""
     verdicts: NDArray[np.int8] = field(repr=False)
     """(thresholds, M) 1 true positive, 0 false positive, 2 ignored."""
+    rows: NDArray[np.int64] = field(repr=False, default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(M,) their rows in the `Detections` of the evidence."""
 
     @property
     def detections(self) -> int:
@@ -97,6 +101,8 @@ class EvaluationResult(MAPResult):
     images: int
     others: dict[str, EvaluationResult] = field(default_factory=dict)
     """Results of further protocols on the same detections, by name."""
+    evidence: Evidence | None = None
+    """Detections and objects that were judged."""
 
     @property
     def detections(self) -> int:
@@ -148,6 +154,18 @@ class EvaluationResult(MAPResult):
         from stepgrad.evaluation.plots import plot_curves
 
         return plot_curves(self, path, threshold, classes)
+
+    def to_supervision(self) -> dict[ImageId, Any]:
+        """Per image the detections as `supervision.Detections`, with their verdicts at the first threshold in `data`."""
+        from stepgrad.evaluation.export import to_supervision
+
+        return to_supervision(self)
+
+    def to_coco(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Annotations and detections as COCO's json has them: what `pycocotools.COCO` and its `loadRes` take."""
+        from stepgrad.evaluation.export import to_coco
+
+        return to_coco(self)
 
     def __str__(self) -> str:
         header, rows = self.table()
@@ -228,10 +246,11 @@ def result_from(judged: list[ClassJudgement], evidence: Evidence, protocol: Prot
             ignored=row.ignored,
             scores=evidence.detections.scores[row.detections],
             verdicts=row.verdicts,
+            rows=row.detections,
         )
         for row, value in zip(judged, means.ap.tolist(), strict=True)
     )
-    return EvaluationResult(means.map, means.ap, protocol, classes, evidence.num_images)
+    return EvaluationResult(means.map, means.ap, protocol, classes, evidence.num_images, evidence=evidence)
 
 
 @dataclass(frozen=True)

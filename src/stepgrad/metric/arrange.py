@@ -15,6 +15,7 @@ from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rules, al
 from stepgrad.kernels.overlaps import Rows, Slots, image_rows, join_rows, no_rows, plain_slots, spatial_slots
 from stepgrad.kernels.roles import sums_of_class
 from stepgrad.kernels.sorting import descending_order
+from stepgrad.metric.arithmetic import measured, rounding_of, single_overlaps
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.protocol import Protocol
 from stepgrad.parallel import run_threads
@@ -102,8 +103,20 @@ class Arrangement:
         return self.protocol.max_detections or _NO_LIMIT
 
     def _objects(self, c: int, slots: Slots) -> tuple[Objects, Pairs]:
-        chosen = np.flatnonzero(self.batch.object_labels == c)
+        chosen = _taking_part(self.batch, self.protocol)
+        chosen = chosen[self.batch.object_labels[chosen] == c]
         return _overlaps_of(self.batch, self.protocol, chosen, self.class_boxes(c), slots, self.areas)[0]
+
+
+def _taking_part(batch: Batch, protocol: Protocol) -> NDArray[np.int64]:
+    """The objects that the protocol does not drop, in the order in which matching looks at them.
+
+    Among equal overlaps the kernels take the first object under "best" and the last under "best_free"; a protocol that wants
+    it the other way round gets the objects the other way round.
+    """
+    dropped = batch.difficult & (protocol.difficult == "drop") | batch.crowd & (protocol.crowds == "drop")
+    there = np.flatnonzero(~dropped)
+    return there if protocol.last_of_equal_overlaps == (protocol.duplicates == "best_free") else there[::-1]
 
 
 def _overlaps_of(
@@ -117,8 +130,10 @@ def _overlaps_of(
     """The chosen objects, given class after class, and the windows that overlap them; one entry per class among them."""
     crowd = batch.crowd[chosen] & (protocol.duplicates == "best_free")
     ignored = crowd | (batch.difficult[chosen] & (protocol.difficult == "ignore"))
-    images, object_boxes = batch.object_images[chosen], batch.object_boxes[chosen]
-    window_areas, object_areas = (areas.windows, areas.objects[chosen]) if areas else (_NONE, _NONE)
+    images = batch.object_images[chosen]
+    written = (areas.windows, areas.objects[chosen]) if areas else (_NONE, _NONE)
+    boxes, window_areas = measured(boxes, written[0], protocol)
+    object_boxes, object_areas = measured(batch.object_boxes[chosen], written[1], protocol)
     by_left = _by_left_edge(boxes, batch.offsets, images)
     if not (_near_corners(window_areas, boxes, protocol) and _near_corners(object_areas, object_boxes, protocol)):
         by_left = by_left[:0]  # how far a window may lie does not follow from its corners: look at all of them
@@ -132,8 +147,11 @@ def _overlaps_of(
         images,
         crowd,
         protocol.pixel_offset,
-        min(protocol.match_thresholds) * (1.0 - 1e-9),
+        min(protocol.match_thresholds) * (1.0 - rounding_of(protocol)),
     )
+    if protocol.overlaps == "single":
+        single = single_overlaps(boxes[windows], object_boxes[object_of], protocol.pixel_offset)
+        iou = np.where(crowd[object_of], iou, single)
     labels = batch.object_labels[chosen]
     starts = np.flatnonzero(np.diff(labels, prepend=-1))  # the first object of each class
     slot = slots.slot_of[windows]
@@ -149,11 +167,12 @@ def _overlaps_of(
 
 def _overlaps_by_class(batch: Batch, protocol: Protocol, slots: Slots) -> list[tuple[Objects, Pairs]]:
     """Of every class, those without objects too."""
-    chosen = np.argsort(batch.object_labels, kind="stable")
+    there = _taking_part(batch, protocol)
+    chosen = there[np.argsort(batch.object_labels[there], kind="stable")]
     nothing = _overlaps_of(batch, protocol, chosen[:0], batch.boxes, slots, None)[0]
     found = _overlaps_of(batch, protocol, chosen, batch.boxes, slots, None)
     by_class = [nothing] * batch.num_classes
-    for label, overlaps in zip(np.unique(batch.object_labels).tolist(), found, strict=False):
+    for label, overlaps in zip(np.unique(batch.object_labels[chosen]).tolist(), found, strict=False):
         by_class[label] = overlaps
     return by_class
 

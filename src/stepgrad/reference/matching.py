@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepgrad.metric.protocol import Protocol
-from stepgrad.reference.boxes import Floats, coverage, iou
+from stepgrad.reference.boxes import Floats, overlaps_of
 
 TRUE, FALSE, IGNORED = "true positive", "false positive", "ignored"
 
@@ -29,32 +29,40 @@ class Objects:
 def describe_objects(
     windows: Floats, boxes: Floats, difficult: Sequence[bool], crowd: Sequence[bool], protocol: Protocol
 ) -> Objects:
-    """Overlaps and flags of the objects `boxes` as seen by `windows` under `protocol`."""
-    symmetric = iou(windows, boxes, protocol.pixel_offset)
-    overlaps = np.where(np.asarray(crowd, dtype=bool), coverage(windows, boxes, protocol.pixel_offset), symmetric)
+    """Overlaps and flags of the objects `boxes` as seen by `windows` under `protocol`; those it drops are not there."""
+    drops = (protocol.difficult == "drop", protocol.crowds == "drop")
+    there = [not ((d and drops[0]) or (c and drops[1])) for d, c in zip(difficult, crowd, strict=True)]
+    boxes = boxes[np.array(there, dtype=bool)]
+    difficult = [d for d, is_there in zip(difficult, there, strict=True) if is_there]
+    crowd = [c for c, is_there in zip(crowd, there, strict=True) if is_there]
+    overlaps = overlaps_of(windows, boxes, np.asarray(crowd, dtype=bool), protocol)
     ignored = [c or (d and protocol.difficult == "ignore") for d, c in zip(difficult, crowd, strict=True)]
     return Objects(tuple(map(tuple, overlaps.tolist())), tuple(map(bool, ignored)), tuple(map(bool, crowd)))
 
 
-def best_object(overlaps: Sequence[float], threshold: float, equality: bool) -> int | None:
-    """VOC: the object with the largest overlap (the first of equals), if that reaches the threshold.
+def best_object(overlaps: Sequence[float], threshold: float, equality: bool, last: bool = False) -> int | None:
+    """VOC: the object with the largest overlap (the first of equals, or the last), if that reaches the threshold.
 
     >>> best_object([0.2, 0.5, 0.5], 0.5, True), best_object([0.2, 0.5, 0.5], 0.5, False)
     (1, None)
+    >>> best_object([0.2, 0.5, 0.5], 0.5, True, last=True)
+    2
     """
     if not overlaps:
         return None
-    o = max(range(len(overlaps)), key=lambda g: (overlaps[g], -g))
+    o = max(range(len(overlaps)), key=lambda g: (overlaps[g], g if last else -g))
     reached = overlaps[o] >= threshold if equality else overlaps[o] > threshold
     return o if reached else None
 
 
-def best_free_object(overlaps: Sequence[float], objects: Objects, taken: set[int], threshold: float) -> int | None:
-    """COCO: the free object with the largest overlap (the last of equals), countable ones before ignored ones."""
+def best_free_object(
+    overlaps: Sequence[float], objects: Objects, taken: set[int], threshold: float, last: bool = True
+) -> int | None:
+    """COCO: the free object with the largest overlap (the last of equals, or the first), countable before ignored ones."""
     reach = min(threshold, 1 - 1e-10)
     usable = [g for g, v in enumerate(overlaps) if v >= reach and (g not in taken or objects.ignored[g])]
     countable = [g for g in usable if not objects.ignored[g]]
-    return max(countable or usable, key=lambda g: (overlaps[g], g), default=None)
+    return max(countable or usable, key=lambda g: (overlaps[g], g if last else -g), default=None)
 
 
 def match(detections: Sequence[int], objects: Objects, protocol: Protocol, threshold: float) -> list[str]:
@@ -67,13 +75,14 @@ def match(detections: Sequence[int], objects: Objects, protocol: Protocol, thres
     >>> match([0, 1], two, COCO, 0.5)       # the second takes what is left
     ['true positive', 'true positive']
     """
+    last = protocol.last_of_equal_overlaps
     taken: set[int] = set()
     verdicts = []
     for b in detections:
         if protocol.duplicates == "best":
-            o = best_object(objects.overlaps[b], threshold, protocol.equality)
+            o = best_object(objects.overlaps[b], threshold, protocol.equality, last)
         else:
-            o = best_free_object(objects.overlaps[b], objects, taken, threshold)
+            o = best_free_object(objects.overlaps[b], objects, taken, threshold, last)
         if o is None:
             verdicts.append(FALSE)
         elif objects.ignored[o]:
