@@ -20,6 +20,8 @@ from stepgrad.layers import TopKMask as TopKMask
 from stepgrad.layers import UniformQuantizer as UniformQuantizer
 from stepgrad.losses import baselines as baselines
 from stepgrad.losses import ranking as ranking
+from stepgrad.losses.detection_loss import DetectionLoss as DetectionLoss
+from stepgrad.losses.distributed import DistributedDetectionLoss as DistributedDetectionLoss
 from stepgrad.losses.distributed import DistributedMAPLoss as DistributedMAPLoss
 from stepgrad.losses.large_batch import large_batch as large_batch
 from stepgrad.losses.map_loss import MAPLoss as MAPLoss

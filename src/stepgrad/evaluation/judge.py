@@ -17,9 +17,10 @@ from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.kernels.roles import roles_of_class
 from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Areas, Arrangement, class_average_precisions, layout_of
+from stepgrad.metric.arrange import Areas, Arrangement, layout_of
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.boxes import areas_of
+from stepgrad.metric.class_values import class_average_precisions
 from stepgrad.metric.protocol import Protocol
 from stepgrad.parallel import run_threads
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from stepgrad.kernels.cascade import ADDED, REMOVED
 from stepgrad.kernels.class_view import image_of
-from stepgrad.kernels.edited_ap import edited_sum, put_edit, take_edit
+from stepgrad.kernels.edited_ap import edited_sum
 from stepgrad.kernels.jit import kernel
 from stepgrad.kernels.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, role_of
+from stepgrad.kernels.ranked_list import put_edit, take_edit
 from stepgrad.kernels.scene import COUNT, LAST_PLACE, LIMITED, Scene, best_of, is_reacher, role_at
 
 
@@ -31,7 +32,8 @@ def unrivalled(scene: Scene, t: int, slot: int) -> bool:
     # Whoever finds its object taken turns to the next best one, and takes that from another.
     if scene.rules.rule == BEST_FREE and scene.judged.reach.several[t, image]:
         return False
-    return scene.windows.objects.ignored[best] or scene.claims[t, best] == 1
+    objects = scene.windows.objects
+    return (objects.ignored[best] and not objects.once[best]) or scene.claims[t, best] == 1
 
 
 @kernel
