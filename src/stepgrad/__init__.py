@@ -40,7 +40,7 @@ _MODULES = {  # the others, by what they are about
     "detector": "detector",
     "errors": "errors",
     "layers": "layers",
-    "metrics": "metric.list_metrics",
+    "metrics": "metric.metrics",
     "ranking": "losses.ranking",
     "reference": "reference",
 }

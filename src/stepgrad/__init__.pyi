@@ -33,6 +33,7 @@ from stepgrad.losses.ranking import PrecisionAtKLoss as PrecisionAtKLoss
 from stepgrad.losses.ranking import RecallAtKLoss as RecallAtKLoss
 from stepgrad.losses.ranking import SpearmanLoss as SpearmanLoss
 from stepgrad.losses.score_memory import ScoreMemory as ScoreMemory
+from stepgrad.metric import metrics as metrics
 from stepgrad.metric.mean_ap import MAPResult as MAPResult
 from stepgrad.metric.mean_ap import mean_average_precision as mean_average_precision
 from stepgrad.metric.mean_ap import nms as nms

@@ -7,7 +7,7 @@ import numpy as np
 from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE
 from stepgrad.kernels.metric_code import NO_CUT
 from stepgrad.kernels.ranked_list import Ranked, rank_detections
-from stepgrad.metric.list_metrics import AP
+from stepgrad.metric.metrics import AP
 from tests.scenes import Array
 
 

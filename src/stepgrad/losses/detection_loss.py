@@ -42,7 +42,7 @@ class DetectionLoss(nn.Module):
     The other options are those of `MAPLoss`. After each call, `metrics` holds value, by_class (K,) and kept, objects,
     nonzero, positive_sum and negative_sum as for `MAPLoss`.
 
-    >>> from stepgrad.metric.list_metrics import Cost
+    >>> from stepgrad.metric.metrics import Cost
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> scores = torch.tensor([[0.2], [0.1], [0.9]], requires_grad=True)
     >>> loss_fn = DetectionLoss(num_classes=1, metric=Cost(threshold=0.5, false_alarm=1, miss=10))

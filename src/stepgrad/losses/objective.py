@@ -24,8 +24,8 @@ from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import Batch, Target
 from stepgrad.metric.cut import with_cut
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.list_metrics import AVERAGE_PRECISION
 from stepgrad.metric.mean_ap import check_nms_threshold
+from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.over_classes import OverClasses, check_class_weights
 from stepgrad.metric.protocol import Protocol
 from stepgrad.plain_tensors import narrowed, times

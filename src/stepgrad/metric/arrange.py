@@ -19,7 +19,7 @@ from stepgrad.metric.areas import only_of_area
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.list_metrics import AVERAGE_PRECISION
+from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
 from stepgrad.parallel import run_threads
 

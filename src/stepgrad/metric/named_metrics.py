@@ -8,7 +8,7 @@ from typing import Any
 
 from stepgrad.errors import ConfigError, suggest
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.list_metrics import (
+from stepgrad.metric.metrics import (
     AP,
     F1,
     Cost,

@@ -72,6 +72,7 @@ class OverClasses:
         if self.class_weights is None:
             return mean_over_classes(values, counted, "skip"), weights
         weights *= self.class_weights
+        weights /= weights.max() or 1.0  # so that no product is too large or too small for a float
         total = math.fsum(weights.tolist())
         return (math.fsum((weights * values).tolist()) / total if total else 0.0), weights
 

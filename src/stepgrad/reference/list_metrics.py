@@ -16,9 +16,7 @@ from stepgrad.metric.protocol import Protocol
 from stepgrad.reference.average_precision import AP, interpolated, levels_served
 
 Hits = Sequence[bool]
-FALSE_ALARMS_PER_IMAGE = tuple(
-    10.0 ** (j / 4 - 2) for j in range(9)
-)  # nine points from 0.01 to 1, evenly in the logarithm
+FALSE_ALARMS_PER_IMAGE = tuple(10.0 ** (j / 4 - 2) for j in range(9))  # from 0.01 to 1, evenly in the logarithm
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from stepgrad.metric.arrange import Arrangement, arrange
 from stepgrad.metric.batch import Batch, Target, make_batch
 from stepgrad.metric.cut import with_cut
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.list_metrics import AVERAGE_PRECISION
 from stepgrad.metric.mean_ap import check_nms_threshold, class_ap, mean_of, resolve_protocol
+from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.over_classes import OverClasses
 from stepgrad.metric.protocol import Protocol

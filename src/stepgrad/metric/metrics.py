@@ -129,7 +129,7 @@ class RecallAtPrecision(ListMetric):
         return int(reached.max(initial=0)) / max(objects, 1)
 
     def code(self, P: int, images: int, cut: int) -> MetricCode:
-        return code_of(metric_code.RECALL_AT_PRECISION, P, self.precision)
+        return code_of(metric_code.RECALL_AT_PRECISION, P, float(self.precision))
 
 
 @dataclass(frozen=True)
