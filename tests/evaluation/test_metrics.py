@@ -115,7 +115,7 @@ def test_the_command_line_prints_the_metrics_it_is_asked_for(
     (tmp_path / "found.json").write_text(json.dumps(found))
     report = tmp_path / "report.json"
     files = ["--detections", str(tmp_path / "found.json"), "--data", str(tmp_path / "truth.json")]
-    metrics = ["--metric", "recall@precision=0.5", "--metric+", "cost@threshold=0.6,miss=10"]
+    metrics = ["--metric", "recall@precision=0.5", "cost@threshold=0.6,miss=10"]
     assert main(["evaluate", *files, *metrics, "--report", str(report)]) == 0
     printed = capsys.readouterr().out
     assert "recall@precision=0.5 1.0000" in printed

@@ -29,7 +29,7 @@ from stepgrad.kernels.rank_steps import (
     true_positive_steps,
 )
 from stepgrad.kernels.ranked_list import tp_above
-from stepgrad.kernels.replay import edit_for_place, list_rivals, place_of, sum_with, unrivalled
+from stepgrad.kernels.replay import edit_for_place, list_no_rivals, list_rivals, place_of, sum_with, unrivalled
 from stepgrad.kernels.scene import COUNT, Scene, best_of, build_scene, is_reacher, role_at
 from stepgrad.kernels.shifts import forget_shifts, leaves_list_alone, leaves_ranks_alone, sums_after_replay
 
@@ -185,6 +185,7 @@ def _plain_steps(scene: Scene, t: int, slot: int, barrier: int, fp: GapSteps) ->
 def _list_steps(scene: Scene, t: int, slot: int, barrier: int, search: Search) -> tuple[int, float, int, float]:
     """A kept window's nearest steps while NMS stays as it is: positions passed and sums beyond."""
     hi, tp = scene.high[t], search.tp
+    alone = False
     if not is_reacher(scene, slot):
         up, up_sum, down, down_sum, known = _plain_steps(scene, t, slot, barrier, search.fp)
         if known:
@@ -199,8 +200,12 @@ def _list_steps(scene: Scene, t: int, slot: int, barrier: int, search: Search) -
         if scene.ranked.metric.kind == LEVELS:
             down = tp.down[t, u + 1] if tp.down[t, u + 1] < barrier else NONE
             return tp.up[t, u + 1], tp.up_sum[t, u + 1], down, tp.down_sum[t, u + 1]
+        alone = True  # no closed form, but nobody's role depends on its place
     only_lift_out(slot, scene.cascade, scene.windows.rows)
-    list_rivals(scene, slot)
+    if alone:
+        list_no_rivals(scene)
+    else:
+        list_rivals(scene, slot)
     up, up_sum = _rise(scene, t, slot, scene.ties.start[scene.windows.position[slot]])
     down, down_sum = _sink(scene, t, slot, barrier)
     return up, up_sum, down, down_sum

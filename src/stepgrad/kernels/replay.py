@@ -58,13 +58,20 @@ def is_gone(scene: Scene, slot: int) -> bool:
 
 
 @kernel
-def list_rivals(scene: Scene, slot: int) -> None:
-    """Find the windows of the replayed image whose role may depend on where the moved window stands."""
-    image = image_of(scene.windows, slot)
-    cascade, state, listed = scene.cascade, scene.rivals.state, scene.judged.listed
+def list_no_rivals(scene: Scene) -> None:
+    """For a window whose place is nobody else's business."""
+    state = scene.rivals.state
     state[COUNT] = 0
     state[LIMITED] = 0
     state[LAST_PLACE] = len(scene.windows.order) + 1  # every place counts
+
+
+@kernel
+def list_rivals(scene: Scene, slot: int) -> None:
+    """Find the windows of the replayed image whose role may depend on where the moved window stands."""
+    image = image_of(scene.windows, slot)
+    cascade, listed = scene.cascade, scene.judged.listed
+    list_no_rivals(scene)
     kept = listed.ptr[image + 1] - listed.ptr[image]
     binds = kept - cascade.counts[REMOVED] + cascade.counts[ADDED] >= scene.windows.max_detections
     if len(listed.slots) > 0 and (binds or scene.judged.over_limit[image]):

@@ -93,7 +93,7 @@ class MAPObjective:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        self.over_classes  # noqa: B018  # checks the choice
+        OverClasses(self.classes, self.class_weights)  # raises where the two do not go together
 
     def _check_metric(self) -> None:
         """Raise where the options make no sense for the metric."""
