@@ -37,6 +37,7 @@ _EVALUATOR = (
     *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_compare.py"),
 )
 
+_METRICS = ("tests/losses/test_detection_loss.py", "tests/steps/test_metric_steps.py")
 _COMPILING = ("tests/kernels/test_linking.py", "tests/kernels/test_warmup.py")
 
 CONCERNED: dict[str, tuple[str, ...]] = {
@@ -48,6 +49,8 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "kernels/uses.py": _COMPILING,
     "kernels/warmup.py": _COMPILING,
     "kernels/list_records.py": _RANKING[:2],
+    "kernels/metric_code.py": _METRICS,
+    "kernels/edited_metric.py": _METRICS,
     "metric/": (
         "tests/metric/test_arrange.py",
         *_METRIC,
@@ -55,6 +58,12 @@ CONCERNED: dict[str, tuple[str, ...]] = {
         "tests/evaluation/test_evaluator.py",
     ),
     "metric/batch.py": ("tests/metric/test_batch.py", *_LOSS, "tests/losses/test_empty_windows.py", *_METRIC),
+    "metric/areas.py": (*_METRICS, "tests/evaluation/test_metrics.py"),
+    "metric/cut.py": _METRICS,
+    "metric/list_metric.py": ("tests/metric/test_list_metrics.py", *_METRICS),
+    "metric/metrics.py": ("tests/metric/test_list_metrics.py", *_METRICS),
+    "metric/named_metrics.py": ("tests/metric/test_list_metrics.py",),
+    "metric/over_classes.py": _METRICS,
     "metric/boxes.py": (*_BASELINES[:1], "tests/report/test_found.py"),
     "metric/mean_ap.py": (
         *_LOSS,
@@ -68,10 +77,12 @@ CONCERNED: dict[str, tuple[str, ...]] = {
         *("tests/evaluation/test_compare.py", "tests/evaluation/test_evaluator_differences.py"),
     ),
     "steps/": _SEARCH,
+    "steps/own_steps.py": _METRICS,
     "steps/estimators.py": (*_SCENES, "tests/steps/test_estimators.py", "tests/steps/test_map_steps.py"),
     "steps/map_steps.py": (*_SCENES, *_LOSS, "tests/steps/test_map_steps.py", "tests/losses/test_balance.py"),
     "layers/": ("tests/layers", "tests/steps"),
     "losses/": (*_LOSS, "tests/losses/test_balance.py"),
+    "losses/detection_loss.py": _METRICS,
     "losses/collectives.py": _RANKS,
     "losses/distributed.py": _RANKS,
     "losses/shards.py": _RANKS,

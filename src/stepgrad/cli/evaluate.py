@@ -42,6 +42,7 @@ def evaluate(
     save_detections: str | None = None,
     images_outside: bool = False,
     compress: str | None = None,
+    metric: list[str] | None = None,
 ) -> int:
     """Judge detections by a protocol, or compare what several protocols say about them.
 
@@ -82,6 +83,9 @@ def evaluate(
         images_outside: Whether file names in a COCO file (for --run) or a data.yaml may lead out of the folder of the data.
         compress: The ranks of fc6 and fc7 for faster detection with --run, such as 1024,256: truncated SVD, which costs some
             mAP and, once at the start, a minute or two for AlexNet. Without the option nothing is cut.
+        metric: Further metrics to report, by name: `f1`, `f1@threshold=0.5`, `recall@precision=0.95`, `precision@recall=0.9`,
+            `cost@threshold=0.5,false_alarm=1,miss=10`, `miss_rate`, `ap@max_recall=0.5` or `ap@area=small`. A run has that
+            which it trained for without asking.
 
     Returns:
         0.
@@ -114,9 +118,17 @@ def evaluate(
     from stepgrad.evaluation.plots import plot_curves
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.files import write_whole
+    from stepgrad.metric.named_metrics import get_metric
 
     evidence = made.evidence(as_they_stand=boxes == "file")
-    outcome = compare_protocols(evidence, protocols) if compare else evaluate_under(evidence, Counting.of(protocols[0]))
+    if compare and metric:
+        raise ConfigError("metric: goes with one protocol, not with --compare.")
+    metrics = [get_metric(name) for name in dict.fromkeys([*made.metrics, *(metric or [])])]
+    outcome = (
+        compare_protocols(evidence, protocols)
+        if compare
+        else evaluate_under(evidence, Counting.of(protocols[0]), metrics)
+    )
     console.print(str(outcome))
     numbers = coco_numbers(made.evidence()) if coco else None
     if numbers is not None:

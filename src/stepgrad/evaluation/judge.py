@@ -18,9 +18,12 @@ from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.kernels.roles import roles_of_class
 from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Areas, Arrangement, class_average_precisions, layout_of
+from stepgrad.metric.arrange import Areas, Arrangement, layout_of
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.boxes import areas_of
+from stepgrad.metric.class_values import class_average_precisions
+from stepgrad.metric.list_metric import ListMetric
+from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
 from stepgrad.parallel import run_threads
 
@@ -141,6 +144,21 @@ def _with_left_out(judged: ClassJudgement, ranked: NDArray[np.int64], part: NDAr
     return replace(judged, detections=ranked, verdicts=verdicts)
 
 
+def area_average_precisions(
+    evidence: Evidence, counting: Counting, metric: ListMetric
+) -> list[tuple[list[float], int]]:
+    """By class, AP at each threshold of objects of the metric's sizes only, and how many there are."""
+    evidence = evidence.seen_with(counting.protocol.pixel_offset)
+    ranked = ranked_by_class(evidence, counting.ties)
+
+    def of_class(c: int) -> tuple[list[float], int]:
+        arrangement, view = _class_view(evidence, counting.protocol, ranked[c], c, metric)
+        return class_average_precisions(view, arrangement.rules), view.P
+
+    with explain_wait():
+        return run_threads(of_class, range(evidence.num_classes), torch.get_num_threads())
+
+
 def _judge_class(evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int) -> ClassJudgement:
     arrangement, view = _class_view(evidence, protocol, ranked, label)
     rules = arrangement.rules
@@ -166,7 +184,11 @@ def _tail_ap(verdicts: NDArray[np.int8], P: int, protocol: Protocol) -> float:
 
 
 def _class_view(
-    evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int
+    evidence: Evidence,
+    protocol: Protocol,
+    ranked: NDArray[np.int64],
+    label: int,
+    metric: ListMetric = AVERAGE_PRECISION,
 ) -> tuple[Arrangement, ClassView]:
     """The detections of one class as the windows of a batch without NMS.
 
@@ -186,10 +208,12 @@ def _class_view(
         object_images=objects.images[chosen],
         difficult=objects.difficult[chosen],
         crowd=objects.crowd[chosen],
+        annotated_areas=objects.area[chosen],
     )
     sizes = detections.sizes[ranked[rank]], objects.sizes[chosen]
     areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
-    arrangement = Arrangement(batch, protocol, None, 1, layout_of(batch.boxes, batch.offsets, None, 1), areas)
+    layout = layout_of(batch.boxes, batch.offsets, None, 1)
+    arrangement = Arrangement(batch, protocol, None, 1, layout, areas, metric=metric)
     return arrangement, arrangement.view(0)
 
 

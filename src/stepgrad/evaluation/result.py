@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
+from stepgrad.evaluation.metrics import AnyMetric, MetricResult, area_metric, metric_of
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table, rounded
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.mean_ap import MAPResult, mean_over_classes, result_of
+from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -103,6 +106,8 @@ class EvaluationResult(MAPResult):
     """Results of further protocols on the same detections, by name."""
     evidence: Evidence | None = None
     """Detections and objects that were judged."""
+    metrics: dict[str, MetricResult] = field(default_factory=dict)
+    """Values of the metrics that were asked for, by name."""
 
     @property
     def detections(self) -> int:
@@ -118,6 +123,18 @@ class EvaluationResult(MAPResult):
         thresholds = self.protocol.match_thresholds
         own = thresholds[_position(thresholds, threshold)]
         return self._mean([row.ap_by_threshold[own] for row in self.classes])
+
+    def metric(
+        self, metric: AnyMetric, *, classes: str = "mean", class_weights: Sequence[float] | None = None
+    ) -> MetricResult:
+        """Any metric of `sg.metrics`, or a function of a class's list, of these detections; as for `DetectionLoss`.
+
+        AP of some sizes of objects asks for other verdicts: `Evaluator(..., metrics=["ap@area=small"])` has it.
+        """
+        resolved = get_metric(metric)
+        if resolved.area is not None:
+            raise ConfigError(f"Expected {resolved.name} to be asked for beforehand: Evaluator(..., metrics=[...]).")
+        return metric_of(self, resolved, classes, class_weights)
 
     def __getitem__(self, name: str) -> EvaluationResult:
         """The result under the protocol of that name."""
@@ -143,6 +160,8 @@ class EvaluationResult(MAPResult):
             "detections": self.detections,
             "classes": [_class_dict(row) for row in self.classes],
         }
+        if self.metrics:
+            content["metrics"] = {name: _metric_dict(found) for name, found in self.metrics.items()}
         if self.others:
             content["others"] = {name: result.to_dict() for name, result in self.others.items()}
         return content
@@ -170,7 +189,10 @@ class EvaluationResult(MAPResult):
     def __str__(self) -> str:
         header, rows = self.table()
         title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {rounded(self.map)}"
-        return "\n\n".join([f"{title}\n{plain_table(header, rows)}", *(str(other) for other in self.others.values())])
+        table = "\n".join(
+            [title, plain_table(header, rows), *(f"{name} {rounded(m.value)}" for name, m in self.metrics.items())]
+        )
+        return "\n\n".join([table, *(str(other) for other in self.others.values())])
 
     def __repr__(self) -> str:
         return f"EvaluationResult(protocol={self.protocol.name!r}, map={self.map}, classes={len(self.classes)})"
@@ -209,6 +231,11 @@ class EvaluationResult(MAPResult):
         return mean_over_classes(np.array(values), present, self.protocol.absent_classes)
 
 
+def _metric_dict(found: MetricResult) -> dict[str, Any]:
+    by_class = [None if math.isnan(value) else value for value in found.by_class.tolist()]
+    return {"value": found.value, "by_class": by_class}
+
+
 def _class_dict(row: ClassResult) -> dict[str, Any]:
     number = lambda value: None if math.isnan(value) else value  # noqa: E731
     return {
@@ -223,11 +250,16 @@ def _class_dict(row: ClassResult) -> dict[str, Any]:
     }
 
 
-def evaluate_under(evidence: Evidence, counting: Counting) -> EvaluationResult:
-    """Judge everything under one protocol."""
+def evaluate_under(evidence: Evidence, counting: Counting, metrics: Sequence[ListMetric] = ()) -> EvaluationResult:
+    """Judge everything under one protocol; by further metrics too, if wanted."""
     if counting.protocol.duplicates == "best_free":  # COCO's way, whose numbers are compared with pycocotools'
         warn_of_giants(evidence)
-    return result_from(judge(evidence, counting), evidence, counting.protocol)
+    result = result_from(judge(evidence, counting), evidence, counting.protocol)
+    for metric in metrics:
+        by_size = metric.area is not None
+        found = area_metric(evidence, counting, result, metric) if by_size else metric_of(result, metric)
+        result.metrics[metric.name] = found
+    return result
 
 
 def result_from(judged: list[ClassJudgement], evidence: Evidence, protocol: Protocol) -> EvaluationResult:

@@ -17,6 +17,7 @@ from stepgrad.extras import need
 from stepgrad.integrations._auto_weight import AutoWeight, StockLoss
 from stepgrad.integrations._best import keep_best
 from stepgrad.integrations._switch import NAME, MapLossSwitch, check_int64, loss_settings, pair_of
+from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
@@ -62,7 +63,7 @@ def train_for_map(
     weight: float | str | AutoWeight = "auto",
     enabled: bool = True,
     protocol: str | Protocol | None = None,
-    loss_fn: MAPLoss | DistributedMAPLoss | None = None,
+    loss_fn: DetectionLoss | DistributedMAPLoss | None = None,
     **loss_options: Any,
 ) -> M:
     """Make `model(pixel_values, labels=labels)` train for mAP; returns the same model.
@@ -81,8 +82,8 @@ def train_for_map(
         enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled` turns
             MAPLoss on and off, and `model.map_loss_switch.metrics["map"]` is the mAP of the last training batch either way.
         protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.
-        loss_fn: a ready `MAPLoss` with `nms_threshold=None`. None: one with the radius estimator, balanced; with several
-            processes its mAP is that of their batches joined (`DistributedMAPLoss`).
+        loss_fn: a ready `MAPLoss`, or another `DetectionLoss`, with `nms_threshold=None`. None: a MAPLoss with the radius
+            estimator, balanced; with several processes its mAP is that of their batches joined (`DistributedMAPLoss`).
         loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     `restore(model)` undoes it.
@@ -134,7 +135,7 @@ def restore(model: M) -> M:
 class QuerySwitch(MapLossSwitch):
     """The switch of a model whose queries are its detections."""
 
-    def __init__(self, loss_fn: MAPLoss | DistributedMAPLoss, family: Family, **options: Any) -> None:
+    def __init__(self, loss_fn: DetectionLoss | DistributedMAPLoss, family: Family, **options: Any) -> None:
         super().__init__(loss_fn, **options)
         self.family = family
 

@@ -1,4 +1,4 @@
-"""MAPLoss of lists that differ from class to class: every class ranks its own candidates.
+"""MAPLoss, and other DetectionLosses, of lists that differ from class to class: every class ranks its own candidates.
 
 `MAPLoss` takes a rectangle of scores: every window is a detection of every class. A detector's last stage is more
 choosy: of a hundred thousand anchors a class sees the few hundred best.
@@ -19,15 +19,16 @@ from torch import Tensor
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.kernels.balance import Sums
 from stepgrad.kernels.jit import explain_wait
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.objective import MAPObjective, Measured, report_sums
 from stepgrad.metric.arrange import Arrangement
 from stepgrad.metric.batch import CONVERT, CORNERS, Batch, Target, check_box_format, inside_out, make_batch
+from stepgrad.metric.cut import with_cut
 from stepgrad.parallel import run_threads
 from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.steps.map_steps import ClassGradient, class_gradient
 
-_ABSENT = ClassGradient(ap=0.0, P=0, kept=0, gradient=None)
+_ABSENT = ClassGradient(value=0.0, P=0, kept=0, gradient=None)
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,13 @@ class ScoredPairs:
     classes: Tensor  # (M,) int64, columns as the targets' labels count them
 
 
-def ragged_map_loss(loss_fn: MAPLoss, candidates: ScoredPairs, targets: Sequence[Target]) -> Tensor:
+def ragged_map_loss(loss_fn: DetectionLoss, candidates: ScoredPairs, targets: Sequence[Target]) -> Tensor:
     """The loss of candidates, as `loss_fn` defines it; its `metrics` are those of this call, and `candidates`, their number.
 
-    Classes without objects in the batch have AP 0 and no gradient whatever is found, so they are not ranked; `kept` counts
-    the others' windows.
+    `loss_fn` is a `MAPLoss` or any other `DetectionLoss`. Classes without objects in the batch have AP 0 and no gradient
+    whatever is found, so they are not ranked (but for a cost, which they can have); `kept` counts the others' windows.
 
+    >>> from stepgrad.losses.map_loss import MAPLoss
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> one_class = torch.zeros(3, dtype=torch.long)
     >>> pairs = ScoredPairs(torch.tensor([0.2, 0.1, 0.9], requires_grad=True), boxes, one_class, one_class)
@@ -56,7 +58,7 @@ def ragged_map_loss(loss_fn: MAPLoss, candidates: ScoredPairs, targets: Sequence
     """
     needed = torch.is_grad_enabled() and candidates.scores.requires_grad
     objective = loss_fn.objective
-    lists = _lists(objective.num_classes, candidates, targets)
+    lists = _lists(objective, candidates, targets)
     with explain_wait():
         measured = _measure(objective, lists, needed)
     loss_fn.metrics = measured.metrics
@@ -75,7 +77,8 @@ class _Lists:
     objects: Batch  # of no windows
 
 
-def _lists(num_classes: int, candidates: ScoredPairs, targets: Sequence[Target]) -> _Lists:
+def _lists(objective: MAPObjective, candidates: ScoredPairs, targets: Sequence[Target]) -> _Lists:
+    num_classes, areas = objective.num_classes, objective.metric.area is not None
     refuse_unreadable(candidates.scores, candidates.boxes)
     check_box_format(candidates.boxes, "Expected the candidates' boxes")
     scores = candidates.scores.detach()
@@ -84,7 +87,7 @@ def _lists(num_classes: int, candidates: ScoredPairs, targets: Sequence[Target])
     images, classes = torch.stack([candidates.images, candidates.classes]).cpu().numpy()
     _check(parts[0].numpy(), parts[1].numpy(), images, classes)
     none = torch.zeros(0, num_classes), torch.zeros(0, 4)
-    objects = make_batch([none[0]] * len(targets), [none[1]] * len(targets), targets, num_classes)
+    objects = make_batch([none[0]] * len(targets), [none[1]] * len(targets), targets, num_classes, areas)
     order = np.lexsort((images, classes))  # stable: candidates stay in their order within an image
     return _Lists(order, parts[0].numpy()[order], parts[1].numpy()[order], images[order], classes[order], objects)
 
@@ -111,22 +114,24 @@ def _check(
 
 def _measure(objective: MAPObjective, lists: _Lists, needed: bool) -> Measured:
     method = objective.method if needed else None
-    present = np.unique(lists.objects.object_labels)
+    with_objects = np.unique(lists.objects.object_labels)
+    present = with_objects if objective.metric.needs_objects else np.arange(objective.num_classes)
     spans = [slice(*np.searchsorted(lists.classes, [c, c + 1])) for c in present]
     threads = torch.get_num_threads()
 
     def rank(i: int) -> ClassGradient:
-        batch = _class_batch(lists, int(present[i]), spans[i])
-        return class_gradient(Arrangement(batch, objective.protocol, objective.nms_threshold, 1, None), 0, method)
+        batch = with_cut(_class_batch(lists, int(present[i]), spans[i]), objective.protocol, objective.metric.threshold)
+        arrangement = Arrangement(batch, objective.protocol, objective.nms_threshold, 1, None, metric=objective.metric)
+        return class_gradient(arrangement, 0, method)
 
     ranked = run_threads(rank, range(len(present)), threads)
     classes = [_ABSENT] * objective.num_classes
     for c, of_class in zip(present, ranked, strict=True):
         classes[c] = of_class
-    value, slope, metrics = objective.of_classes(classes)
+    value, slopes, metrics = objective.of_classes(classes)
     gradient, total = np.zeros(len(lists.scores)), Sums(0, 0.0, 0.0)
-    for span, of_class in zip(spans, ranked, strict=True):
-        finished, sums = objective.join([of_class], lists.scores[span, None], slope, 1)
+    for c, span, of_class in zip(present, spans, ranked, strict=True):
+        finished, sums = objective.join([of_class], lists.scores[span, None], [slopes[c]], 1)
         gradient[lists.order[span]] = finished[0]
         total = Sums(total.nonzero + sums.nonzero, total.positive + sums.positive, total.negative + sums.negative)
     metrics |= {"candidates": len(gradient), **report_sums(total, len(gradient))}
@@ -146,4 +151,5 @@ def _class_batch(lists: _Lists, c: int, span: slice) -> Batch:
         object_images=objects.object_images[of_class],
         difficult=objects.difficult[of_class],
         crowd=objects.crowd[of_class],
+        annotated_areas=objects.object_areas[of_class],
     )

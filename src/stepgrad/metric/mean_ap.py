@@ -17,8 +17,9 @@ from stepgrad.kernels.class_view import ClassView
 from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.nms import greedy_nms
 from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Arrangement, arrange, class_average_precisions, layout_of
+from stepgrad.metric.arrange import Arrangement, arrange, layout_of
 from stepgrad.metric.batch import Target, make_batch
+from stepgrad.metric.class_values import class_values
 from stepgrad.metric.protocol import PROTOCOLS, Protocol, get_protocol
 from stepgrad.parallel import run_threads
 from stepgrad.plain_tensors import refuse_unreadable
@@ -91,8 +92,8 @@ def mean_over_classes(ap: NDArray[np.float64], present: NDArray[np.bool_], absen
 
 
 def class_ap(arrangement: Arrangement, view: ClassView) -> float:
-    """AP of a class: the mean over the protocol's thresholds."""
-    return mean_of(class_average_precisions(view, arrangement.rules))
+    """AP of a class, or another metric: the mean over the protocol's thresholds."""
+    return mean_of(class_values(arrangement, view))
 
 
 def mean_of(values: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ class Objects:
     overlaps: tuple[tuple[float, ...], ...]  # (N, G): of each window with each object
     ignored: tuple[bool, ...]  # (G,): does not count, and neither does what detects it
     crowd: tuple[bool, ...]  # (G,): may be detected many times
+    wrong_size: frozenset[int] = frozenset()  # objects that are ignored for their size, and forgive one detection each
+    excused: frozenset[int] = frozenset()  # windows of a wrong size: none of them is a false positive (COCO)
 
     @property
     def countable(self) -> int:
@@ -27,9 +30,17 @@ class Objects:
 
 
 def describe_objects(
-    windows: Floats, boxes: Floats, difficult: Sequence[bool], crowd: Sequence[bool], protocol: Protocol
+    windows: Floats,
+    boxes: Floats,
+    difficult: Sequence[bool],
+    crowd: Sequence[bool],
+    protocol: Protocol,
+    area: tuple[float, float] = (0.0, math.inf),
 ) -> Objects:
-    """Overlaps and flags of the objects `boxes` as seen by `windows` under `protocol`; those it drops are not there."""
+    """Overlaps and flags of the objects `boxes` as seen by `windows` under `protocol`; those it drops are not there.
+
+    Only those of some areas count.
+    """
     drops = (protocol.difficult == "drop", protocol.crowds == "drop")
     there = [not ((d and drops[0]) or (c and drops[1])) for d, c in zip(difficult, crowd, strict=True)]
     boxes = boxes[np.array(there, dtype=bool)]
@@ -37,7 +48,21 @@ def describe_objects(
     crowd = [c for c, is_there in zip(crowd, there, strict=True) if is_there]
     overlaps = overlaps_of(windows, boxes, np.asarray(crowd, dtype=bool), protocol)
     ignored = [c or (d and protocol.difficult == "ignore") for d, c in zip(difficult, crowd, strict=True)]
-    return Objects(tuple(map(tuple, overlaps.tolist())), tuple(map(bool, ignored)), tuple(map(bool, crowd)))
+    outside = [{i for i, a in enumerate(areas(b)) if not area[0] <= a <= area[1]} for b in (windows, boxes)]
+    wrong_size = frozenset(g for g in outside[1] if not ignored[g])
+    ignored = [i or g in wrong_size for g, i in enumerate(ignored)]
+    overlap_rows = tuple(map(tuple, overlaps.tolist()))
+    return Objects(overlap_rows, tuple(map(bool, ignored)), tuple(map(bool, crowd)), wrong_size, frozenset(outside[0]))
+
+
+def areas(boxes: Floats) -> list[float]:
+    """Of continuous boxes.
+
+    >>> areas(np.array([[0.0, 0.0, 2.0, 3.0]]))
+    [6.0]
+    """
+    listed: list[float] = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1).tolist()
+    return listed
 
 
 def best_object(overlaps: Sequence[float], threshold: float, equality: bool, last: bool = False) -> int | None:
@@ -60,7 +85,8 @@ def best_free_object(
 ) -> int | None:
     """COCO: the free object with the largest overlap (the last of equals, or the first), countable before ignored ones."""
     reach = min(threshold, 1 - 1e-10)
-    usable = [g for g, v in enumerate(overlaps) if v >= reach and (g not in taken or objects.ignored[g])]
+    forgiving = {g for g, ignored in enumerate(objects.ignored) if ignored} - objects.wrong_size
+    usable = [g for g, v in enumerate(overlaps) if v >= reach and (g not in taken or g in forgiving)]
     countable = [g for g in usable if not objects.ignored[g]]
     return max(countable or usable, key=lambda g: (overlaps[g], g if last else -g), default=None)
 
@@ -84,9 +110,10 @@ def match(detections: Sequence[int], objects: Objects, protocol: Protocol, thres
         else:
             o = best_free_object(objects.overlaps[b], objects, taken, threshold, last)
         if o is None:
-            verdicts.append(FALSE)
+            verdicts.append(IGNORED if b in objects.excused else FALSE)
         elif objects.ignored[o]:
             verdicts.append(IGNORED)
+            taken.add(o)
         elif o in taken:
             verdicts.append(FALSE)
         else:
