@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import os
-import pickle
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -16,6 +12,7 @@ from stepgrad.errors import ConfigError
 from stepgrad.extras import need
 from stepgrad.integrations._auto_weight import AutoWeight
 from stepgrad.integrations._switch import loss_settings
+from stepgrad.integrations._yolo_children import handed_on, inherited
 from stepgrad.integrations._yolo_heads import MANY, ONE
 from stepgrad.integrations._yolo_loss import (
     CLOSE_MOSAIC,
@@ -32,7 +29,6 @@ from stepgrad.metric.protocol import Protocol
 MODULE = "stepgrad.integrations.ultralytics"  # where the classes are found by name
 TRAINERS = {"detect": "MAPTrainer", "segment": "MAPSegmentationTrainer", "pose": "MAPPoseTrainer"}
 _STOCK = {"detect": "DetectionTrainer", "segment": "SegmentationTrainer", "pose": "PoseTrainer"}
-_FOR_CHILDREN = "STEPGRAD_YOLO_OPTIONS"  # environment variable
 
 
 class MAPTraining:
@@ -92,11 +88,11 @@ class MAPTraining:
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
-        self.map_settings = _inherited() or type(self).settings
+        self.map_settings = inherited() or type(self).settings
 
     def train(self) -> Any:
         """As the stock trainer; processes that it starts get the options."""
-        with _handed_on(self.map_settings):
+        with handed_on(self.map_settings):
             return super().train()  # type: ignore[misc]
 
     def run_callbacks(self, event: str) -> None:
@@ -195,26 +191,3 @@ def _for_task(cls: type, task: str) -> type:
         about = {"__module__": MODULE, "__doc__": cls.__doc__}
         _made[cls, task] = type(TRAINERS[task], (cls, stock), about)
     return _made[cls, task]
-
-
-@contextmanager
-def _handed_on(settings: Settings) -> Iterator[None]:
-    """The options in the environment, where processes started meanwhile find them."""
-    before = os.environ.get(_FOR_CHILDREN)
-    os.environ[_FOR_CHILDREN] = base64.b64encode(pickle.dumps(settings)).decode()
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_FOR_CHILDREN]
-        else:
-            os.environ[_FOR_CHILDREN] = before
-
-
-def _inherited() -> Settings | None:
-    """The options of the trainer that started this process, if one did."""
-    handed = os.environ.get(_FOR_CHILDREN)
-    if handed is None or os.environ.get("LOCAL_RANK", "-1") == "-1":
-        return None
-    settings: Settings = pickle.loads(base64.b64decode(handed))
-    return settings

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+import stepgrad as sg
 from stepgrad.errors import ConfigError, MissingDependencyError
 from stepgrad.integrations import _yolo_trainer, ultralytics
+from stepgrad.integrations._yolo_children import handed_on, inherited
 from stepgrad.integrations._yolo_trainer import MAPTraining
 from tests.integrations.yolo.small import needs_ultralytics, train, yolo_folder
 from tests.patience import PATIENCE
@@ -42,13 +44,18 @@ def test_without_ultralytics_its_trainer_says_what_to_install(monkeypatch: pytes
         _ = ultralytics.MAPTrainer
 
 
-def test_options_are_handed_on_in_the_environment_to_processes_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = MAPTraining.options(weight=0.25, start=3).settings
-    with _yolo_trainer._handed_on(settings):
-        assert _yolo_trainer._inherited() is None  # this is no such process
+@pytest.mark.parametrize(
+    "options", [{"weight": 0.25, "start": 3}, {"protocol": sg.Protocol("mine", 11, match_thresholds=(0.4, 0.6))}]
+)
+def test_options_are_handed_on_in_the_environment_to_processes_started(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = MAPTraining.options(**options).settings
+    with handed_on(settings):
+        assert inherited() is None  # this is no such process
         monkeypatch.setenv("LOCAL_RANK", "0")
-        assert _yolo_trainer._inherited() == settings
-    assert _yolo_trainer._inherited() is None
+        assert inherited() == settings
+    assert inherited() is None
 
 
 class TestWithUltralytics:
