@@ -22,12 +22,14 @@ from stepgrad.integrations._yolo_heads import (
     read_heads,
     targets_of,
 )
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.collectives import world
+from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.ragged import ragged_map_loss
 from stepgrad.metric.batch import Target
 
 NAME = "batch_map"  # among the loss items: in the progress line, the CSV and the log
 CLOSE_MOSAIC = "close_mosaic"
+_PATIENCE = 1800.0  # seconds to wait for other processes, as torch.distributed itself does
 _GAINS = {MANY: "o2m", ONE: "o2o"}  # factors of the heads' losses, which move from one head to the other in training
 
 
@@ -70,9 +72,9 @@ class Settings:
 class HeadSwitch(MapLossSwitch):
     """The switch of one head."""
 
-    loss_fn: MAPLoss
+    loss_fn: DistributedMAPLoss
 
-    def __init__(self, loss_fn: MAPLoss, settings: Settings, candidates: int, per_object: int) -> None:
+    def __init__(self, loss_fn: DistributedMAPLoss, settings: Settings, candidates: int, per_object: int) -> None:
         weight = copy.deepcopy(settings.weight) if settings.weighs else 1.0  # each head has its own
         super().__init__(loss_fn, weight=weight, enabled=False, measure=settings.measure)
         self.held_off = not settings.weighs
@@ -96,7 +98,8 @@ def make_switches(settings: Settings, criterion: Any, args: Any) -> dict[str, He
         # One2one is to have one window for an object: more of its anchors would be ranked as duplicates.
         per_object = settings.per_object if needs_nms else min(1, settings.per_object)
         nms = {"nms_threshold": args.iou if needs_nms else None}
-        loss_fn = MAPLoss(loss.nc, **{**nms, **settings.loss, **({} if needs_nms else nms)})
+        options = {**nms, **settings.loss, **({} if needs_nms else nms)}
+        loss_fn = DistributedMAPLoss(loss.nc, gradients="summed", timeout=_PATIENCE, **options)
         switches[name] = HeadSwitch(loss_fn, settings, settings.candidates if needs_nms else args.max_det, per_object)
     return switches
 
@@ -124,7 +127,8 @@ class WithMAP:
 
     def _terms(self, preds: Any, batch: Mapping[str, Any], own_loss: Tensor) -> list[Tensor]:
         heads = read_heads(preds, self.losses, batch["img"].shape[2:])
-        images = len(batch["img"])  # the stock losses are means times the number of images, and so is mAP
+        # The stock losses are means times the number of images, added up over processes; so is mAP, of which there is one.
+        images = len(batch["img"]) * world()
         targets = targets_of(batch, next(iter(heads.values())).boxes.dtype)
         terms = []
         for name, head in heads.items():

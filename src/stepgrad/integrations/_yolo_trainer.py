@@ -23,6 +23,7 @@ from stepgrad.integrations._yolo_loss import (
     make_switches,
     without_item,
 )
+from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.protocol import Protocol
 
@@ -71,7 +72,7 @@ class MAPTraining:
             loss_options: of `MAPLoss`; its `nms_threshold` is that of validation (`iou`) unless given.
         """
         loss = loss_settings(loss_options, protocol, None, [MAPLoss], MAPTraining.options)
-        MAPLoss(1, **loss)  # says at once what is wrong with them
+        DistributedMAPLoss(1, **loss)  # says at once what is wrong with them
         settings = Settings(
             weight=weight, start=start, candidates=candidates, per_object=per_object, measure=measure, loss=loss
         )

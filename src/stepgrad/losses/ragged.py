@@ -8,7 +8,7 @@ in the balance of a class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from torch import Tensor
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.kernels.balance import Sums
 from stepgrad.kernels.jit import explain_wait
+from stepgrad.losses.collectives import is_alone
+from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.losses.objective import MAPObjective, Measured, report_sums
 from stepgrad.metric.arrange import Arrangement
@@ -27,7 +29,7 @@ from stepgrad.parallel import run_threads
 from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.steps.map_steps import ClassGradient, class_gradient
 
-_ABSENT = ClassGradient(ap=0.0, P=0, kept=0, gradient=None)
+ABSENT = ClassGradient(ap=0.0, P=0, kept=0, gradient=None)
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,12 @@ class ScoredPairs:
     classes: Tensor  # (M,) int64, columns as the targets' labels count them
 
 
-def ragged_map_loss(loss_fn: MAPLoss, candidates: ScoredPairs, targets: Sequence[Target]) -> Tensor:
+def ragged_map_loss(
+    loss_fn: MAPLoss | DistributedMAPLoss, candidates: ScoredPairs, targets: Sequence[Target]
+) -> Tensor:
     """The loss of candidates, as `loss_fn` defines it; its `metrics` are those of this call, and `candidates`, their number.
 
+    With a `DistributedMAPLoss` and several processes, it is that of all processes' candidates joined.
     Classes without objects in the batch have AP 0 and no gradient whatever is found, so they are not ranked; `kept` counts
     the others' windows.
 
@@ -54,9 +59,15 @@ def ragged_map_loss(loss_fn: MAPLoss, candidates: ScoredPairs, targets: Sequence
     >>> loss_fn.metrics["map"], pairs.scores.grad.sign().tolist()
     (0.5, [-1.0, -1.0, 1.0])
     """
+    if isinstance(loss_fn, DistributedMAPLoss):
+        if not is_alone(loss_fn.group):
+            from stepgrad.losses.ragged_ranks import joined_map_loss  # which is made of the parts of this file
+
+            return joined_map_loss(loss_fn, candidates, targets)
+        loss_fn = loss_fn.alone
     needed = torch.is_grad_enabled() and candidates.scores.requires_grad
     objective = loss_fn.objective
-    lists = _lists(objective.num_classes, candidates, targets)
+    lists = make_lists(objective.num_classes, candidates, targets)
     with explain_wait():
         measured = _measure(objective, lists, needed)
     loss_fn.metrics = measured.metrics
@@ -64,7 +75,7 @@ def ragged_map_loss(loss_fn: MAPLoss, candidates: ScoredPairs, targets: Sequence
 
 
 @dataclass(frozen=True)
-class _Lists:
+class Lists:
     """ScoredPairs on the CPU, sorted by class and image, and the objects."""
 
     order: NDArray[np.int64]  # (M,) candidate at each sorted place
@@ -74,8 +85,13 @@ class _Lists:
     classes: NDArray[np.int64]
     objects: Batch  # of no windows
 
+    def span(self, c: int) -> slice:
+        """The sorted places of a class."""
+        return slice(*np.searchsorted(self.classes, [c, c + 1]))
 
-def _lists(num_classes: int, candidates: ScoredPairs, targets: Sequence[Target]) -> _Lists:
+
+def make_lists(num_classes: int, candidates: ScoredPairs, targets: Sequence[Target]) -> Lists:
+    """The candidates and objects, checked."""
     refuse_unreadable(candidates.scores, candidates.boxes)
     check_box_format(candidates.boxes, "Expected the candidates' boxes")
     scores = candidates.scores.detach()
@@ -86,7 +102,7 @@ def _lists(num_classes: int, candidates: ScoredPairs, targets: Sequence[Target])
     none = torch.zeros(0, num_classes), torch.zeros(0, 4)
     objects = make_batch([none[0]] * len(targets), [none[1]] * len(targets), targets, num_classes)
     order = np.lexsort((images, classes))  # stable: candidates stay in their order within an image
-    return _Lists(order, parts[0].numpy()[order], parts[1].numpy()[order], images[order], classes[order], objects)
+    return Lists(order, parts[0].numpy()[order], parts[1].numpy()[order], images[order], classes[order], objects)
 
 
 def _check(
@@ -109,31 +125,41 @@ def _check(
         )
 
 
-def _measure(objective: MAPObjective, lists: _Lists, needed: bool) -> Measured:
-    method = objective.method if needed else None
-    present = np.unique(lists.objects.object_labels)
-    spans = [slice(*np.searchsorted(lists.classes, [c, c + 1])) for c in present]
-    threads = torch.get_num_threads()
-
-    def rank(i: int) -> ClassGradient:
-        batch = _class_batch(lists, int(present[i]), spans[i])
-        return class_gradient(Arrangement(batch, objective.protocol, objective.nms_threshold, 1, None), 0, method)
-
-    ranked = run_threads(rank, range(len(present)), threads)
-    classes = [_ABSENT] * objective.num_classes
-    for c, of_class in zip(present, ranked, strict=True):
-        classes[c] = of_class
+def _measure(objective: MAPObjective, lists: Lists, needed: bool) -> Measured:
+    ranked = rank_present(objective, lists, needed)
+    classes = [ranked.get(c, ABSENT) for c in range(objective.num_classes)]
     value, slope, metrics = objective.of_classes(classes)
-    gradient, total = np.zeros(len(lists.scores)), Sums(0, 0.0, 0.0)
-    for span, of_class in zip(spans, ranked, strict=True):
-        finished, sums = objective.join([of_class], lists.scores[span, None], slope, 1)
-        gradient[lists.order[span]] = finished[0]
-        total = Sums(total.nonzero + sums.nonzero, total.positive + sums.positive, total.negative + sums.negative)
+    gradient, total = finished_gradient(objective, lists, ranked, slope)
     metrics |= {"candidates": len(gradient), **report_sums(total, len(gradient))}
     return Measured(value, torch.from_numpy(gradient), metrics)
 
 
-def _class_batch(lists: _Lists, c: int, span: slice) -> Batch:
+def rank_present(objective: MAPObjective, lists: Lists, needed: bool) -> dict[int, ClassGradient]:
+    """AP and, if `needed`, its pseudogradient, of every class with objects."""
+    method = objective.method if needed else None
+    present = [int(c) for c in np.unique(lists.objects.object_labels)]
+
+    def rank(c: int) -> ClassGradient:
+        batch = _class_batch(lists, c, lists.span(c))
+        return class_gradient(Arrangement(batch, objective.protocol, objective.nms_threshold, 1, None), 0, method)
+
+    return dict(zip(present, run_threads(rank, present, torch.get_num_threads()), strict=True))
+
+
+def finished_gradient(
+    objective: MAPObjective, lists: Lists, ranked: Mapping[int, ClassGradient], slope: float
+) -> tuple[NDArray[np.float64], Sums]:
+    """(M,) gradient of the loss in the candidates, in the order in which they came."""
+    gradient, total = np.zeros(len(lists.scores)), Sums(0, 0.0, 0.0)
+    for c, of_class in ranked.items():
+        span = lists.span(c)
+        finished, sums = objective.join([of_class], lists.scores[span, None], slope, 1)
+        gradient[lists.order[span]] = finished[0]
+        total = Sums(total.nonzero + sums.nonzero, total.positive + sums.positive, total.negative + sums.negative)
+    return gradient, total
+
+
+def _class_batch(lists: Lists, c: int, span: slice) -> Batch:
     """The candidates and objects of one class as a batch of one column."""
     objects = lists.objects
     of_class = objects.object_labels == c

@@ -45,17 +45,18 @@ def main(data: str, run: str, size: str) -> None:
     overrides = {"model": "yolov8n.yaml", "data": data, "epochs": 1, "imgsz": int(size), "batch": 4, "device": "cpu"}
     overrides |= {"plots": False, "workers": 0, "project": str(Path(run).parent), "name": Path(run).name}
     overrides |= {"exist_ok": True, "optimizer": "SGD", "lr0": 0.01, "warmup_epochs": 0, "nbs": 4}
-    used = []
+    used, maps = [], []
 
     def note(trainer: Any) -> None:
         used.append(trainer.map_switches[""].weight)
+        maps.append(trainer.map_switches[""].metrics["map"])
 
     trainer = OnCPUs(overrides=overrides)
     trainer.add_callback("on_train_batch_end", note)
     trainer.train()
     weights = bare_model(trainer.model).state_dict()  # statistics are each process's own
     trained = {name: value for name, value in weights.items() if "running" not in name and "batches" not in name}
-    torch.save({"weights": trained, "used": used}, f"{run}-{dist.get_rank()}.pt")
+    torch.save({"weights": trained, "used": used, "maps": maps}, f"{run}-{dist.get_rank()}.pt")
     dist.destroy_process_group()
 
 

@@ -183,3 +183,5 @@ def test_two_processes_train_alike(data: Path, tmp_path: Path) -> None:
     assert all(torch.equal(value, second["weights"][name]) for name, value in first["weights"].items())
     assert first["used"] == second["used"]  # one weight of mAP
     assert len(set(first["used"])) > 1
+    assert first["maps"] == second["maps"]  # and one mAP, of all images
+    assert max(first["maps"]) > 0
