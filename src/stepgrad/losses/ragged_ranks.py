@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,7 +113,7 @@ def _pack(lists: Lists, rank: int, world: int) -> NDArray[np.uint8]:
     chosen = lists.classes % world == rank
     pairs = np.column_stack([lists.scores, lists.boxes, lists.images, lists.classes]).astype(np.float64)[chosen]
     objects = lists.objects
-    flags = [objects.object_labels, objects.object_images, objects.difficult, objects.crowd]
+    flags: list[NDArray[Any]] = [objects.object_labels, objects.object_images, objects.difficult, objects.crowd]
     rows = np.column_stack([objects.object_boxes, *flags]).astype(np.float64)[objects.object_labels % world == rank]
     return np.concatenate([raw(pairs), raw(rows)])
 
