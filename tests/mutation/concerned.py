@@ -89,6 +89,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "losses/large_batch.py": ("tests/losses/test_large_batch.py",),
     "losses/likely_mistakes.py": ("tests/losses/test_likely_mistakes.py",),
     "losses/ragged.py": ("tests/losses/test_ragged.py",),
+    "losses/ragged_ranks.py": ("tests/losses/test_ragged_ranks.py",),
     "losses/score_memory.py": ("tests/losses/test_score_memory.py",),
     "losses/baselines/": _BASELINES,
     "losses/ranking/": _RANKING,

@@ -46,6 +46,7 @@ FAMILIES = {
     "DFineForObjectDetection": Family("sigmoid", "loss_vfl"),
     "DabDetrForObjectDetection": Family("sigmoid"),
     "DeformableDetrForObjectDetection": Family("sigmoid"),
+    "Deimv2ForObjectDetection": Family("sigmoid", "loss_mal"),
     "DetrForObjectDetection": Family("softmax"),
     "LwDetrForObjectDetection": Family("sigmoid", coefficient="class_loss_coefficient", grouped=True),
     "RTDetrForObjectDetection": Family("sigmoid", "loss_vfl"),
@@ -75,7 +76,7 @@ def train_for_map(
     Args:
         model: one of `FAMILIES`, or a class derived from one.
         mode: "mix": `weight` times MAPLoss is added to the loss, and to the `loss_dict` as "loss_map". "replace": it takes
-            the place of the classification loss, "loss_ce" or "loss_vfl".
+            the place of the classification loss, "loss_ce", "loss_vfl" or "loss_mal".
         weight: of MAPLoss. "auto": balances itself, so that mAP's gradient at the class logits is as long as that of
             the model's own classification loss; `AutoWeight(share=...)` for another share, which it says how it measures.
             A number stays what it is. `model.map_loss_switch.weight` is the number in use.

@@ -140,13 +140,13 @@ class DistributedMAPLoss(nn.Module):
             batch, flat = self._checked(scores, boxes, targets)
         except Exception as error:  # whatever it is: the others must not be left waiting
             channel.gather(row, "announcing the batch")
-            _tell_refusal(channel, str(error))
+            tell_refusal(channel, str(error))
             raise
         needed = torch.is_grad_enabled() and flat.requires_grad and len(flat) > 0
-        row[:] = [1, needed, self._settings_hash(), *sizes_of(batch, flat.dtype, channel.world).row()]
+        row[:] = [1, needed, self.settings_hash(), *sizes_of(batch, flat.dtype, channel.world).row()]
         rows = channel.gather(row, "announcing the batch")
         if not rows[:, _ACCEPTED].all():
-            raise RankError(_tell_refusal(channel, ""))
+            raise RankError(tell_refusal(channel, ""))
         sizes = [Sizes.read(r[_FIRST_SIZE:].tolist()) for r in rows]
         dtype = _check_agreement(rows, sizes)
         joined = flat if dtype is None else flat.to(dtype)  # changes nothing unless this process has no windows
@@ -159,7 +159,8 @@ class DistributedMAPLoss(nn.Module):
         self.objective.check_l4(batch.scores, flat.dtype)
         return batch, flat
 
-    def _settings_hash(self) -> int:
+    def settings_hash(self) -> int:
+        """A number that differs where settings do, with near certainty."""
         digest = hashlib.sha256(repr((self.objective, self.gradients)).encode()).digest()
         return int.from_bytes(digest[:7], "big")
 
@@ -175,7 +176,7 @@ class DistributedMAPLoss(nn.Module):
         batch = unpack(parts, shard.sizes, channel.rank, len(own_classes)) if len(own_classes) else None
         with explain_wait():
             classes = [] if batch is None else objective.rank(batch, shard.needed)  # of all images
-            everyones, l4_sums = _gather_classes(channel, classes, shard.batch.scores, K)
+            everyones, l4_sums = gather_classes(channel, classes, shard.batch.scores, K)
             value, slopes, metrics = objective.of_classes(everyones)
             own_gradient, sums = torch.zeros(shard.flat.shape, dtype=shard.flat.dtype), Sums(0, 0.0, 0.0)
             if shard.needed:
@@ -225,7 +226,7 @@ def _check_agreement(rows: NDArray[np.int64], sizes: Sequence[Sizes]) -> torch.d
     return next(iter(by_rank.values()), None)
 
 
-def _tell_refusal(channel: Channel, message: str) -> str:
+def tell_refusal(channel: Channel, message: str) -> str:
     """Exchange the reasons for which processes refused their part; returns them as one message."""
     padded = np.zeros(_MESSAGE, dtype=np.uint8)
     text = np.frombuffer(message.encode()[:_MESSAGE], dtype=np.uint8)
@@ -237,7 +238,7 @@ def _tell_refusal(channel: Channel, message: str) -> str:
     )
 
 
-def _gather_classes(
+def gather_classes(
     channel: Channel, classes: Sequence[ClassGradient], scores: NDArray[np.floating], K: int
 ) -> tuple[list[ClassGradient], NDArray[np.float64]]:
     """AP, objects and kept windows of every class, and each process's sum of scores^4."""
