@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.read_files import read_detections
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
+from stepgrad.metric.list_metric import ListMetric
+from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.protocol import LVIS, get_protocol
 from tests.scenes import clustered_boxes, over_seeds, windows_near
 
@@ -65,12 +68,14 @@ def random_content(seed: int) -> Content:
     return {"images": images, "annotations": annotations, "categories": listed}, found
 
 
-def ours(content: Content, folder: Path, protocol: str = "lvis") -> EvaluationResult:
+def ours(
+    content: Content, folder: Path, protocol: str = "lvis", metrics: Sequence[ListMetric] = ()
+) -> EvaluationResult:
     for name, part in zip(("truth.json", "found.json"), content, strict=True):
         (folder / name).write_text(json.dumps(part))
     dataset = load_dataset(folder / "truth.json", need_images=False)
     evidence = evidence_from(dataset, read_detections(folder / "found.json", dataset))
-    return evaluate_under(evidence, Counting.of(get_protocol(protocol)))
+    return evaluate_under(evidence, Counting.of(get_protocol(protocol)), metrics)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the package
@@ -83,7 +88,8 @@ def test_ap_equals_that_of_the_lvis_package(
     content, folder = random_content(seed), tmp_path_factory.mktemp("lvis")
     if not content[0]["annotations"] or not content[1]:
         return
-    result = ours(content, folder)
+    sizes = [get_metric(f"ap@area={area}") for area in ("small", "medium", "large")]
+    result = ours(content, folder, metrics=sizes)
     logging.disable(logging.CRITICAL)
     with contextlib.redirect_stdout(io.StringIO()):
         truth = lvis.LVIS(str(folder / "truth.json"))
@@ -97,6 +103,17 @@ def test_ap_equals_that_of_the_lvis_package(
             np.testing.assert_allclose(list(row.ap_by_threshold.values()), precision[:, :, c].mean(axis=1), atol=1e-12)
         else:
             assert (precision[:, :, c] == -1).all()
+    for a, metric in enumerate(sizes, start=1):
+        by_size = evaluation.eval["precision"][:, :, :, a]
+        expected = np.where((by_size < 0).any(axis=(0, 1)), np.nan, by_size.mean(axis=(0, 1)))
+        np.testing.assert_allclose(result.metrics[metric.name].by_class, expected, atol=1e-12)
+
+
+@over_seeds(5, 200)
+def test_ap_of_all_sizes_is_ap(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    metric = get_metric("ap@area=all")
+    result = ours(random_content(seed), tmp_path_factory.mktemp("lvis"), metrics=[metric])
+    assert result.metrics[metric.name].value == pytest.approx(result.map, rel=1e-14)
 
 
 def one_image(**knowledge: list[int]) -> Content:

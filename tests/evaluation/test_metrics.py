@@ -13,7 +13,7 @@ import torch
 import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.evaluation.coco_numbers import coco_counts
-from stepgrad.metric.protocol import COCO, VOC12, Protocol
+from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC12, Protocol
 from tests.losses.test_detection_loss import NAMES, scene
 from tests.scenes import Batch, random_batch
 
@@ -60,6 +60,27 @@ def test_weights_and_the_worst_class_can_be_asked_for_afterwards() -> None:
     ]
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=lambda p: p.name)
+def test_ap_as_a_metric_is_map_under_every_protocol(protocol: Protocol) -> None:
+    for seed in range(3):
+        evaluator = sg.Evaluator(3, protocol)
+        evaluator.update(*detections_of(scene(seed, crowd=0.1)))
+        result = evaluator.compute()
+        assert result.map > 0
+        assert result.metric("ap").value == pytest.approx(result.map, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"max_detections": 9, "max_detections_of": "image"}, {"min_score": 0.5}], ids=str
+)
+def test_ap_of_all_sizes_is_map_whatever_the_protocol_leaves_out(changes: dict[str, object]) -> None:
+    for seed in range(3):
+        evaluator = sg.Evaluator(3, replace(COCO, name="changed", **changes), metrics=["ap@area=all"])
+        evaluator.update(*detections_of(scene(seed)))
+        result = evaluator.compute()
+        assert result.metrics["ap@area=all"].value == pytest.approx(result.map, rel=1e-14)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_ap_of_some_sizes_equals_cocos(seed: int) -> None:
     rng = np.random.default_rng([seed, 210])
@@ -96,6 +117,8 @@ def test_sizes_are_refused_where_they_cannot_be_counted() -> None:
     evaluator = sg.Evaluator(1, replace(COCO, match_thresholds=(0.5,)))
     with pytest.raises(ConfigError, match="beforehand"):
         evaluator.compute().metric("ap@area=small")
+    with pytest.raises(ConfigError, match="goes on to recall 1"):
+        sg.Evaluator(1, "ultralytics-old").compute().metric("ap@max_recall=0.5")
 
 
 def test_the_command_line_prints_the_metrics_it_is_asked_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from stepgrad.errors import ConfigError, InputError, NonFiniteError
 from stepgrad.losses.ragged import ragged_map_loss
 from stepgrad.metric.metrics import AP, F1
 from stepgrad.metric.over_classes import OverClasses
+from stepgrad.metric.protocol import ULTRALYTICS_UNLIMITED
 from tests.losses.test_ragged import candidates_of
 from tests.losses.test_threads_as_ranks import threads
 from tests.metric.metric_cases import as_own
@@ -262,3 +264,17 @@ def test_processes_together_have_the_loss_of_the_joined_batch(name: str, monkeyp
     assert all(loss == pytest.approx(alone, rel=1e-13) for loss, _ in parts)
     together = torch.cat([g for _, gradients in parts for g in gradients])
     torch.testing.assert_close(together, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_threshold_of_the_score_works_where_overlaps_are_single_and_must_be_whole() -> None:
+    protocol = replace(ULTRALYTICS_UNLIMITED, name="whole", match_thresholds=(1.0,))
+    box = torch.tensor([[0.0, 0.0, 100.0, 100.0]])
+    loss_fn = sg.DetectionLoss(1, F1(0.5), protocol)
+    loss_fn([torch.tensor([[0.75]])], [box], [{"boxes": box, "labels": torch.tensor([0])}])
+    assert loss_fn.metrics["value"] == 1.0
+
+
+@pytest.mark.parametrize("protocol", ["ultralytics", "ultralytics-old", "lvis"])
+def test_protocols_of_final_detections_are_refused(protocol: str) -> None:
+    with pytest.raises(ConfigError, match="judges final detections"):
+        sg.DetectionLoss(1, "f1", protocol)

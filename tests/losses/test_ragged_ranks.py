@@ -81,6 +81,40 @@ def test_gradients_to_be_averaged_are_as_many_times_as_large(monkeypatch: pytest
     assert torch.equal(torch.cat([own for _, own, _ in found]), 2 * gradient)
 
 
+METRICS: list[dict[str, Any]] = [
+    {"metric": "cost@threshold=0.25,miss=3"},  # which classes without objects have, too
+    {"metric": "miss_rate", "classes": "worst"},
+    {"metric": "f1", "class_weights": [1.0 + c for c in range(K)]},
+    {"metric": "ap@area=0:200", "protocol": "coco", "match_threshold": 0.5},
+]
+
+
+@pytest.mark.parametrize("options", METRICS, ids=lambda o: o["metric"])
+def test_processes_give_the_joined_list_of_other_metrics(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def part(first: int, end: int) -> Shard:
+        pairs, targets = shard(3, first, end)
+        areas = [
+            (first + i + 1) * torch.tensor([30.0, 60.0, 90.0, 120.0]) for i in range(len(targets))
+        ]  # not the boxes'
+        return pairs, [{**target, "area": area} for target, area in zip(targets, areas, strict=True)]
+
+    value, gradient, metrics = loss_of(sg.DetectionLoss(K, **options), *part(0, IMAGES))
+    assert gradient.any()
+
+    def work(rank: int) -> tuple[float, Tensor, dict[str, Any]]:
+        cuts = (0, 2, IMAGES)
+        loss_fn = sg.DistributedDetectionLoss(K, gradients="summed", **options)
+        return loss_of(loss_fn, *part(cuts[rank], cuts[rank + 1]))
+
+    found = threads(2, monkeypatch).run(work)
+    assert torch.equal(torch.cat([own for _, own, _ in found]), gradient)
+    for own_value, _, own_metrics in found:
+        assert own_value == value
+        np.testing.assert_array_equal(own_metrics["by_class"], metrics["by_class"])
+
+
 def test_alone_it_is_the_loss_of_its_own_candidates() -> None:
     expected, found = (loss_of(kind(K), *shard(2, 0, IMAGES)) for kind in (sg.MAPLoss, DistributedMAPLoss))
     assert found[0] == expected[0]

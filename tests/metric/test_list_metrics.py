@@ -11,13 +11,23 @@ import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError, NonFiniteError
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.named_metrics import EXAMPLES, get_metric
-from stepgrad.metric.protocol import COCO, VOC07, VOC12, Protocol
+from stepgrad.metric.protocol import (
+    COCO,
+    LVIS,
+    TORCHMETRICS,
+    ULTRALYTICS_OLD,
+    ULTRALYTICS_UNLIMITED,
+    VOC07,
+    VOC12,
+    Protocol,
+)
 from tests.metric.metric_cases import M, cases
 
 RANKED = [M.F1(), M.RecallAtPrecision(0.6), M.PrecisionAtRecall(0.4), M.LogAverageMissRate(), M.AP(0.7)]
 AT_THRESHOLD = [M.F1(0.5), M.Cost(0.5, 2.0, 3.0)]
 lists = st.lists(st.booleans(), max_size=30)
 more_objects = st.integers(0, 5)
+PROTOCOLS = [VOC12, VOC07, COCO, TORCHMETRICS, ULTRALYTICS_UNLIMITED]
 
 
 def value(metric: ListMetric, hits: list[bool], objects: int, protocol: Protocol = VOC12, images: int = 3) -> float:
@@ -29,7 +39,7 @@ def gain(metric: ListMetric, *arguments: object) -> float:
     return value(metric, *arguments) * (1 if metric.higher_is_better else -1)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("protocol", [VOC12, VOC07, COCO], ids=lambda p: p.name)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.name)
 def test_values_of_random_lists_equal_the_slow_twins(protocol: Protocol) -> None:
     rng = np.random.default_rng(0)
     for _ in range(150):
@@ -71,7 +81,7 @@ def test_recall_at_precision_zero_is_the_recall_of_the_whole_list(hits: list[boo
         assert value(M.RecallAtPrecision(0.0), hits, P) == sum(hits) / P
 
 
-@pytest.mark.parametrize("protocol", [VOC12, VOC07, COCO], ids=lambda p: p.name)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.name)
 @given(hits=lists, missed=more_objects)
 def test_partial_ap_up_to_recall_one_is_ap(protocol: Protocol, hits: list[bool], missed: int) -> None:
     P = sum(hits) + missed
@@ -80,6 +90,20 @@ def test_partial_ap_up_to_recall_one_is_ap(protocol: Protocol, hits: list[bool],
         counts, own_norm = M.AP(1.0).levels(P, protocol)
         assert np.array_equal(counts * norm, whole * own_norm)
         assert M.AP(1.0) == M.AP()
+
+
+@pytest.mark.parametrize(
+    ("metric", "protocol", "message"),
+    [
+        (M.AP(0.5), ULTRALYTICS_OLD, "goes on to recall 1"),
+        (M.LogAverageMissRate(), LVIS, "every class in every image"),
+        (M.AP(area=(0.0, 9.0)), TORCHMETRICS, "as COCO does"),
+        (M.AP(area=(0.0, 9.0)), ULTRALYTICS_UNLIMITED, "as COCO does"),
+    ],
+)
+def test_a_metric_refuses_rules_it_says_nothing_about(metric: ListMetric, protocol: Protocol, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        metric.check_protocol(protocol)
 
 
 @given(hits=lists, missed=more_objects)

@@ -67,6 +67,16 @@ def test_steps_of_every_metric_equal_brute_force(seed: int, protocol: str, nms_t
             assert_same_steps(batch, options, metric, slow, metric)
 
 
+@pytest.mark.parametrize("protocol", ["ultralytics-unlimited", "torchmetrics"])
+@over_seeds(2, 30)
+def test_steps_under_the_rules_of_other_tools_equal_brute_force(seed: int, protocol: str) -> None:
+    rng = np.random.default_rng([seed, 129])
+    batch = small_batch(rng, crowds=True)
+    options = Options(protocol, [0.3, None][seed % 2], 0.5)
+    for metric, slow in cases(get_protocol(protocol), rng, thresholds_of(batch)).items():
+        assert_same_steps(batch, options, metric, slow, metric)
+
+
 @over_seeds(3, 30)
 def test_steps_of_an_own_function_equal_brute_force(seed: int) -> None:
     rng = np.random.default_rng([seed, 121])
@@ -208,11 +218,16 @@ def check_sides(curve: object, x: float, found: tuple[float, ...], present: floa
 AREAS = [(0.0, 36.0), (36.0, 64.0), (50.0, 1e10)]
 
 
+# Objects that are not there, and the first of equal overlaps: areas must be those of the same objects.
+OTHER_WAY_ROUND = replace(COCO, name="other way round", difficult="drop", crowds="drop", equal_overlaps="first")
+
+
+@pytest.mark.parametrize("base", [COCO, OTHER_WAY_ROUND], ids=lambda p: p.name)
 @pytest.mark.parametrize("nms_threshold", [None, 0.3])
 @over_seeds(4, 60)
-def test_steps_of_ap_of_some_sizes_equal_brute_force(seed: int, nms_threshold: float | None) -> None:
+def test_steps_of_ap_of_some_sizes_equal_brute_force(seed: int, nms_threshold: float | None, base: Protocol) -> None:
     rng = np.random.default_rng([seed, 127])
-    protocol = replace(COCO, match_thresholds=(0.5,), max_detections=int(rng.choice([3, 100])))
+    protocol = replace(base, match_thresholds=(0.5,), max_detections=int(rng.choice([3, 100])))
     for _ in range(3):
         batch = small_batch(rng, crowds=True, most_windows=10)
         area = AREAS[rng.integers(3)]

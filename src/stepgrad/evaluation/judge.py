@@ -113,23 +113,26 @@ def taking_part(evidence: Evidence, protocol: Protocol) -> NDArray[np.bool_]:
 
 
 def judge(evidence: Evidence, counting: Counting, labels: Sequence[int] | None = None) -> list[ClassJudgement]:
-    """Judge the classes (all, or those named); boxes of a known convention are turned into the protocol's first."""
-    protocol = counting.protocol
-    evidence = evidence.seen_with(protocol.pixel_offset)
-    ranked = ranked_by_class(evidence, counting.ties)
-    takes_part = taking_part(evidence, protocol)
-    if protocol.federated:
-        takes_part &= in_checked_images(evidence)
-        evidence = with_regions(evidence)
+    """Judge the classes (all, or those named)."""
+    evidence, ranked, takes_part = _seen_by(evidence, counting)
     chosen = range(evidence.num_classes) if labels is None else labels
 
     def of_class(c: int) -> ClassJudgement:
         part = takes_part[ranked[c]]
-        judged = _judge_class(evidence, _within_class(protocol), ranked[c][part], c)
+        judged = _judge_class(evidence, _within_class(counting.protocol), ranked[c][part], c)
         return judged if part.all() else _with_left_out(judged, ranked[c], part)
 
     with explain_wait():
         return run_threads(of_class, chosen, torch.get_num_threads())
+
+
+def _seen_by(evidence: Evidence, counting: Counting) -> tuple[Evidence, list[NDArray[np.int64]], NDArray[np.bool_]]:
+    """The evidence as the protocol sees it, boxes of a known convention in its own; the classes ranked; and who takes part."""
+    evidence = evidence.seen_with(counting.protocol.pixel_offset)
+    ranked, takes_part = ranked_by_class(evidence, counting.ties), taking_part(evidence, counting.protocol)
+    if not counting.protocol.federated:
+        return evidence, ranked, takes_part
+    return with_regions(evidence), ranked, takes_part & in_checked_images(evidence)
 
 
 def _within_class(protocol: Protocol) -> Protocol:
@@ -148,11 +151,11 @@ def area_average_precisions(
     evidence: Evidence, counting: Counting, metric: ListMetric
 ) -> list[tuple[list[float], int]]:
     """By class, AP at each threshold of objects of the metric's sizes only, and how many there are."""
-    evidence = evidence.seen_with(counting.protocol.pixel_offset)
-    ranked = ranked_by_class(evidence, counting.ties)
+    evidence, ranked, takes_part = _seen_by(evidence, counting)
 
     def of_class(c: int) -> tuple[list[float], int]:
-        arrangement, view = _class_view(evidence, counting.protocol, ranked[c], c, metric)
+        rows = ranked[c][takes_part[ranked[c]]]
+        arrangement, view = _class_view(evidence, _within_class(counting.protocol), rows, c, metric)
         return class_average_precisions(view, arrangement.rules), view.P
 
     with explain_wait():

@@ -43,6 +43,7 @@ def metric_of(
     class_weights: Sequence[float] | Tensor | None = None,
 ) -> MetricResult:
     """A metric of the detections as they were judged."""
+    metric.check_protocol(result.protocol)
     values = [_class_value(row, metric, result.images, result.protocol) for row in result.classes]
     return _over_classes(result, metric, values, [row.objects for row in result.classes], classes, class_weights)
 

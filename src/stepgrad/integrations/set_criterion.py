@@ -23,6 +23,7 @@ from stepgrad.integrations._auto_weight import AutoWeight, StockLoss
 from stepgrad.integrations._detector import MAP_KEY, Specialised, despecialise, specialise
 from stepgrad.integrations._switch import NAME, loss_settings
 from stepgrad.integrations.transformers import Family, QuerySwitch
+from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
@@ -40,7 +41,7 @@ def train_for_map(
     weight: float | str | AutoWeight = "auto",
     enabled: bool = True,
     protocol: str | Protocol | None = None,
-    loss_fn: MAPLoss | DistributedMAPLoss | None = None,
+    loss_fn: DetectionLoss | DistributedMAPLoss | None = None,
     **loss_options: Any,
 ) -> M:
     """Make a criterion, or the one in a module, add mAP to its losses in training; returns the module.
@@ -51,7 +52,7 @@ def train_for_map(
         enabled: False leaves the losses for now and only measures mAP: `criterion.map_loss_switch.enabled` turns it on and off,
             as does `MAPCallback` of `stepgrad.integrations.lightning`.
         protocol: "voc07", "voc12" (the default), "coco" or a `Protocol`.
-        loss_fn: a ready `MAPLoss` with `nms_threshold=None`.
+        loss_fn: a ready `MAPLoss`, or another `DetectionLoss`, with `nms_threshold=None`.
         loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     In eval mode the same criterion gives its stock losses. `restore(module)` undoes it.

@@ -20,7 +20,8 @@ def with_cut(batch: Batch, protocol: Protocol, threshold: float | None) -> Batch
         return batch
     if max(protocol.match_thresholds) == 1.0 and not protocol.equality:
         raise ConfigError("Expected match thresholds below 1 where an IoU must exceed them: nothing can be found.")
-    K, box = batch.num_classes, np.array([0.0, 0.0, 1.0, 1.0])
+    # Large enough that what single-precision overlaps add to the union (metric/arithmetic.py) is lost: an IoU of exactly 1.
+    K, box = batch.num_classes, np.array([0.0, 0.0, 64.0, 64.0])
     one_per_class = np.arange(K)
     return replace(
         batch,

@@ -41,11 +41,11 @@ class ListMetric:
         return self.threshold is None
 
     def check_protocol(self, protocol: Protocol) -> None:
-        """Raise where sizes are asked for but objects are not matched as COCO does."""
-        if self.area is not None and protocol.duplicates != "best_free":
+        """Raise where sizes are asked for but objects are not matched, or sizes not measured, as COCO does."""
+        if self.area is not None and (protocol.duplicates, protocol.overlaps) != ("best_free", "double"):
             raise ConfigError(
-                f'Expected a protocol that matches as COCO does (duplicates="best_free") for {self.name}, whose rules are '
-                f"COCO's, but got {protocol.name!r}."
+                f'Expected a protocol that matches as COCO does (duplicates="best_free", overlaps="double") for {self.name}, '
+                f"whose rules are COCO's, but got {protocol.name!r}."
             )
 
     def of_list(self, hits: Hits, objects: int, images: int, protocol: Protocol) -> float:

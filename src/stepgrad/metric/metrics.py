@@ -56,13 +56,23 @@ class AP(ListMetric):
             parts.append(f"area={known[0] if known else '{:g}:{:g}'.format(*self.area)}")
         return "@".join(["ap", ",".join(parts)]) if parts else "ap"
 
+    def check_protocol(self, protocol: Protocol) -> None:
+        super().check_protocol(protocol)
+        if protocol.tail == "line" and self != AP():
+            raise ConfigError(
+                f'Expected a protocol with tail="zero" for {self.name} but got {protocol.name!r}, whose curve goes on to '
+                "recall 1."
+            )
+
     def levels(self, P: int, protocol: Protocol) -> tuple[NDArray[np.int64], int]:
         counts, norm = protocol.level_counts(P)
         if self.max_recall == 1.0 or P == 0:
             return counts, norm
         recall = Fraction(self.max_recall).limit_denominator(1000)  # 0.3 is meant as 3/10
         if protocol.recall_levels is not None:
-            norm = math.floor(recall * (protocol.recall_levels - 1)) + 1
+            last = math.floor(recall * (protocol.recall_levels - 1))
+            # A trapezoid counts in halves: of the last level one of its two is left out.
+            norm = last + 1 if protocol.integral == "mean" else max(2 * last, 1)
             return np.diff(np.minimum(np.cumsum(counts), norm), prepend=0), norm
         # True positive k serves recalls from (k - 1) / P to k / P: in units of 1 / (P d) these are whole numbers.
         end = recall.numerator * P
@@ -71,7 +81,8 @@ class AP(ListMetric):
         return counts // shared, end // shared
 
     def of_list(self, hits: Hits, objects: int, images: int, protocol: Protocol) -> float:
-        return weighted_precision(hits, *self.levels(objects, protocol))
+        tail = protocol.tail_ap(int(hits.sum()), len(hits), objects)
+        return weighted_precision(hits, *self.levels(objects, protocol)) + tail
 
 
 @dataclass(frozen=True)
@@ -211,6 +222,14 @@ class LogAverageMissRate(ListMetric):
     @property
     def name(self) -> str:
         return "miss_rate"
+
+    def check_protocol(self, protocol: Protocol) -> None:
+        super().check_protocol(protocol)
+        if protocol.federated:
+            raise ConfigError(
+                f"Expected a protocol that looks for every class in every image for {self.name}, which counts false alarms per "
+                f"image, but got {protocol.name!r}."
+            )
 
     def of_list(self, hits: Hits, objects: int, images: int, protocol: Protocol) -> float:
         if objects == 0:

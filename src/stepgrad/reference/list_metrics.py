@@ -110,7 +110,9 @@ def partial_ap(hits: Hits, P: int, protocol: Protocol, recall: Fraction) -> AP:
         starts = [min(k * unit, end) for k in range(P + 1)]
         norm = end
     else:
-        norm = math.floor(recall * (protocol.recall_levels - 1)) + 1
+        levels = math.floor(recall * (protocol.recall_levels - 1)) + 1
+        # A trapezoid over levels 0, ..., m has weights 1, 2, ..., 2, 1, in all 2 m; over level 0 alone it is that level.
+        norm = levels if protocol.integral == "mean" else max(2 * (levels - 1), 1)
         starts = [min(n, norm) for n in itertools.accumulate(levels_served(P, protocol)[0], initial=0)]
     served = [b - a for a, b in itertools.pairwise(starts)]
     shared = math.gcd(norm, *served)
