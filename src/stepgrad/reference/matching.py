@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepgrad.metric.protocol import Protocol
-from stepgrad.reference.boxes import Floats, overlaps_of
+from stepgrad.reference.boxes import Floats, areas, overlaps_of
 
 TRUE, FALSE, IGNORED = "true positive", "false positive", "ignored"
 
@@ -53,16 +53,6 @@ def describe_objects(
     ignored = [i or g in wrong_size for g, i in enumerate(ignored)]
     overlap_rows = tuple(map(tuple, overlaps.tolist()))
     return Objects(overlap_rows, tuple(map(bool, ignored)), tuple(map(bool, crowd)), wrong_size, frozenset(outside[0]))
-
-
-def areas(boxes: Floats) -> list[float]:
-    """Of continuous boxes.
-
-    >>> areas(np.array([[0.0, 0.0, 2.0, 3.0]]))
-    [6.0]
-    """
-    listed: list[float] = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1).tolist()
-    return listed
 
 
 def best_object(overlaps: Sequence[float], threshold: float, equality: bool, last: bool = False) -> int | None:
