@@ -106,13 +106,11 @@ def partial_ap(hits: Hits, P: int, protocol: Protocol, recall: Fraction) -> AP:
     ranks = [rank for rank, hit in enumerate(hits, start=1) if hit]
     if protocol.recall_levels is None:
         # The k-th true positive serves recalls from (k - 1) / P to k / P: in units of 1 / (P d) these are whole numbers.
-        end, unit = recall.numerator * P, recall.denominator
-        starts = [min(k * unit, end) for k in range(P + 1)]
-        norm = end
+        norm, unit = recall.numerator * P, recall.denominator
+        starts = [min(k * unit, norm) for k in range(P + 1)]
     else:
-        levels = math.floor(recall * (protocol.recall_levels - 1)) + 1
-        # A trapezoid over levels 0, ..., m has weights 1, 2, ..., 2, 1, in all 2 m; over level 0 alone it is that level.
-        norm = levels if protocol.integral == "mean" else max(2 * (levels - 1), 1)
+        m = math.floor(recall * (protocol.recall_levels - 1))  # the last level; a trapezoid has weights 1, 2, ..., 2, 1
+        norm = m + 1 if protocol.integral == "mean" else max(2 * m, 1)
         starts = [min(n, norm) for n in itertools.accumulate(levels_served(P, protocol)[0], initial=0)]
     served = [b - a for a, b in itertools.pairwise(starts)]
     shared = math.gcd(norm, *served)
