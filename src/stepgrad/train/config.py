@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from stepgrad.errors import ConfigError, one_of, suggest
-from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.protocol import PROTOCOLS
 
 LossName = Literal["nll", "map", "nll-then-map"]
@@ -240,15 +239,22 @@ class TrainConfig:
         _check(self)
 
 
-def _check(config: TrainConfig) -> None:
-    """Raise ConfigError, naming the key, for what cannot work."""
-    for protocol in (config.protocol, *config.also_report):
-        one_of("protocol", protocol, list(PROTOCOLS))
+def _check_metric(config: TrainConfig) -> None:
+    from stepgrad.metric.named_metrics import get_metric  # not for AP: the help page should not wait for numba
+
     metric = get_metric(config.metric)
     for protocol in (config.protocol, *config.also_report):
         metric.check_protocol(PROTOCOLS[protocol])
     if config.map_loss.balance != "none" and not metric.shift_invariant:
         raise ConfigError(f"map_loss.balance: expected `none` for {metric.name}, whose threshold a shift crosses.")
+
+
+def _check(config: TrainConfig) -> None:
+    """Raise ConfigError, naming the key, for what cannot work."""
+    for protocol in (config.protocol, *config.also_report):
+        one_of("protocol", protocol, list(PROTOCOLS))
+    if config.metric != "ap":
+        _check_metric(config)
     if config.loss != "map" and config.model.score == "raw":
         raise ConfigError("model.score: cross-entropy needs `logprob` (it has a background column) but got `raw`.")
     if config.map_loss.nll_weight > 0 and config.model.score == "raw":
