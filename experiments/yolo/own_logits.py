@@ -5,8 +5,8 @@
     python -m experiments.yolo.own_logits render --out FILE.jsonl
 
 Its logits for VOC's classes come from the cached features and its last layer; it has never seen these pictures. Rescoring is in
-the setting of Pato et al. 2020: scores, classes and boxes of the hundred best detections after NMS, no pixels. A GRU reads
-them in both directions and adds to each score: trained to regress the IoU, as they did, or for COCO's AP itself, from the
+the setting of Pato et al. 2020: scores, classes and boxes of the hundred best detections after NMS, no pixels. Attention
+over an image's detections adds to each score: trained to regress the IoU, as they did, or for COCO's AP itself, from the
 regressed network or from nothing; one network, one size. Rates are chosen on every eighth training image, val is looked at once.
 """
 
@@ -142,25 +142,23 @@ def _oracle(image: ImageWindows) -> Tensor:
 
 
 class Rescorer(nn.Module):
-    """Adds to the score of each detection what its neighbours tell: a GRU in both directions, best detection first."""
+    """Adds to the score of each detection what its neighbours tell: two layers of attention over an image's detections."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inward = nn.Linear(1 + CLASSES + 6, UNITS)
-        self.around = nn.GRU(UNITS, UNITS, num_layers=2, bidirectional=True, batch_first=True)
-        self.attention = nn.MultiheadAttention(2 * UNITS, 1, batch_first=True)
-        self.outward = nn.Sequential(nn.Linear(4 * UNITS, UNITS), nn.ReLU(), nn.Linear(UNITS, 1))
-        nn.init.zeros_(self.outward[-1].weight)  # type: ignore[arg-type]
-        nn.init.zeros_(self.outward[-1].bias)  # type: ignore[arg-type]
+        layer = nn.TransformerEncoderLayer(UNITS, 4, 2 * UNITS, dropout=0.0, batch_first=True)
+        self.around = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.outward = nn.Linear(UNITS, 1)
+        nn.init.zeros_(self.outward.weight)
+        nn.init.zeros_(self.outward.bias)
 
     def forward(self, images: Sequence[Found]) -> list[Tensor]:
         """New scores per image."""
         seen = pad_sequence([describe(image) for image in images], batch_first=True)
         counts = [len(image.logits) for image in images]
         absent = torch.arange(seen.shape[1]) >= torch.tensor(counts)[:, None]
-        around, _ = self.around(F.relu(self.inward(seen)))
-        attended, _ = self.attention(around, around, around, key_padding_mask=absent, need_weights=False)
-        more = self.outward(torch.cat([around, attended], dim=2))[..., 0]
+        more = self.outward(self.around(self.inward(seen), src_key_padding_mask=absent))[..., 0]
         return [image.logits + own[:count] for image, own, count in zip(images, more, counts, strict=True)]
 
 

@@ -34,7 +34,7 @@ def test_all_points_are_tried_and_the_best_on_val_goes_on(tmp_path: Path, capsys
     out = tmp_path / "runs.jsonl"
     new_head.main(["choose", "--out", str(out)])
     lines = new_head.read(out)
-    assert len(lines) == 2 * (len(new_head.STARTS) + sum(map(len, new_head.RATES.values())))
+    assert len(lines) == len(new_head.LABELS) * (len(new_head.STARTS) + sum(map(len, new_head.RATES.values())))
     best = new_head.chosen(lines)
     for (labels, arm), point in best.items():
         tried = [line for line in lines if (line["labels"], line["arm"]) == (labels, arm)]
@@ -47,7 +47,7 @@ def test_all_points_are_tried_and_the_best_on_val_goes_on(tmp_path: Path, capsys
     ]
     capsys.readouterr()
     new_head.main(["render", "--out", str(out)])
-    assert capsys.readouterr().out.count("\n| cross-entropy, 2000 steps") == 2
+    assert capsys.readouterr().out.count("\n| cross-entropy, 2000 steps") == len(new_head.LABELS)
 
 
 def test_wrong_labels_are_as_many_as_asked_for_and_other_ones() -> None:

@@ -11,7 +11,7 @@ from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 from stepgrad.errors import ConfigError
 from stepgrad.integrations.torchvision import train_for_map
-from stepgrad.new_head.frozen import Choice, as_used
+from stepgrad.new_head.frozen import WindowChoice, as_used
 from stepgrad.new_head.models import frozen_detector
 from tests.integrations.tiny import tiny_batch, tiny_model
 from tests.new_head.laws import check_the_model_gives_what_was_judged, everything, random_layer
@@ -104,7 +104,7 @@ def test_the_best_windows_are_those_the_old_model_is_surest_of() -> None:
     detector = frozen_detector(model, centre_only=True)
     with as_used(model):
         every = detector.windows(image, everything).boxes
-        best = detector.windows(image, lambda likely: Choice(20, 0).of(likely, image=0)).boxes
+        best = detector.windows(image, lambda likely: WindowChoice(20, 0).of(likely, image=0)).boxes
         found = model([image])[0]
     assert len(best) == 20 < len(every)
     surest = found["boxes"][found["scores"].argmax()]
@@ -113,11 +113,11 @@ def test_the_best_windows_are_those_the_old_model_is_surest_of() -> None:
 
 def test_other_windows_are_drawn_from_the_rest_and_are_the_same_each_time() -> None:
     likely = torch.arange(50.0)
-    chosen = Choice(best=10, others=5).of(likely, image=3)
+    chosen = WindowChoice(best=10, others=5).of(likely, image=3)
     assert len(set(chosen.tolist())) == 15
     assert set(range(40, 50)) <= set(chosen.tolist())
-    assert torch.equal(chosen, Choice(best=10, others=5).of(likely, image=3))
-    assert not torch.equal(chosen, Choice(best=10, others=5).of(likely, image=4))
+    assert torch.equal(chosen, WindowChoice(best=10, others=5).of(likely, image=3))
+    assert not torch.equal(chosen, WindowChoice(best=10, others=5).of(likely, image=4))
 
 
 def test_masks_are_refused() -> None:
@@ -139,5 +139,5 @@ def test_a_model_that_trains_for_map_is_stock_again() -> None:
 
 def test_windows_that_are_kept_already_are_not_chosen_again() -> None:
     known = torch.tensor([47, 49, 3])
-    chosen = Choice(best=10, others=37).of(torch.arange(50.0), image=3, known=known)
+    chosen = WindowChoice(best=10, others=37).of(torch.arange(50.0), image=3, known=known)
     assert sorted([*chosen.tolist(), *known.tolist()]) == list(range(50))

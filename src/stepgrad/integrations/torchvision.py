@@ -42,7 +42,7 @@ SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD
 
 
 @dataclass(frozen=True)
-class Family:
+class TorchvisionFamily:
     """The mixins and the settings of a kind of model."""
 
     detector: type[Detector]
@@ -131,20 +131,20 @@ def restore(model: M) -> M:
     return model
 
 
-def family_of(model: nn.Module) -> Family:
+def family_of(model: nn.Module) -> TorchvisionFamily:
     if isinstance(model, GeneralizedRCNN) and isinstance(model.roi_heads, RoIHeads):
         heads = model.roi_heads
         columns = getattr(getattr(heads.box_predictor, "cls_score", None), "out_features", None)
         without_background = None if columns is None else columns - 1
-        return Family(TwoStageDetector, heads, BoxHeads, heads.nms_thresh, without_background, 1)
+        return TorchvisionFamily(TwoStageDetector, heads, BoxHeads, heads.nms_thresh, without_background, 1)
     if isinstance(model, (RetinaNet, FCOS)):
         mixin: type[DenseDetector] = RetinaNetDetector if isinstance(model, RetinaNet) else FCOSDetector
         columns = getattr(getattr(model.head, "classification_head", None), "num_classes", None)
-        return Family(mixin, model.head, AnchorHead, model.nms_thresh, columns, 0)
+        return TorchvisionFamily(mixin, model.head, AnchorHead, model.nms_thresh, columns, 0)
     if isinstance(model, SSD):
         columns = getattr(getattr(model.head, "classification_head", None), "num_columns", None)
         without_background = None if columns is None else columns - 1
-        return Family(SSDDetector, None, AnchorHead, model.nms_thresh, without_background, 1)
+        return TorchvisionFamily(SSDDetector, None, AnchorHead, model.nms_thresh, without_background, 1)
     hint = "; call train_for_map on the model inside, then wrap it" if hasattr(model, "module") else ""
     raise ConfigError(
         f"Expected a torchvision detection model ({', '.join(SUPPORTED)}, or a subclass) but got "
@@ -152,7 +152,7 @@ def family_of(model: nn.Module) -> Family:
     )
 
 
-def _check_selection(family: Family, selection: Selection) -> None:
+def _check_selection(family: TorchvisionFamily, selection: Selection) -> None:
     two_stage = family.detector is TwoStageDetector
     for name, number, fits in (
         ("windows_per_image", selection.windows_per_image, two_stage),
@@ -168,7 +168,7 @@ def _check_selection(family: Family, selection: Selection) -> None:
         )
 
 
-def _loss(family: Family, loss_fn: DetectionLoss | None, settings: Mapping[str, Any]) -> DetectionLoss:
+def _loss(family: TorchvisionFamily, loss_fn: DetectionLoss | None, settings: Mapping[str, Any]) -> DetectionLoss:
     if loss_fn is None:
         if family.columns is None:
             raise ConfigError(

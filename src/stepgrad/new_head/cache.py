@@ -17,7 +17,7 @@ from stepgrad.extras import need
 from stepgrad.files import write_whole
 from stepgrad.fine_tuning.records import fingerprint
 from stepgrad.fine_tuning.windows import ImageWindows
-from stepgrad.new_head.frozen import Choice, FrozenDetector, as_used
+from stepgrad.new_head.frozen import FrozenDetector, WindowChoice, as_used
 
 IMAGES_PER_FILE = 25
 _SAMPLE = 16  # images whose content is looked at where a dataset has no fingerprints
@@ -27,21 +27,21 @@ Data = Sequence[tuple[Any, Mapping[str, Any]]]
 """Images (3, H, W), uint8 or in [0, 1], with targets: boxes in pixels and labels, counted from 0."""
 
 
-class Kept(NamedTuple):
+class KeptImage(NamedTuple):
     """What is kept of an image: its windows, and their numbers among all windows that the detector has there."""
 
     numbers: Tensor
     image: ImageWindows
 
-    def joined(self, more: Kept) -> Kept:
+    def joined(self, more: KeptImage) -> KeptImage:
         """With more windows of the same image."""
         numbers = torch.cat([self.numbers, more.numbers])
         features = torch.cat([self.image.features, more.image.features])
         boxes = torch.cat([self.image.boxes, more.image.boxes])
-        return Kept(numbers, ImageWindows(features, boxes, self.image.target))
+        return KeptImage(numbers, ImageWindows(features, boxes, self.image.target))
 
 
-class Features:
+class WindowCache:
     """The windows of a dataset's images.
 
     Args:
@@ -63,10 +63,10 @@ class Features:
         data: Data,
         content: str,
         detector: FrozenDetector,
-        choice: Choice,
+        choice: WindowChoice,
         dtype: torch.dtype,
         num_classes: int,
-        known: Sequence[Kept] | None = None,
+        known: Sequence[KeptImage] | None = None,
     ) -> None:
         self.folder, self.part, self.data, self.content, self.detector = folder, part, data, content, detector
         self.choice, self.dtype, self.num_classes = choice, dtype, num_classes
@@ -98,15 +98,15 @@ class Features:
                 "out, or delete it."
             )
 
-    def read(self, tick: Tick) -> list[Kept]:
+    def read(self, tick: Tick) -> list[KeptImage]:
         """The windows of all images; the detector runs for those that are not there. `tick` after each image."""
-        found: list[Kept] = []
+        found: list[KeptImage] = []
         for first in range(0, len(self.data), IMAGES_PER_FILE):
             numbers = range(first, min(first + IMAGES_PER_FILE, len(self.data)))
             found += self._stored(first, numbers, tick) if self.folder else [self._image(n, tick) for n in numbers]
         return found
 
-    def _stored(self, first: int, numbers: range, tick: Tick) -> list[Kept]:
+    def _stored(self, first: int, numbers: range, tick: Tick) -> list[KeptImage]:
         from safetensors import SafetensorError
         from safetensors.torch import load_file, save
 
@@ -124,7 +124,7 @@ class Features:
         except (SafetensorError, KeyError, OSError) as error:
             raise DataError(f"{file}: cannot be read ({error}); delete it, and it is made again") from error
 
-    def _image(self, number: int, tick: Tick) -> Kept:
+    def _image(self, number: int, tick: Tick) -> KeptImage:
         image, target = pair(self.data, number, self.part)
         self._check_labels(target["labels"], number)
         with as_used(self.detector.model):
@@ -135,7 +135,7 @@ class Features:
                 f"{self.part} image {number}: features are not finite in {self.dtype}; choose dtype=torch.float32."
             )
         tick()
-        return Kept(found.numbers, ImageWindows(kept, found.boxes, target))
+        return KeptImage(found.numbers, ImageWindows(kept, found.boxes, target))
 
     def _known(self, number: int) -> Tensor | None:
         return None if self.known is None else self.known[number].numbers
@@ -190,13 +190,13 @@ def _settings_in(file: Path) -> dict[str, Any]:
         raise DataError(f"{file}: cannot be read ({error}); delete the folder, and it is made again") from error
 
 
-def _packed(number: int, kept: Kept) -> dict[str, Tensor]:
+def _packed(number: int, kept: KeptImage) -> dict[str, Tensor]:
     image = kept.image
     parts = {"numbers": kept.numbers, "features": image.features, "windows": image.boxes, **image.target}
     return {f"{number}.{name}": value.contiguous() for name, value in parts.items()}
 
 
-def _unpacked(number: int, tensors: Mapping[str, Tensor]) -> Kept:
+def _unpacked(number: int, tensors: Mapping[str, Tensor]) -> KeptImage:
     target = {key: tensors[f"{number}.{key}"] for key in _KEYS if f"{number}.{key}" in tensors}
     image = ImageWindows(tensors[f"{number}.features"], tensors[f"{number}.windows"], target)
-    return Kept(tensors[f"{number}.numbers"], image)
+    return KeptImage(tensors[f"{number}.numbers"], image)

@@ -18,7 +18,7 @@ Pick = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Choice:
+class WindowChoice:
     """Which windows of an image are kept: those that most likely show something, and some of the others."""
 
     best: int

@@ -17,8 +17,8 @@ from stepgrad.fine_tuning.records import FinishedHeads, fingerprint
 from stepgrad.fine_tuning.training import Plan, Task, judge, train
 from stepgrad.fine_tuning.ways import STOCK_IMAGES, Watch
 from stepgrad.fine_tuning.windows import ImageWindows, labelled
-from stepgrad.new_head.cache import Data, Features, Kept, data_fingerprint
-from stepgrad.new_head.frozen import Choice, FrozenDetector
+from stepgrad.new_head.cache import Data, KeptImage, WindowCache, data_fingerprint
+from stepgrad.new_head.frozen import FrozenDetector, WindowChoice
 from stepgrad.new_head.layer import ClassLayer
 
 
@@ -47,14 +47,16 @@ class Reader:
 
     folder: Path | None
     data: Mapping[str, Data]
-    choice: Choice
+    choice: WindowChoice
     dtype: torch.dtype
     num_classes: int
     watch: Watch
     contents: dict[str, str] = field(default_factory=dict)
     """Fingerprints of the data, each found once."""
 
-    def read(self, detector: FrozenDetector, number: int, known: Mapping[str, list[Kept]]) -> dict[str, list[Kept]]:
+    def read(
+        self, detector: FrozenDetector, number: int, known: Mapping[str, list[KeptImage]]
+    ) -> dict[str, list[KeptImage]]:
         """What is kept of each image after a round, by the name of its dataset."""
         # all parts are looked at before any work is done
         parts = {name: self._features(name, detector, number, known.get(name)) for name in self.data}
@@ -64,17 +66,17 @@ class Reader:
             for name, more in found.items()
         }
 
-    def _features(self, name: str, detector: FrozenDetector, number: int, known: list[Kept] | None) -> Features:
+    def _features(self, name: str, detector: FrozenDetector, number: int, known: list[KeptImage] | None) -> WindowCache:
         part = name if number == 1 else f"{name}-{number}"
-        choice = self.choice if number == 1 else Choice(self.choice.best, 0)
+        choice = self.choice if number == 1 else WindowChoice(self.choice.best, 0)
         if name not in self.contents:
             self.contents[name] = "" if self.folder is None else data_fingerprint(self.data[name])
         content = self.contents[name]
-        return Features(
+        return WindowCache(
             self.folder, part, self.data[name], content, detector, choice, self.dtype, self.num_classes, known
         )
 
-    def _with_bar(self, features: Features) -> list[Kept]:
+    def _with_bar(self, features: WindowCache) -> list[KeptImage]:
         tick = ticker(self.watch, f"features of {features.part} images", len(features.data))
         return features.read(tick)
 
@@ -116,7 +118,7 @@ def start(
     `again` makes a frozen detector of another model of the kind.
     """
     first = StartPlan(plan.steps, plan.rates[:1], plan.decays[:1], plan.seed)
-    kept: dict[str, list[Kept]] = {}
+    kept: dict[str, list[KeptImage]] = {}
     used = detector
     for number in range(1, rounds + 1):
         kept = reader.read(used, number, kept)

@@ -48,7 +48,7 @@ class TorchvisionDetector(FrozenDetector):
         return found.cpu()
 
 
-class DenseDetector(TorchvisionDetector):
+class FrozenDense(TorchvisionDetector):
     """SSD, SSDlite, RetinaNet and FCOS: a class convolution for all levels, or one for each."""
 
     def __init__(self, model: Any, centre_only: bool) -> None:
@@ -90,7 +90,7 @@ class DenseDetector(TorchvisionDetector):
         self.convolutions = self._convolutions()
 
 
-class TwoStageDetector(TorchvisionDetector):
+class FrozenTwoStage(TorchvisionDetector):
     """Faster R-CNN: the class scores of its box predictor are a linear layer."""
 
     background = "first"
@@ -168,5 +168,5 @@ def _last(module: nn.Module) -> nn.Module:
 def torchvision_detector(model: nn.Module, centre_only: bool) -> TorchvisionDetector:
     """By its family; ConfigError for a model that is no detector of torchvision."""
     if isinstance(model, GeneralizedRCNN):
-        return TwoStageDetector(model)
-    return DenseDetector(model, centre_only)
+        return FrozenTwoStage(model)
+    return FrozenDense(model, centre_only)

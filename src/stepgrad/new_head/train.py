@@ -20,7 +20,7 @@ from stepgrad.locks import only_writer
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.new_head.bar import bar
 from stepgrad.new_head.cache import Data, pair
-from stepgrad.new_head.frozen import Choice, FrozenDetector, as_used
+from stepgrad.new_head.frozen import FrozenDetector, WindowChoice, as_used
 from stepgrad.new_head.layer import ClassLayer
 from stepgrad.new_head.models import frozen_detector
 from stepgrad.new_head.result import NewHead
@@ -90,7 +90,7 @@ def train_new_head(
     again = partial(frozen_detector, centre_only=centre_only, processor=processor, image_size=image_size)
     detector = again(model)
     names = _class_names(train_data, num_classes, class_names)
-    choice = Choice(whole_number("windows", windows, least=1), whole_number("others", others, least=0))
+    choice = WindowChoice(whole_number("windows", windows, least=1), whole_number("others", others, least=0))
     whole_number("rounds", rounds, least=1)
     given = {"train": _checked("train_data", train_data), "val": _checked("val_data", val_data)}
     if test_data is not None:
