@@ -13,6 +13,8 @@ __version__ = "0.1.0"  # the one place: pyproject.toml reads it from here
 
 _HOME = {  # the first names: what most people need
     "APLoss": "losses.ranking",
+    "DetectionLoss": "losses.detection_loss",
+    "DistributedDetectionLoss": "losses.distributed",
     "DistributedMAPLoss": "losses.distributed",
     "Evaluator": "evaluation",
     "MAPLoss": "losses.map_loss",
@@ -39,6 +41,7 @@ _MODULES = {  # the others, by what they are about
     "detector": "detector",
     "errors": "errors",
     "layers": "layers",
+    "metrics": "metric.metrics",
     "ranking": "losses.ranking",
     "reference": "reference",
 }

@@ -20,6 +20,8 @@ from stepgrad.layers import TopKMask as TopKMask
 from stepgrad.layers import UniformQuantizer as UniformQuantizer
 from stepgrad.losses import baselines as baselines
 from stepgrad.losses import ranking as ranking
+from stepgrad.losses.detection_loss import DetectionLoss as DetectionLoss
+from stepgrad.losses.distributed import DistributedDetectionLoss as DistributedDetectionLoss
 from stepgrad.losses.distributed import DistributedMAPLoss as DistributedMAPLoss
 from stepgrad.losses.large_batch import large_batch as large_batch
 from stepgrad.losses.map_loss import MAPLoss as MAPLoss
@@ -31,6 +33,7 @@ from stepgrad.losses.ranking import PrecisionAtKLoss as PrecisionAtKLoss
 from stepgrad.losses.ranking import RecallAtKLoss as RecallAtKLoss
 from stepgrad.losses.ranking import SpearmanLoss as SpearmanLoss
 from stepgrad.losses.score_memory import ScoreMemory as ScoreMemory
+from stepgrad.metric import metrics as metrics
 from stepgrad.metric.mean_ap import MAPResult as MAPResult
 from stepgrad.metric.mean_ap import mean_average_precision as mean_average_precision
 from stepgrad.metric.mean_ap import nms as nms

@@ -32,6 +32,7 @@ EXTRAS = {
     "transformers": {"transformers": "transformers"},
     "lightning": {"lightning": "lightning"},
     "torchmetrics": {"torchmetrics": "torchmetrics"},
+    "yolo": {"ultralytics": "ultralytics"},
 }
 """Of each extra, the packages as they are imported, and as pip knows them."""
 

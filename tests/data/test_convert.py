@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from stepgrad.cli import main
@@ -202,6 +203,11 @@ def test_shapes_become_files(tmp_path: Path) -> None:
         assert np.abs(drawn.exact_boxes(i) - stored.exact_boxes(i)).max() <= BOUND
     convert("shapes:val,length=3", tmp_path / "C", "coco")
     assert list(load_dataset(tmp_path / "C").ids) == [0, 1, 2]
+
+
+def test_a_yaml_written_names_no_root_which_others_would_seek_in_the_working_directory(tmp_path: Path) -> None:
+    convert("shapes:length=2,size=64", tmp_path / "out", "yolo")
+    assert "path" not in yaml.safe_load((tmp_path / "out" / "data.yaml").read_text())
 
 
 def test_one_split_alone_can_be_written(tmp_path: Path) -> None:

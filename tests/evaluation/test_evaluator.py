@@ -51,9 +51,9 @@ def assert_same_bits(ours: sg.MAPResult, expected_map: float, expected_ap: Tenso
 def test_value_of_the_loss_equals_the_evaluator_to_the_last_bit(seed: int) -> None:
     rng = np.random.default_rng([seed, 30])
     batch = small_batch(rng, crowds=True, most_windows=24)
-    protocol = PROTOCOLS[str(rng.choice(sorted(PROTOCOLS)))]
+    protocol = PROTOCOLS[str(rng.choice(sorted(p.name for p in PROTOCOLS.values() if not p.for_final_detections)))]
     if rng.random() < 0.3:
-        protocol = replace(protocol, max_detections=int(rng.integers(1, 4)))
+        protocol = replace(protocol, max_detections=int(rng.integers(1, 4)), max_detections_of="class")
     threshold = [None, 0.3][rng.integers(2)]
     dtype = [torch.float32, torch.float64][rng.integers(2)]
     scores, boxes, targets = batch.tensors(dtype)

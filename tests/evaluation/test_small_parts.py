@@ -16,7 +16,7 @@ from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.judge import RULES, Counting, describe_rule
 from stepgrad.evaluation.read_files import _Reader, read_coco_results
 from stepgrad.evaluation.swapped_format import warn_of_corners
-from stepgrad.metric.protocol import COCO, VOC07, VOC07_PYTHON, VOC12, Protocol
+from stepgrad.metric.protocol import COCO, ULTRALYTICS_OLD, VOC07, VOC07_PYTHON, VOC12, Protocol
 from tests.data.builders import write_coco, write_voc
 from tests.evaluation.datasets import boxes_at, pred, target
 
@@ -30,6 +30,21 @@ WORDS = {
     "match thresholds": ("0.5", "0.5 to 0.95, 10 of them"),
     "recall levels": ("area", "101 levels (float)"),
     "absent classes": ("count as 0", "left out"),
+    "overlaps": ("double precision", "double precision"),
+    "crowds": ("crowds are regions", "crowds are regions"),
+    "classes looked for": ("every class in every image", "every class in every image"),
+    "least score": ("any score", "any score"),
+    "interpolation": ("none: the area", "mean of the best precision at recall >= level"),
+}
+OF_ULTRALYTICS = {
+    "overlaps": "single precision",
+    "duplicate rule": "takes the best object, the last of equals",
+    "difficult": "difficult objects are not there",
+    "crowds": "crowds are not there",
+    "least score": "scores of at least 0.001",
+    "max detections": "at most 300 per image over all classes",
+    "match thresholds": "0.5 to 0.95, 10 of them in single precision",
+    "interpolation": "trapezoid of the best precision at recall > level, then a line to 0 at recall 1",
 }
 
 
@@ -38,6 +53,11 @@ def test_each_rule_is_told_in_words(rule: str) -> None:
     first = replace(VOC07_PYTHON, recall_levels=None, recall_grid="exact", difficult="count")
     told = describe_rule(Counting(first, "file"), rule), describe_rule(Counting(COCO, "image"), rule)
     assert told == WORDS[rule]
+
+
+@pytest.mark.parametrize("rule", OF_ULTRALYTICS)
+def test_each_rule_of_ultralytics_is_told_in_words(rule: str) -> None:
+    assert describe_rule(Counting.of(ULTRALYTICS_OLD), rule) == OF_ULTRALYTICS[rule]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])

@@ -54,6 +54,16 @@ def test_faster_rcnn_on_shapes_switches_to_map_and_keeps_the_best_beside_a_contr
     assert re.match(r"Kept the weights .*: mAP \(voc12\) on held-out images 0\.\d+; .*with mAP 0\.\d+", last)
 
 
+def test_faster_rcnn_is_trained_and_chosen_by_recall_at_a_precision(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("recall_at_precision", ["--steps", "2"], monkeypatch)
+    *steps, last = capsys.readouterr().out.splitlines()
+    assert all(re.match(r"step \d: recall at precision 0\.95 in the batch \d", line) for line in steps)
+    assert len(steps) == 2
+    assert re.match(r"Kept the weights .*: recall@precision=0\.95 \(voc12\) on held-out images \d\.\d+", last)
+
+
 def test_weights_trained_on_a_coco_folder_load_into_a_stock_model(
     coco_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,12 @@ def d_fine() -> nn.Module:
     return hf.DFineForObjectDetection(hf.DFineConfig(backbone_config=_three_maps(), **_real_time()))
 
 
+def deimv2() -> nn.Module:
+    return hf.Deimv2ForObjectDetection(
+        hf.Deimv2Config(backbone_config=_three_maps(), weight_loss_mal=2.0, **_real_time())
+    )
+
+
 def rf_detr() -> nn.Module:
     vit = hf.RfDetrDinov2Config(
         hidden_size=16,
@@ -131,7 +137,7 @@ def lw_detr() -> nn.Module:
 
 
 SOFTMAX = (detr, table_transformer, yolos)
-SIGMOID = (conditional_detr, deformable_detr, dab_detr, rt_detr, rt_detr_v2, d_fine, lw_detr, rf_detr)
+SIGMOID = (conditional_detr, deformable_detr, dab_detr, rt_detr, rt_detr_v2, d_fine, deimv2, lw_detr, rf_detr)
 MODELS = {build.__name__: build for build in (*SOFTMAX, *SIGMOID)}
 
 

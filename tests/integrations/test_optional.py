@@ -11,7 +11,7 @@ from torch import nn
 
 from stepgrad.errors import MissingDependencyError
 
-OTHERS = ["transformers", "lightning", "pytorch_lightning", "torchmetrics", "accelerate"]
+OTHERS = ["transformers", "lightning", "pytorch_lightning", "torchmetrics", "accelerate", "ultralytics"]
 
 
 def test_importing_stepgrad_imports_no_framework() -> None:

@@ -21,7 +21,7 @@ from tests.integrations import hf_models
 
 LOW = 0.005  # match threshold at which even random boxes find objects
 COEFFICIENT = {"lw_detr": 3.0, "rf_detr": 3.0}  # of the classification loss; 1 elsewhere
-WITH_DENOISING = ("rt_detr", "rt_detr_v2", "d_fine")
+WITH_DENOISING = ("rt_detr", "rt_detr_v2", "d_fine", "deimv2")
 every_family = pytest.mark.parametrize("name", hf_models.MODELS)
 one_of_each_kind = pytest.mark.parametrize("name", ["detr", "conditional_detr", "rt_detr", "lw_detr"])
 
@@ -47,7 +47,7 @@ def run(model: nn.Module, images: int = 3) -> Any:
 
 
 def class_loss_name(name: str) -> str:
-    return "loss_vfl" if name in WITH_DENOISING else "loss_ce"
+    return "loss_mal" if name == "deimv2" else "loss_vfl" if name in WITH_DENOISING else "loss_ce"
 
 
 def queries_of_inference(name: str, given: Tensor) -> Tensor:

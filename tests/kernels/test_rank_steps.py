@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stepgrad.kernels.edited_ap import Ranked, new_edits, new_lift, tp_above
+from stepgrad.kernels.edited_ap import new_lift
 from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.kernels.rank_steps import (
     NONE,
@@ -20,6 +20,7 @@ from stepgrad.kernels.rank_steps import (
     tie_groups,
     true_positive_steps,
 )
+from stepgrad.kernels.ranked_list import Ranked, new_edits, tp_above
 from stepgrad.metric.protocol import VOC12
 from tests.kernels.lists import lists_of
 from tests.kernels.test_small_parts import summed

@@ -12,7 +12,7 @@ from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, TRUE_POSITIVE, all
 from stepgrad.kernels.rank_steps import no_ties
 from stepgrad.kernels.roles import ByImage, roles_of_class
 from stepgrad.kernels.scene import Scene, build_scene, role_at
-from stepgrad.metric.arrange import class_average_precisions
+from stepgrad.metric.class_values import class_average_precisions
 from stepgrad.reference.boxes import coverage, iou
 from stepgrad.reference.class_ap import class_ap
 from tests.kernels.views import PROTOCOLS, Viewed, viewed

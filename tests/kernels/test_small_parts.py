@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from stepgrad.errors import ConfigError
-from stepgrad.kernels.edited_ap import counted_above, edited_sum, new_edits, new_lift, put_edit, take_edit, tp_above
+from stepgrad.kernels.edited_ap import edited_sum, new_lift
 from stepgrad.kernels.exact_sum import add, add_multiple, add_pair, differ
 from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, Rule, overlap_pairs, reaches
 from stepgrad.kernels.overlaps import _block_bounds, _spatial_key, spatial_slots
+from stepgrad.kernels.ranked_list import counted_above, new_edits, put_edit, take_edit, tp_above
 from stepgrad.kernels.sorting import descending_order
 from stepgrad.metric.arrange import layout_of
 from stepgrad.metric.mean_ap import check_nms_threshold, mean_over_classes, resolve_protocol, result_of

@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepgrad.evaluation.found import NOTHING, countable, found_objects
 from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import best_cut
 from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.reference.matching import best_free_object, best_object, describe_objects
-from stepgrad.report.examples import NOTHING, best_and_worst, countable, cuts_of, found_objects, marks_by_image
+from stepgrad.report.examples import best_and_worst, cuts_of, marks_by_image
 from tests.evaluation.datasets import random_dataset
 
 PROTOCOLS = ["voc12", "voc07-devkit", "voc07-python", "coco"]
@@ -44,7 +45,7 @@ def found_by_oracle(
         )
         used = taken.setdefault(image, set())
         if protocol.duplicates == "best":
-            o = best_object(described.overlaps[0], threshold, protocol.equality)
+            o = best_object(described.overlaps[0], threshold, protocol.equality, protocol.last_of_equal_overlaps)
         else:
             o = best_free_object(described.overlaps[0], described, used, threshold)
         late = protocol.max_detections is not None and seen[image] > protocol.max_detections

@@ -37,6 +37,9 @@ def test_keys_left_out_keep_the_values_of_the_base() -> None:
         ({"loss": "map", "model": {"score": "raw"}, "map_loss": {"nll_weight": 1}}, "map_loss.nll_weight: needs"),
         ({"loss": "nll", "nll": {"steps": 0}}, "loss: 'nll' has no steps"),
         ({"protocol": "voc13"}, r"protocol.*'voc13'.*Did you mean"),
+        ({"metric": "recal@precision=0.9"}, r"recal@precision=0.9.*Did you mean 'recall'"),
+        ({"metric": "f1@threshold=-1"}, "map_loss.balance: expected `none` for f1@threshold=-1"),
+        ({"metric": "ap@area=small"}, "COCO"),
     ],
 )
 def test_what_cannot_work_is_an_error_that_names_the_key(content: dict[str, object], message: str) -> None:

@@ -237,3 +237,23 @@ def test_the_callers_randomness_is_untouched(tmp_path: Path) -> None:
     torch.manual_seed(11)
     engine.train(small_config(loss="nll", nll={"steps": 1}), tmp_path / "run")
     assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(
+    ("metric", "balance", "sign"), [("recall@precision=0.3", "class", 1), ("cost@threshold=-1.5,miss=10", "none", -1)]
+)
+def test_a_run_chooses_its_best_step_by_the_metric_it_trains_for(
+    metric: str, balance: str, sign: int, tmp_path: Path
+) -> None:
+    changes: dict[str, Any] = {"metric": metric, "map_loss": {"balance": balance}, "run": {"eval_every": 3}}
+    result = engine.train(small_config(**changes), tmp_path / "run")
+    (name,) = result.metrics
+    lines = read_log(tmp_path / "run" / "log.jsonl")
+    by_step = {line["step"]: sign * line["metrics"][name] for line in lines if line["kind"] == "val"}
+    assert result.best_step == max(by_step, key=lambda step: (by_step[step], -step))
+    assert sign * result.metrics[name] == pytest.approx(by_step[result.best_step])
+    trained = [line for line in lines if line["kind"] == "train"]
+    assert ["value" in line for line in trained] == [line["phase"] == "map" for line in trained]
+    assert (
+        json.loads((tmp_path / "run" / "evaluation.json").read_text())["metrics"][name]["value"] == result.metrics[name]
+    )

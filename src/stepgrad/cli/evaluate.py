@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,8 +13,10 @@ from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
     from stepgrad.data import DetectionDataset
+    from stepgrad.evaluation.compare import Comparison
     from stepgrad.evaluation.read_files import FileDetections
     from stepgrad.evaluation.records import Evidence
+    from stepgrad.evaluation.result import EvaluationResult
     from stepgrad.metric.protocol import Protocol
 
 
@@ -29,13 +32,17 @@ def evaluate(
     degenerate: Literal["error", "drop"] = "error",
     class_names: list[str] | None = None,
     coco: bool = False,
+    errors: bool = False,
     plot: str | None = None,
+    plot_errors: str | None = None,
+    draw: str | None = None,
     report: str | None = None,
     checkpoint: str = "best",
     windows: str | None = None,
     save_detections: str | None = None,
     images_outside: bool = False,
     compress: str | None = None,
+    metric: list[str] | None = None,
 ) -> int:
     """Judge detections by a protocol, or compare what several protocols say about them.
 
@@ -46,23 +53,27 @@ def evaluate(
       stepgrad evaluate --run runs/voc --data VOCdevkit/VOC2007 --split test --protocol voc07-devkit
 
     Args:
-        detections: The detections to judge: a result .json of COCO, or text files of VOC (a folder, one file, or a pattern
-            such as `out/comp4_det_val_*.txt`).
+        detections: The detections to judge: a result .json of COCO or of `yolo val`, text files of VOC (a folder, one file, or
+            a pattern such as `out/comp4_det_val_*.txt`), or the folder of text files that `yolo val` saves (with save_conf).
         run: The folder of a training run to detect with, by default on its own validation data.
         data: The data of the detections: a VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
-        protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit or voc07-python. The default is that
-            of the run; for files it is voc07-devkit for VOC folders, coco for COCO files and YOLO data, and voc12
-            otherwise.
-        compare: Several protocols to compare: prints one table of them all and, for any two, the first detection of each
-            class that they judge differently, with the rule responsible.
+        protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit, voc07-python, lvis, torchmetrics,
+            ultralytics (from 8.4.176 on), ultralytics-8.4 (from 8.4.37 on), ultralytics-old or ultralytics-unlimited. The
+            default is that of the run; for files it is voc07-devkit for VOC folders, coco for COCO files and YOLO data, and
+            voc12 otherwise.
+        compare: Several protocols to compare: prints one table of them all and, for any two, the points of mAP that each rule
+            is worth and the first detection of each class that they judge differently, with the rule responsible.
         boxes: The numbers that a protocol counts with: boxes in its own pixel convention, as in training (`converted`), or
             the numbers of the annotation files as they stand (`file`), which shows what a pixel is worth.
         empty_boxes: How to treat detections without area: as false positives (`count`), or as an error (`error`).
         degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
         class_names: The classes of a VOC folder, in the order of the labels.
         coco: Whether to print COCO's twelve numbers as well.
+        errors: Whether to print how many mistakes there are of each type, and the mAP that mending each would give back.
         plot: The file (.png, .svg, .pdf) to draw the precision-recall curves in.
+        plot_errors: The file to draw the types of mistakes in.
+        draw: The file to draw the first detection in that the protocols of --compare judge differently.
         report: The JSON file to write all numbers to.
         checkpoint: The weights of the run to detect with: best, last, or the step of a checkpoint.
         windows: The windows of the data for --run, as `stepgrad propose` writes them; by default they are searched for
@@ -72,6 +83,9 @@ def evaluate(
         images_outside: Whether file names in a COCO file (for --run) or a data.yaml may lead out of the folder of the data.
         compress: The ranks of fc6 and fc7 for faster detection with --run, such as 1024,256: truncated SVD, which costs some
             mAP and, once at the start, a minute or two for AlexNet. Without the option nothing is cut.
+        metric: Further metrics to report, by name: `f1`, `f1@threshold=0.5`, `recall@precision=0.95`, `precision@recall=0.9`,
+            `cost@threshold=0.5,false_alarm=1,miss=10`, `miss_rate`, `ap@max_recall=0.5` or `ap@area=small`. A run has that
+            which it trained for without asking.
 
     Returns:
         0.
@@ -99,25 +113,61 @@ def evaluate(
     from stepgrad.evaluation.coco_numbers import coco_numbers
     from stepgrad.evaluation.compare import Comparison
     from stepgrad.evaluation.compare import compare as compare_protocols
+    from stepgrad.evaluation.errors_by_type import error_types
     from stepgrad.evaluation.judge import Counting
     from stepgrad.evaluation.plots import plot_curves
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.files import write_whole
+    from stepgrad.metric.named_metrics import get_metric
 
     evidence = made.evidence(as_they_stand=boxes == "file")
-    outcome = compare_protocols(evidence, protocols) if compare else evaluate_under(evidence, Counting.of(protocols[0]))
+    if compare and metric:
+        raise ConfigError("metric: goes with one protocol, not with --compare.")
+    metrics = [get_metric(name) for name in dict.fromkeys([*made.metrics, *(metric or [])])]
+    outcome = (
+        compare_protocols(evidence, protocols)
+        if compare
+        else evaluate_under(evidence, Counting.of(protocols[0]), metrics)
+    )
     console.print(str(outcome))
     numbers = coco_numbers(made.evidence()) if coco else None
     if numbers is not None:
         console.print(f"\n{numbers}")
+    mistakes = error_types(evidence, protocols[0]) if errors or plot_errors else None
+    if errors:
+        console.print(f"\n{mistakes}")
     for note in _notes(made.dataset, made.detections, evidence, protocols, boxes, coco):
         console.print(f"note: {visible(note)}", style="dim")
     if plot:
         plot_curves(outcome.results[0] if isinstance(outcome, Comparison) else outcome, plot)
+    if mistakes is not None and plot_errors:
+        mistakes.plot(plot_errors)
+    if draw:
+        _draw(outcome, made.dataset, evidence, draw)
     if report:
         content = outcome.to_dict() | ({} if numbers is None else {"coco": numbers.to_dict()})
+        content |= {} if mistakes is None else {"errors": mistakes.to_dict()}
         write_whole(Path(report), (json.dumps(content, indent=1) + "\n").encode())
     return 0
+
+
+def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evidence: Evidence, path: str) -> None:
+    """The first difference, on its picture where there is one."""
+    import numpy as np
+
+    from stepgrad.data.base import FileDataset
+    from stepgrad.errors import DataError
+    from stepgrad.evaluation.compare import Comparison
+    from stepgrad.evaluation.draw_difference import draw_difference, first_pair
+
+    if not isinstance(outcome, Comparison):
+        raise ConfigError("draw: goes with --compare.")
+    pair = first_pair(outcome)
+    picture = None
+    if isinstance(dataset, FileDataset):
+        with suppress(DataError):  # loaded without images, or the file is not there: boxes alone are drawn
+            picture = np.asarray(dataset.image(evidence.image_ids.index(pair.first[0].image_id)))
+    draw_difference(pair, path, picture)
 
 
 def _protocols(protocol: str | None, compare: list[str] | None, dataset: DetectionDataset) -> list[Protocol]:

@@ -33,6 +33,8 @@ class Judged:
     detections: FileDetections
     protocol: str | None = None
     """The protocol of the run that made them."""
+    metrics: tuple[str, ...] = ()
+    """What the run trained for, if not AP."""
 
     def evidence(self, as_they_stand: bool = False) -> Evidence:
         """Detections and objects; protocols count the numbers as they stand, or each in its own pixel convention."""
@@ -104,7 +106,7 @@ def run_on(
     dataset = only_images(images.dataset, images.first, len(images))
     if save_to is not None:
         save_detections(save_to, detections, dataset)
-    return Judged(dataset, FileDetections(detections, inclusive=False), run.config.protocol)
+    return Judged(dataset, FileDetections(detections, inclusive=False), run.config.protocol, run.config.metrics)
 
 
 def _open(

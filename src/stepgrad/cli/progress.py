@@ -90,10 +90,11 @@ class RichProgress:
         """Print the result above the bar, where it stays."""
         maps = line.get("map") or {}
         first = next(iter(maps.values()), None)
-        best = first is not None and first > max(self._validated, default=-1.0)
+        best = line.get("best", first is not None and first > max(self._validated, default=-1.0))
         if first is not None:
             self._validated.append(first)
         shown = ", ".join(f"{name} {_percent(value)}" for name, value in maps.items())
+        shown += "".join(f", {name} {value:.4g}" for name, value in (line.get("metrics") or {}).items())
         text = f"step {line['step']} ({line.get('phase', 'start')}): validation mAP {shown} on {line.get('images', '?')} images"
         self._print(text + (", the best so far" if best and len(self._validated) > 1 else ""))
 
@@ -156,6 +157,8 @@ def describe_step(line: Mapping[str, Any], validated: list[float]) -> str:
     parts = [f"loss {line['loss']:.3f}"] if line.get("loss") is not None else []
     if line.get("map") is not None:
         parts.append(f"batch mAP {_percent(line['map'])}")
+    if line.get("value") is not None:
+        parts.append(f"batch metric {line['value']:.4g}")
     if validated:
         parts.append(f"validation mAP {_percent(validated[-1])} (best {_percent(max(validated))})")
     if line.get("positives") is not None:

@@ -121,6 +121,7 @@ def _watch(work: Any, opening: str) -> int:
 def _print_result(console: Console, result: RunResult, seconds: float) -> None:
     if result.maps:
         maps = ", ".join(f"{name} {100 * value:.1f}" for name, value in result.maps.items())
+        maps += "".join(f", {name} {value:.4g}" for name, value in result.metrics.items())
         console.print(f"[bold green]mAP {maps}[/] at step {result.best_step}, the best of {result.step} steps")
     console.print(f"time      {describe_times(seconds, result.seconds)}", soft_wrap=True)
     if result.report is not None:

@@ -35,6 +35,10 @@ class CocoImage:
     name: str | None = None
     """What the image was called in a dataset whose ids are no numbers; `stepgrad convert` writes it."""
     annotations: list[CocoAnnotation] = field(default_factory=list)
+    absent: tuple[int, ...] | None = None
+    """Categories known not to be there, as LVIS has them (`neg_category_ids`); None in files that do not say."""
+    partly: tuple[int, ...] = ()
+    """Categories of which not all objects are annotated (`not_exhaustive_category_ids`)."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +134,20 @@ def _read_images(entries: list[JsonObject], complain: Complaints) -> dict[ImageI
                 file_name=str(name) if _is_id(name) else "",
                 size=_read_size(entry),
                 name=called if isinstance(called, str) and called else None,
+                absent=_categories(entry.get("neg_category_ids")),
+                partly=_categories(entry.get("not_exhaustive_category_ids")) or (),
             )
             seen.add(str(image_id))
     if not images:
         complain("lists no images", "choose another file", "no-images")
     return images
+
+
+def _categories(listed: Any) -> tuple[int, ...] | None:
+    """Category ids of a list; None where there is none. What is no number names no category."""
+    if not isinstance(listed, list):
+        return None
+    return tuple(c for c in listed if isinstance(c, int) and not isinstance(c, bool))
 
 
 def _read_size(entry: JsonObject) -> tuple[int, int] | None:

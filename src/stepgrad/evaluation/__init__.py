@@ -2,6 +2,7 @@
 
 from stepgrad.evaluation.coco_numbers import CocoNumbers
 from stepgrad.evaluation.compare import Comparison, FirstDifference, Pair, Step, compare
+from stepgrad.evaluation.errors_by_type import ErrorTypes
 from stepgrad.evaluation.evaluator import Evaluator
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.result import ClassResult, EvaluationResult, PRCurve
@@ -11,6 +12,7 @@ __all__ = [
     "CocoNumbers",
     "Comparison",
     "Detections",
+    "ErrorTypes",
     "EvaluationResult",
     "Evaluator",
     "Evidence",

@@ -16,17 +16,8 @@ from stepgrad.evaluation.judge import ranked_by_class
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.tables import plain_table, rounded
 from stepgrad.extras import need
+from stepgrad.metric.areas import AREAS, LARGEST_OF_COCO
 from stepgrad.metric.boxes import areas_of
-
-LARGEST_OF_COCO = 1e5**2
-"""Square pixels: the upper bound of pycocotools' "all" areas, which leaves larger boxes out without a word."""
-AREAS = {
-    "all": (0.0, LARGEST_OF_COCO),
-    "small": (0.0, 32.0**2),
-    "medium": (32.0**2, 96.0**2),
-    "large": (96.0**2, LARGEST_OF_COCO),
-}
-"""COCO's sizes, in square pixels; both bounds belong to the range."""
 
 
 @dataclass(frozen=True)

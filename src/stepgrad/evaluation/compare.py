@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -23,6 +24,7 @@ from stepgrad.evaluation.judge import (
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.evaluation.tables import plain_table, rounded
+from stepgrad.metric.arithmetic import single_overlaps
 from stepgrad.metric.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class FirstDifference:
     rules: tuple[str, ...]
     """The rules responsible: each of them alone changes the verdict, or they do so only together."""
     together: bool = False
+    objects: tuple[tuple[float, float, float, float], ...] = ()
+    """The objects of its class and image, for drawing."""
 
     @property
     def because(self) -> str:
@@ -77,6 +81,25 @@ class Pair:
     first: tuple[FirstDifference, ...]
     """At most one per class, by decreasing score."""
 
+    def parts(self) -> dict[str, float]:
+        """Points of mAP that each rule is worth, in the order of the steps: they add up to the difference.
+
+        A rule's part is what switching it does after those before it have been switched, so each is the difference of two
+        mAPs that can be computed on their own. Where rules act on the same detections, another order would share out
+        differently; the mean over all orders would take a number of evaluations that doubles with each rule.
+        """
+        maps = [self.maps[0], *(step.map for step in self.steps)]
+        return {step.rule: 100.0 * (now - was) for step, was, now in zip(self.steps, maps, maps[1:], strict=False)}
+
+    def split(self) -> str:
+        """The parts in words, rounded so that they still add up, largest first; rules that change nothing are left out."""
+        maps = [self.maps[0], *(step.map for step in self.steps)]
+        hundredths = [round(1e4 * value) for value in maps]
+        parts = [(now - was, step.rule) for step, was, now in zip(self.steps, hundredths, hundredths[1:], strict=False)]
+        words = [f"{part / 100:+.2f} {rule}" for part, rule in sorted(parts, key=lambda p: -abs(p[0])) if part]
+        total = f"{(hundredths[-1] - hundredths[0]) / 100:+.2f} points"
+        return f"{total}: {', '.join(words)}" if words else total
+
     def tables(self) -> tuple[tuple[list[str], list[list[str]]], tuple[list[str], list[list[str]]]]:
         """Rules with their effect, and first differences: headings and rows of both."""
         a, b = self.names
@@ -97,7 +120,7 @@ class Pair:
         if not steps:
             return f"{title}: the same rules"
         differences = plain_table(heads, first) if first else "no detection is judged differently"
-        return f"{title}\n{plain_table(rules, steps)}\n{differences}"
+        return f"{title}, {self.split()}\n{plain_table(rules, steps)}\n{differences}"
 
 
 @dataclass(frozen=True)
@@ -125,6 +148,7 @@ class Comparison:
             "pairs": [
                 {
                     "protocols": list(pair.names),
+                    "points": pair.parts(),
                     "steps": [vars(step) for step in pair.steps],
                     "first_differences": [vars(difference) for difference in pair.first],
                 }
@@ -206,6 +230,8 @@ class _Differences:
     ) -> FirstDifference:
         detections = self.evidence.detections
         x1, y1, x2, y2 = detections.boxes[row].tolist()
+        objects = self.evidence.objects
+        near = objects.boxes[(objects.images == detections.images[row]) & (objects.labels == c)]
         return FirstDifference(
             class_name=self.evidence.class_names[c],
             image_id=self.evidence.image_ids[detections.images[row]],
@@ -216,6 +242,7 @@ class _Differences:
             verdicts=verdicts,
             rules=rules,
             together=together,
+            objects=tuple((a, b, c, d) for a, b, c, d in near.tolist()),
         )
 
     def _best_overlap(self, counting: Counting, row: int) -> float:
@@ -225,7 +252,11 @@ class _Differences:
         image, label = seen.detections.images[row], seen.detections.labels[row]
         near = np.flatnonzero((seen.objects.images == image) & (seen.objects.labels == label))
         coco = protocol.duplicates == "best_free"
-        return float(seen.overlaps(np.array([row]), near, protocol.pixel_offset, crowds=coco).max(initial=0.0))
+        overlaps = seen.overlaps(np.array([row]), near, protocol.pixel_offset, crowds=coco)[0]
+        if protocol.overlaps == "single":
+            boxes = np.repeat(seen.detections.boxes[[row]], len(near), axis=0)
+            overlaps = single_overlaps(boxes, seen.objects.boxes[near], protocol.pixel_offset)
+        return float(overlaps.max(initial=0.0))
 
 
 def _verdict(judged: ClassJudgement, row: int, t: int) -> int:
@@ -234,13 +265,14 @@ def _verdict(judged: ClassJudgement, row: int, t: int) -> int:
 
 
 def _at_common_thresholds(a: Counting, b: Counting) -> tuple[Counting, Counting]:
-    """Verdicts can be compared at thresholds that both use; where there is none, at the first of each."""
-    common = tuple(t for t in a.protocol.match_thresholds if t in b.protocol.match_thresholds)
-    first, second = (
-        replace(x, protocol=replace(x.protocol, match_thresholds=common or x.protocol.match_thresholds[:1]))
-        for x in (a, b)
+    """Verdicts can be compared at thresholds that both use, up to single precision; where there is none, at the first."""
+    first, second = a.protocol.match_thresholds, b.protocol.match_thresholds
+    pairs = [(x, y) for x in first for y in second if math.isclose(x, y, abs_tol=1e-6)] or [(first[0], second[0])]
+    own, other = zip(*pairs, strict=True)
+    return (
+        replace(a, protocol=replace(a.protocol, match_thresholds=own)),
+        replace(b, protocol=replace(b.protocol, match_thresholds=other)),
     )
-    return first, second
 
 
 def _overlap(value: float, threshold: float) -> str:

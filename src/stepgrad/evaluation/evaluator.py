@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -13,7 +14,9 @@ from torch import Tensor
 from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, one_of
 from stepgrad.evaluation.coco_numbers import CocoNumbers, coco_numbers
 from stepgrad.evaluation.compare import Comparison, compare
+from stepgrad.evaluation.errors_by_type import ErrorTypes, error_types
 from stepgrad.evaluation.judge import Counting
+from stepgrad.evaluation.metrics import AnyMetric
 from stepgrad.evaluation.records import (
     Detections,
     Evidence,
@@ -24,6 +27,7 @@ from stepgrad.evaluation.records import (
     objects_of,
 )
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
+from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.protocol import Protocol, get_protocol
 
 if TYPE_CHECKING:
@@ -45,6 +49,8 @@ class Evaluator:
         empty_boxes: "count": a detection without width or height overlaps nothing, so it is a false positive, as for
             pycocotools; detectors that clip boxes to the image make such. "error" refuses them. Reversed boxes are
             refused either way.
+        metrics: further metrics to report, as `DetectionLoss` takes them: those of `sg.metrics`, such as
+            `sg.metrics.RecallAtPrecision(0.95)`, their names or functions of one class's list. `result.metrics` has them.
 
     Equal scores rank in the order they were given. The value equals that of `MAPLoss` and `mean_average_precision`
     to the last bit when the detections are the windows that NMS kept.
@@ -73,6 +79,7 @@ class Evaluator:
         *,
         boxes: str = "given",
         empty_boxes: str = "count",
+        metrics: Sequence[AnyMetric] = (),
     ) -> None:
         one_of("boxes", boxes, ["given", "continuous"])
         one_of("empty_boxes", empty_boxes, ["error", "count"])
@@ -83,6 +90,9 @@ class Evaluator:
         self.class_names = _class_names(class_names, num_classes)
         self.boxes = boxes
         offset = max(p.pixel_offset for p in self.protocols) if boxes == "given" else 0.0
+        self.metrics = [get_metric(metric) for metric in metrics]
+        for metric, counted_by in itertools.product(self.metrics, self.protocols):
+            metric.check_protocol(counted_by)
         self._checks = InputCheck(num_classes, offset, empty_boxes)
         self.reset()
 
@@ -120,12 +130,17 @@ class Evaluator:
     def compute(self) -> EvaluationResult:
         """The result under the first protocol; those under the others are `result["coco"]` and so on."""
         evidence = self.evidence()
-        results = [evaluate_under(evidence, Counting.of(p)) for p in self.protocols]
+        results = [evaluate_under(evidence, Counting.of(p), self.metrics) for p in self.protocols]
         return replace(results[0], others={p.name: r for p, r in zip(self.protocols[1:], results[1:], strict=True)})
 
     def compare(self) -> Comparison:
         """All protocols side by side and, for any two, the first detection they judge differently, and why."""
         return compare(self.evidence(), self.protocols)
+
+    def error_types(self, threshold: float = 0.5, background: float = 0.1) -> ErrorTypes:
+        """Mistakes by type (box, class, duplicate, background, both, missed) under the first protocol at one IoU threshold,
+        and the mAP that mending each type would give back."""
+        return error_types(self.evidence(), self.protocols[0], threshold, background)
 
     def coco_numbers(
         self,

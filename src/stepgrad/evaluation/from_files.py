@@ -14,6 +14,7 @@ import numpy as np
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset, xyxy_from_xywh
 from stepgrad.data.voc import VOCDataset
+from stepgrad.evaluation.federated import LookedFor
 from stepgrad.evaluation.read_files import FileDetections
 from stepgrad.evaluation.records import Evidence, GroundTruth, objects_of
 
@@ -38,7 +39,18 @@ def evidence_from(dataset: DetectionDataset, detections: FileDetections, as_they
         list(dataset.ids),
         dataset.class_names,
         pixel_offset=None if as_they_stand else offset,
+        looked_for=_looked_for(dataset) if isinstance(dataset, COCODataset) else None,
     )
+
+
+def _looked_for(dataset: COCODataset) -> LookedFor | None:
+    """What LVIS files say of each image; None for files that say nothing."""
+    if all(image.absent is None for image in dataset.images):
+        return None
+    labels = {category: label for label, category in enumerate(dataset.category_ids)}
+    absent = [(i, labels[c]) for i, image in enumerate(dataset.images) for c in image.absent or () if c in labels]
+    partly = [(i, labels[c]) for i, image in enumerate(dataset.images) for c in image.partly if c in labels]
+    return LookedFor(*(np.array(pairs, dtype=np.int64).reshape(-1, 2) for pairs in (absent, partly)))
 
 
 def _objects(dataset: DetectionDataset) -> GroundTruth:

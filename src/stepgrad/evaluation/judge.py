@@ -11,15 +11,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stepgrad.evaluation.federated import in_checked_images, with_regions
 from stepgrad.evaluation.records import Evidence
 from stepgrad.kernels.class_view import ClassView
 from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.kernels.roles import roles_of_class
 from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Areas, Arrangement, class_average_precisions, layout_of
+from stepgrad.metric.arrange import Areas, Arrangement, layout_of
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.boxes import areas_of
+from stepgrad.metric.class_values import class_average_precisions
+from stepgrad.metric.list_metric import ListMetric
+from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
 from stepgrad.parallel import run_threads
 
@@ -29,32 +33,40 @@ TieOrder = Literal["file", "image"]
 VERDICTS = {TRUE_POSITIVE: "true positive", FALSE_POSITIVE: "false positive", IGNORED: "ignored"}
 RULES: dict[str, tuple[str, ...]] = {
     "pixel offset": ("pixel_offset",),
+    "overlaps": ("overlaps",),
     "equality": ("equality",),
-    "duplicate rule": ("duplicates",),
+    "duplicate rule": ("duplicates", "equal_overlaps"),
     "difficult": ("difficult",),
-    "max detections": ("max_detections",),
-    "ties": (),  # not a field of the protocol: the order in which equal scores are taken
+    "crowds": ("crowds",),
+    "classes looked for": ("federated",),
+    "least score": ("min_score",),
+    "max detections": ("max_detections", "max_detections_of"),
+    "ties": ("ties",),
     "match thresholds": ("match_thresholds",),
     "recall levels": ("recall_levels", "recall_grid"),
+    "interpolation": ("interpolation", "integral", "tail"),
     "absent classes": ("absent_classes",),
 }
-"""Name of each rule, and the fields of `Protocol` it lives in."""
+"""Name of each rule, and the fields of `Protocol` it lives in. What makes a verdict comes before what makes the sum."""
 
-VERDICT_RULES = ("pixel offset", "equality", "duplicate rule", "difficult", "max detections", "match thresholds")
+VERDICT_RULES = (*list(RULES)[: list(RULES).index("ties")], "match thresholds")
 """Those that can change what is said about a detection. Ties change its place; the others only the sum."""
+
+_ARITHMETIC = {"double": "double precision", "single": "single precision", "single_sizes": "boxes in single precision"}
+_DIFFICULT = {"ignore": "ignored", "count": "count", "drop": "are not there"}
 
 
 @dataclass(frozen=True)
 class Counting:
-    """A protocol, and the order in which it takes equal scores, which is no field of `Protocol`."""
+    """A protocol, and the order in which it takes equal scores."""
 
     protocol: Protocol
     ties: TieOrder
 
     @classmethod
     def of(cls, protocol: Protocol) -> Counting:
-        """COCO's matching comes with COCO's order of equal scores, VOC's with VOC's."""
-        return cls(protocol, "image" if protocol.duplicates == "best_free" else "file")
+        """Unless the protocol says it, COCO's matching comes with COCO's order of equal scores, VOC's with VOC's."""
+        return cls(protocol, protocol.ties or ("image" if protocol.duplicates == "best_free" else "file"))
 
 
 @dataclass(frozen=True)
@@ -85,15 +97,69 @@ def ranked_by_class(evidence: Evidence, ties: TieOrder) -> list[NDArray[np.int64
     return np.split(by_class, np.cumsum(np.bincount(labels, minlength=evidence.num_classes))[:-1])
 
 
+def taking_part(evidence: Evidence, protocol: Protocol) -> NDArray[np.bool_]:
+    """(M,) detections that no limit over all classes leaves out: not too low, and among the highest of their image."""
+    detections = evidence.detections
+    takes_part = np.ones(len(detections), dtype=np.bool_)
+    if protocol.min_score is not None:
+        takes_part &= detections.scores >= protocol.min_score
+    if protocol.max_detections is not None and protocol.max_detections_of == "image":
+        ranked = descending_order(detections.scores)
+        ranked = ranked[np.argsort(detections.images[ranked], kind="stable")]  # image by image, by decreasing score
+        counts = np.bincount(detections.images, minlength=evidence.num_images)
+        place = np.arange(len(ranked)) - np.repeat(np.cumsum(counts) - counts, counts)
+        takes_part[ranked[place >= protocol.max_detections]] = False
+    return takes_part
+
+
 def judge(evidence: Evidence, counting: Counting, labels: Sequence[int] | None = None) -> list[ClassJudgement]:
-    """Judge the classes (all, or those named); boxes of a known convention are turned into the protocol's first."""
-    evidence = evidence.seen_with(counting.protocol.pixel_offset)
-    ranked = ranked_by_class(evidence, counting.ties)
+    """Judge the classes (all, or those named)."""
+    evidence, ranked, takes_part = _seen_by(evidence, counting)
     chosen = range(evidence.num_classes) if labels is None else labels
+
+    def of_class(c: int) -> ClassJudgement:
+        part = takes_part[ranked[c]]
+        judged = _judge_class(evidence, _within_class(counting.protocol), ranked[c][part], c)
+        return judged if part.all() else _with_left_out(judged, ranked[c], part)
+
     with explain_wait():
-        return run_threads(
-            lambda c: _judge_class(evidence, counting.protocol, ranked[c], c), chosen, torch.get_num_threads()
-        )
+        return run_threads(of_class, chosen, torch.get_num_threads())
+
+
+def _seen_by(evidence: Evidence, counting: Counting) -> tuple[Evidence, list[NDArray[np.int64]], NDArray[np.bool_]]:
+    """The evidence as the protocol sees it, boxes of a known convention in its own; the classes ranked; and who takes part."""
+    evidence = evidence.seen_with(counting.protocol.pixel_offset)
+    ranked, takes_part = ranked_by_class(evidence, counting.ties), taking_part(evidence, counting.protocol)
+    if not counting.protocol.federated:
+        return evidence, ranked, takes_part
+    return with_regions(evidence), ranked, takes_part & in_checked_images(evidence)
+
+
+def _within_class(protocol: Protocol) -> Protocol:
+    """Without the limit that concerns all classes of an image, which has been applied."""
+    return replace(protocol, max_detections=None) if protocol.joins_classes else protocol
+
+
+def _with_left_out(judged: ClassJudgement, ranked: NDArray[np.int64], part: NDArray[np.bool_]) -> ClassJudgement:
+    """Detections that took no part stand in their places of the ranked list, ignored."""
+    verdicts = np.full((len(judged.verdicts), len(ranked)), IGNORED, dtype=np.int8)
+    verdicts[:, part] = judged.verdicts
+    return replace(judged, detections=ranked, verdicts=verdicts)
+
+
+def area_average_precisions(
+    evidence: Evidence, counting: Counting, metric: ListMetric
+) -> list[tuple[list[float], int]]:
+    """By class, AP at each threshold of objects of the metric's sizes only, and how many there are."""
+    evidence, ranked, takes_part = _seen_by(evidence, counting)
+
+    def of_class(c: int) -> tuple[list[float], int]:
+        rows = ranked[c][takes_part[ranked[c]]]
+        arrangement, view = _class_view(evidence, _within_class(counting.protocol), rows, c, metric)
+        return class_average_precisions(view, arrangement.rules), view.P
+
+    with explain_wait():
+        return run_threads(of_class, range(evidence.num_classes), torch.get_num_threads())
 
 
 def _judge_class(evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int) -> ClassJudgement:
@@ -101,10 +167,13 @@ def _judge_class(evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int6
     rules = arrangement.rules
     ap = class_average_precisions(view, rules)
     area = ap if protocol.recall_levels is None else class_average_precisions(_with_area(view, protocol), rules)
+    verdicts = roles_of_class(view, rules)
+    if protocol.tail == "line":
+        ap = [value + _tail_ap(row, view.P, protocol) for value, row in zip(ap, verdicts, strict=True)]
     return ClassJudgement(
         label=label,
         detections=ranked,
-        verdicts=roles_of_class(view, rules),
+        verdicts=verdicts,
         ap=np.array(ap),
         area_ap=math.fsum(area) / len(area),
         P=view.P,
@@ -112,8 +181,17 @@ def _judge_class(evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int6
     )
 
 
+def _tail_ap(verdicts: NDArray[np.int8], P: int, protocol: Protocol) -> float:
+    counted = verdicts[verdicts != IGNORED]
+    return protocol.tail_ap(int(np.count_nonzero(counted == TRUE_POSITIVE)), len(counted), P)
+
+
 def _class_view(
-    evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int
+    evidence: Evidence,
+    protocol: Protocol,
+    ranked: NDArray[np.int64],
+    label: int,
+    metric: ListMetric = AVERAGE_PRECISION,
 ) -> tuple[Arrangement, ClassView]:
     """The detections of one class as the windows of a batch without NMS.
 
@@ -133,10 +211,12 @@ def _class_view(
         object_images=objects.images[chosen],
         difficult=objects.difficult[chosen],
         crowd=objects.crowd[chosen],
+        annotated_areas=objects.area[chosen],
     )
     sizes = detections.sizes[ranked[rank]], objects.sizes[chosen]
     areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
-    arrangement = Arrangement(batch, protocol, None, 1, layout_of(batch.boxes, batch.offsets, None, 1), areas)
+    layout = layout_of(batch.boxes, batch.offsets, None, 1)
+    arrangement = Arrangement(batch, protocol, None, 1, layout, areas, metric=metric)
     return arrangement, arrangement.view(0)
 
 
@@ -159,6 +239,8 @@ def setting(counting: Counting, rule: str) -> object:
     """The setting of one rule in a protocol."""
     if rule == "ties":
         return counting.ties
+    if rule == "duplicate rule":
+        return counting.protocol.duplicates, counting.protocol.last_of_equal_overlaps
     return tuple(getattr(counting.protocol, name) for name in RULES[rule])
 
 
@@ -178,21 +260,43 @@ def describe_rule(counting: Counting, rule: str) -> str:
     'takes the best object still free'
     """
     p = counting.protocol
+    limit = "every detection" if p.max_detections is None else f"at most {p.max_detections} per image"
     words = {
         "pixel offset": f"adds {p.pixel_offset:g} to widths and heights",
+        "overlaps": _ARITHMETIC[p.overlaps],
         "equality": "IoU >= threshold" if p.equality else "IoU > threshold",
-        "duplicate rule": "takes the best object" if p.duplicates == "best" else "takes the best object still free",
-        "difficult": "difficult objects ignored" if p.difficult == "ignore" else "difficult objects count",
-        "max detections": "every detection" if p.max_detections is None else f"at most {p.max_detections} per image",
+        "duplicate rule": ("takes the best object" if p.duplicates == "best" else "takes the best object still free")
+        + (f", the {p.equal_overlaps} of equals" if p.equal_overlaps else ""),
+        "difficult": f"difficult objects {_DIFFICULT[p.difficult]}",
+        "crowds": "crowds are regions" if p.crowds == "region" else "crowds are not there",
+        "classes looked for": "those looked for in an image" if p.federated else "every class in every image",
+        "least score": "any score" if p.min_score is None else f"scores of at least {p.min_score:g}",
+        "max detections": limit + (" over all classes" if p.joins_classes else ""),
         "ties": "equal scores in the order given" if counting.ties == "file" else "equal scores image by image",
         "match thresholds": _thresholds(p.match_thresholds),
         "recall levels": "area" if p.recall_levels is None else f"{p.recall_levels} levels ({p.recall_grid})",
+        "interpolation": _interpolation(p),
         "absent classes": "count as 0" if p.absent_classes == "zero" else "left out",
     }
     return words[rule]
 
 
 def _thresholds(values: tuple[float, ...]) -> str:
+    """A few are listed; of many the ends, and whether they are in single precision (0.55 has no exact float).
+
+    >>> _thresholds((0.5, 0.75)), _thresholds((0.5, 0.55, 0.6, 0.65)), _thresholds((0.5, 0.550000011920929, 0.75, 0.8))
+    ('0.5, 0.75', '0.5 to 0.65, 4 of them', '0.5 to 0.8, 4 of them in single precision')
+    """
+    single = any(t != round(t, 6) and t == float(np.float32(round(t, 6))) for t in values)
+    of_what = " in single precision" if single else ""
     if len(values) < 4:
-        return ", ".join(f"{t:g}" for t in values)
-    return f"{values[0]:g} to {values[-1]:g}, {len(values)} of them"
+        return ", ".join(f"{t:g}" for t in values) + of_what
+    return f"{values[0]:g} to {values[-1]:g}, {len(values)} of them{of_what}"
+
+
+def _interpolation(p: Protocol) -> str:
+    if p.recall_levels is None:
+        return "none: the area"
+    mean = "mean" if p.integral == "mean" else "trapezoid"
+    tail = ", then a line to 0 at recall 1" if p.tail == "line" else ""
+    return f"{mean} of the best precision at recall {'>=' if p.interpolation == 'reached' else '>'} level{tail}"

@@ -17,6 +17,7 @@ from stepgrad.extras import need
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from stepgrad.evaluation.errors_by_type import ErrorTypes
     from stepgrad.evaluation.result import ClassResult, EvaluationResult
 
 CURVE, ENVELOPE = "#9aa5b1", "#1f5fa8"
@@ -84,3 +85,21 @@ def save_figure(figure: Figure, path: Path) -> None:
     content = BytesIO()
     figure.savefig(content, format=kind, dpi=150)
     write_whole(path, content.getvalue())
+
+
+def plot_error_types(errors: ErrorTypes, path: str | Path | None = None) -> Figure:
+    """A bar per type of mistake: the mAP that mending it would give back."""
+    need("matplotlib.figure", purpose="plots")
+    from matplotlib.figure import Figure
+
+    kinds = list(errors.gains)[::-1]  # the first on top
+    figure = Figure(figsize=(6.0, 3.2), layout="constrained")
+    axes = figure.subplots()
+    bars = axes.barh(kinds, [100.0 * errors.gains[kind] for kind in kinds], color=ENVELOPE)
+    axes.bar_label(bars, [f"{errors.counts[kind]} mistakes" for kind in kinds], padding=3, fontsize=8)
+    axes.margins(x=0.25)
+    axes.set_xlabel("points of mAP that mending it would give back")
+    axes.set_title(f"{errors.protocol} at IoU {errors.threshold:g}: mAP {rounded(errors.map)}", fontsize=10)
+    if path is not None:
+        save_figure(figure, Path(path))
+    return figure

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from numpy.typing import NDArray
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset, xyxy_from_xywh
 from stepgrad.data.problems import brief
+from stepgrad.data.yolo import YOLODataset
 from stepgrad.errors import DataError, suggest
+from stepgrad.evaluation.read_yolo import labels_of_categories, yolo_rows, yolo_text_files
 from stepgrad.evaluation.records import LARGEST_AREA, Detections
 from stepgrad.evaluation.swapped_format import warn_of_corners
 from stepgrad.names import file_name, name_in, name_of
@@ -41,7 +45,8 @@ class FileDetections:
 
 
 def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: str = "count") -> FileDetections:
-    """Read a COCO result file, or VOC text files: a folder, one file, or a pattern such as `out/comp4_det_val_*.txt`.
+    """Read a COCO result file, VOC text files (a folder, one file, or a pattern such as `out/comp4_det_val_*.txt`), or the
+    folder of YOLO's text files, one per image with lines `class cx cy w h conf`.
 
     Args:
         path: where the detections are.
@@ -51,6 +56,9 @@ def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: st
     place = Path(path).expanduser()
     if place.suffix.lower() == ".json":
         return FileDetections(read_coco_results(place, dataset, empty_boxes), inclusive=False)
+    of_images = yolo_text_files(place, dataset)
+    if of_images:
+        return FileDetections(_read_yolo_results(of_images, dataset, empty_boxes), inclusive=False)
     files = voc_files(place, dataset.class_names)
     missing = tuple(name for name in dataset.class_names if name not in files)
     return FileDetections(read_voc_results(files, dataset, empty_boxes), inclusive=True, missing=missing)
@@ -67,6 +75,8 @@ class _Reader:
         """The position of an image. Ids compare as text: a text file cannot tell 7 from "7"."""
         positions = self.dataset.positions
         position = positions.get(str(image_id)) if isinstance(image_id, (str, int, float)) else None
+        if position is None and isinstance(image_id, str):
+            position = self.stems.get(image_id)
         if position is None:
             near = isinstance(image_id, (str, int)) and len(positions) < 10_000
             close = suggest(str(image_id), list(positions)) if near else ""
@@ -75,6 +85,15 @@ class _Reader:
                 f"check that detections and data are of the same split.{close}"
             )
         return position
+
+    @cached_property
+    def stems(self) -> dict[str, int]:
+        """Images by the name of their file without suffix, as YOLO tools call them; names that several have are left out."""
+        if not isinstance(self.dataset, COCODataset):
+            return {}
+        names = [Path(image.file_name).stem for image in self.dataset.images]
+        times = Counter(names)
+        return {name: i for i, name in enumerate(names) if times[name] == 1}
 
     def numbers(self, score: float, box: Sequence[float], where: str) -> None:
         """Raise DataError for a score or box that no protocol can judge; `box` is x, y, width, height."""
@@ -100,6 +119,8 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
     """Read a list of {image_id, category_id, bbox [x, y, width, height], score}, or the same under "annotations"."""
     entries = _json_entries(path)
     labels: dict[Any, int] = {category: label for label, category in enumerate(category_ids(dataset))}
+    if isinstance(dataset, YOLODataset):
+        labels = labels_of_categories((e.get("category_id") for e in entries if isinstance(e, dict)), dataset)
     reader = _Reader(dataset, empty_boxes)
     images: list[int] = []
     found_labels: list[int] = []
@@ -187,8 +208,9 @@ def voc_files(path: Path, class_names: Sequence[str]) -> dict[str, Path]:
         files[name] = file
     if not files:
         raise DataError(
-            f"{path}: no detections found; expected a COCO result .json, or VOC text files named like "
-            f"comp4_det_test_{class_names[0]}.txt with lines `image score xmin ymin xmax ymax`"
+            f"{path}: no detections found; expected a COCO result .json, VOC text files named like "
+            f"comp4_det_test_{class_names[0]}.txt with lines `image score xmin ymin xmax ymax`, or YOLO text files named "
+            "after the images with lines `class cx cy w h conf`"
         )
     return files
 
@@ -236,6 +258,12 @@ def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_bo
             numbers.append(values)
     table = np.array(numbers, dtype=np.float64).reshape(-1, 5)
     return _arrays(images, labels, table[:, 0], table[:, 1:])
+
+
+def _read_yolo_results(files: list[tuple[Path, int]], dataset: DetectionDataset, empty_boxes: str) -> Detections:
+    rows = list(yolo_rows(files, dataset, _Reader(dataset, empty_boxes)))
+    images, labels, scores, boxes = ([row[column] for row in rows] for column in range(4))
+    return _arrays(images, labels, scores, np.array(boxes, dtype=np.float64).reshape(-1, 4))  # type: ignore[arg-type]
 
 
 def _voc_lines(path: Path, reader: _Reader) -> Iterator[tuple[int, list[float]]]:

@@ -17,6 +17,7 @@ from stepgrad.plain_tensors import tensor_of
 
 if TYPE_CHECKING:
     from stepgrad.data.base import ImageId
+    from stepgrad.evaluation.federated import LookedFor
 
 ImageDict = Mapping[str, Any]
 """The detections or the objects of one image: tensors by name, as torchmetrics has them."""
@@ -92,6 +93,8 @@ class Evidence:
     pixel_offset: float | None = None
     """What has to be added to widths and heights to make them right: 0 for continuous boxes, 1 for inclusive pixels.
     None: every protocol counts the numbers as they stand, whatever they mean."""
+    looked_for: LookedFor | None = None
+    """Of which classes the annotators say more than the objects do; None: all were looked for everywhere."""
 
     @property
     def num_images(self) -> int:

@@ -15,14 +15,19 @@ from numpy.typing import NDArray
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
+from stepgrad.evaluation.metrics import AnyMetric, MetricResult, area_metric, metric_of
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table, rounded
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.mean_ap import MAPResult, mean_over_classes, result_of
+from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.protocol import Protocol
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from stepgrad.data.base import ImageId
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +46,9 @@ class PRCurve:
 
 
 def _position(thresholds: Sequence[float], threshold: float) -> int:
-    """The position of a threshold among a protocol's, up to rounding."""
+    """The position of a threshold among a protocol's, up to single precision."""
     for t, own in enumerate(thresholds):
-        if math.isclose(own, threshold, abs_tol=1e-9):
+        if math.isclose(own, threshold, abs_tol=1e-6):
             return t
     raise ConfigError(f"Expected one of the protocol's thresholds {list(thresholds)} but got {threshold!r}.")
 
@@ -66,6 +71,8 @@ class ClassResult:
     """(M,) of all detections, in decreasing order."""
     verdicts: NDArray[np.int8] = field(repr=False)
     """(thresholds, M) 1 true positive, 0 false positive, 2 ignored."""
+    rows: NDArray[np.int64] = field(repr=False, default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(M,) their rows in the `Detections` of the evidence."""
 
     @property
     def detections(self) -> int:
@@ -97,6 +104,10 @@ class EvaluationResult(MAPResult):
     images: int
     others: dict[str, EvaluationResult] = field(default_factory=dict)
     """Results of further protocols on the same detections, by name."""
+    evidence: Evidence | None = None
+    """Detections and objects that were judged."""
+    metrics: dict[str, MetricResult] = field(default_factory=dict)
+    """Values of the metrics that were asked for, by name."""
 
     @property
     def detections(self) -> int:
@@ -112,6 +123,18 @@ class EvaluationResult(MAPResult):
         thresholds = self.protocol.match_thresholds
         own = thresholds[_position(thresholds, threshold)]
         return self._mean([row.ap_by_threshold[own] for row in self.classes])
+
+    def metric(
+        self, metric: AnyMetric, *, classes: str = "mean", class_weights: Sequence[float] | None = None
+    ) -> MetricResult:
+        """Any metric of `sg.metrics`, or a function of a class's list, of these detections; as for `DetectionLoss`.
+
+        AP of some sizes of objects asks for other verdicts: `Evaluator(..., metrics=["ap@area=small"])` has it.
+        """
+        resolved = get_metric(metric)
+        if resolved.area is not None:
+            raise ConfigError(f"Expected {resolved.name} to be asked for beforehand: Evaluator(..., metrics=[...]).")
+        return metric_of(self, resolved, classes, class_weights)
 
     def __getitem__(self, name: str) -> EvaluationResult:
         """The result under the protocol of that name."""
@@ -137,6 +160,8 @@ class EvaluationResult(MAPResult):
             "detections": self.detections,
             "classes": [_class_dict(row) for row in self.classes],
         }
+        if self.metrics:
+            content["metrics"] = {name: _metric_dict(found) for name, found in self.metrics.items()}
         if self.others:
             content["others"] = {name: result.to_dict() for name, result in self.others.items()}
         return content
@@ -149,10 +174,25 @@ class EvaluationResult(MAPResult):
 
         return plot_curves(self, path, threshold, classes)
 
+    def to_supervision(self) -> dict[ImageId, Any]:
+        """Per image the detections as `supervision.Detections`, with their verdicts at the first threshold in `data`."""
+        from stepgrad.evaluation.export import to_supervision
+
+        return to_supervision(self)
+
+    def to_coco(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Annotations and detections as COCO's json has them: what `pycocotools.COCO` and its `loadRes` take."""
+        from stepgrad.evaluation.export import to_coco
+
+        return to_coco(self)
+
     def __str__(self) -> str:
         header, rows = self.table()
         title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {rounded(self.map)}"
-        return "\n\n".join([f"{title}\n{plain_table(header, rows)}", *(str(other) for other in self.others.values())])
+        table = "\n".join(
+            [title, plain_table(header, rows), *(f"{name} {rounded(m.value)}" for name, m in self.metrics.items())]
+        )
+        return "\n\n".join([table, *(str(other) for other in self.others.values())])
 
     def __repr__(self) -> str:
         return f"EvaluationResult(protocol={self.protocol.name!r}, map={self.map}, classes={len(self.classes)})"
@@ -191,6 +231,11 @@ class EvaluationResult(MAPResult):
         return mean_over_classes(np.array(values), present, self.protocol.absent_classes)
 
 
+def _metric_dict(found: MetricResult) -> dict[str, Any]:
+    by_class = [None if math.isnan(value) else value for value in found.by_class.tolist()]
+    return {"value": found.value, "by_class": by_class}
+
+
 def _class_dict(row: ClassResult) -> dict[str, Any]:
     number = lambda value: None if math.isnan(value) else value  # noqa: E731
     return {
@@ -205,11 +250,16 @@ def _class_dict(row: ClassResult) -> dict[str, Any]:
     }
 
 
-def evaluate_under(evidence: Evidence, counting: Counting) -> EvaluationResult:
-    """Judge everything under one protocol."""
+def evaluate_under(evidence: Evidence, counting: Counting, metrics: Sequence[ListMetric] = ()) -> EvaluationResult:
+    """Judge everything under one protocol; by further metrics too, if wanted."""
     if counting.protocol.duplicates == "best_free":  # COCO's way, whose numbers are compared with pycocotools'
         warn_of_giants(evidence)
-    return result_from(judge(evidence, counting), evidence, counting.protocol)
+    result = result_from(judge(evidence, counting), evidence, counting.protocol)
+    for metric in metrics:
+        by_size = metric.area is not None
+        found = area_metric(evidence, counting, result, metric) if by_size else metric_of(result, metric)
+        result.metrics[metric.name] = found
+    return result
 
 
 def result_from(judged: list[ClassJudgement], evidence: Evidence, protocol: Protocol) -> EvaluationResult:
@@ -228,10 +278,11 @@ def result_from(judged: list[ClassJudgement], evidence: Evidence, protocol: Prot
             ignored=row.ignored,
             scores=evidence.detections.scores[row.detections],
             verdicts=row.verdicts,
+            rows=row.detections,
         )
         for row, value in zip(judged, means.ap.tolist(), strict=True)
     )
-    return EvaluationResult(means.map, means.ap, protocol, classes, evidence.num_images)
+    return EvaluationResult(means.map, means.ap, protocol, classes, evidence.num_images, evidence=evidence)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def warn_of_corners(
     path: Path, boxes: NDArray[np.float64], images: NDArray[np.int64], dataset: DetectionDataset
 ) -> None:
     """Warn if many of the boxes (M, 4) leave their images as x, y, width, height but nearly all fit as corners."""
-    sizes = _image_sizes(dataset)[images]
+    sizes = image_sizes(dataset)[images]
     has_size = np.isfinite(sizes[:, 0])
     boxes, sizes = boxes[has_size], sizes[has_size]
     if len(boxes) == 0:
@@ -43,7 +43,7 @@ def warn_of_corners(
     )
 
 
-def _image_sizes(dataset: DetectionDataset) -> NDArray[np.float64]:
+def image_sizes(dataset: DetectionDataset) -> NDArray[np.float64]:
     """(images, 2) width and height, nan where the annotations do not say."""
     if isinstance(dataset, (COCODataset, YOLODataset)):
         sizes = [image.size for image in dataset.images]

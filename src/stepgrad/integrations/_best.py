@@ -17,8 +17,8 @@ from stepgrad.integrations._held_out import HeldOut, RandomNumbers, held_out_map
 from stepgrad.integrations._switch import MapLossSwitch, find_switch
 from stepgrad.metric.protocol import Protocol, get_protocol
 
-_TRAINED = {"start": "at the start", "stock": "without mAP", "map": "with mAP"}
-"""What was in the loss up to a measurement, in words."""
+_TRAINED = {"start": "at the start", "stock": "without {}", "map": "with {}"}
+"""What was in the loss up to a measurement, in words; {} is the metric."""
 
 
 @dataclass(frozen=True)
@@ -150,15 +150,25 @@ class BestWeights:
     def summary(self) -> str:
         """Which weights are the best, their mAP, and the best of those trained otherwise."""
         best = self.best
-        kept = _TRAINED["start"] if best.trained == "start" else f"{best.after} {_TRAINED[best.trained]}"
-        numbers = [f"mAP{self._counted_by} on held-out images {best.map:.4f}"]
+        what = self._metric
+        words = {trained: text.format(what) for trained, text in _TRAINED.items()}
+        kept = words["start"] if best.trained == "start" else f"{best.after} {words[best.trained]}"
+        numbers = [f"{what}{self._counted_by} on held-out images {best.map:.4f}"]
         for trained in _TRAINED:
             scores = [score for score in self.history if score.trained == trained != best.trained]
             if scores:
                 top = max(scores, key=lambda score: -math.inf if math.isnan(score.map) else score.map)
                 at_best = "" if trained == "start" else f", {top.after}"
-                numbers.append(f"{_TRAINED[trained]} {top.map:.4f}{at_best}")
+                numbers.append(f"{words[trained]} {top.map:.4f}{at_best}")
         return f"Kept the weights {kept}: {'; '.join(numbers)}."
+
+    @property
+    def _metric(self) -> str:
+        """What is measured: the metric that the model trains for."""
+        if self.switch is None or self.switch.loss_fn.objective.names[0] == "map":
+            return "mAP"
+        metric = self.switch.loss_fn.objective.metric
+        return metric.name if metric.higher_is_better else f"minus {metric.name}"
 
     @property
     def _counted_by(self) -> str:

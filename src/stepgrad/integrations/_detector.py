@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from stepgrad.errors import ConfigError, InputError, real_number, whole_number
 from stepgrad.integrations._auto_weight import StockLoss
 from stepgrad.integrations._switch import MapLossSwitch, check_int64, pair_of
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 from stepgrad.metric.batch import Target
 
@@ -92,9 +92,9 @@ class Selection:
 class DetectorSwitch(MapLossSwitch):
     """The switch of a torchvision detector: losses are entries of its loss dict."""
 
-    loss_fn: MAPLoss
+    loss_fn: DetectionLoss
 
-    def __init__(self, loss_fn: MAPLoss, selection: Selection, first_label: int, **options: Any) -> None:
+    def __init__(self, loss_fn: DetectionLoss, selection: Selection, first_label: int, **options: Any) -> None:
         super().__init__(loss_fn, **options)
         self.selection = selection
         self.first_label = first_label
@@ -110,7 +110,9 @@ class DetectorSwitch(MapLossSwitch):
         return self.replacing and not self.is_auto
 
     def present(self, targets: Sequence[Target]) -> Tensor:
-        """The columns of classes with objects in the batch, in ascending order: the only ones that are ranked."""
+        """The columns of classes that are ranked, in ascending order: those with objects, or all where others can cost."""
+        if not self.loss_fn.objective.metric.needs_objects:
+            return torch.arange(self.loss_fn.num_classes, device=targets[0]["labels"].device)
         return torch.cat([t["labels"] for t in targets]).unique() - self.first_label
 
     def put_into(
@@ -141,6 +143,8 @@ class DetectorSwitch(MapLossSwitch):
             {"boxes": f["boxes"].cpu(), "scores": f["scores"].cpu(), "labels": f["labels"].cpu() - self.first_label}
             for f in model([image.to(device) for image in images])
         ]
+        if self.loss_fn.objective.metric.threshold is not None:  # of the logarithms, which the loss ranks
+            found = [{**f, "scores": f["scores"].double().clamp(min=1e-300).log()} for f in found]
         return found, [{key: value.cpu() for key, value in target.items()} for target in self._columns(targets)]
 
     def check_columns(self, columns: int) -> None:
@@ -155,7 +159,7 @@ class DetectorSwitch(MapLossSwitch):
         return [
             {
                 "labels": target["labels"] - self.first_label,
-                **{key: target[key] for key in ("boxes", "difficult", "iscrowd") if key in target},
+                **{key: target[key] for key in ("boxes", "difficult", "iscrowd", "area") if key in target},
             }
             for target in targets
         ]
@@ -167,7 +171,7 @@ class Detector(Specialised):
     map_loss_switch: DetectorSwitch
 
     @property
-    def map_loss(self) -> MAPLoss:
+    def map_loss(self) -> DetectionLoss:
         """The loss; its `metrics` are those of the last training batch."""
         return self.map_loss_switch.loss_fn
 

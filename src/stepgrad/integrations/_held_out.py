@@ -13,8 +13,11 @@ from torch import nn
 
 from stepgrad.errors import InputError
 from stepgrad.evaluation import Evaluator
+from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.integrations._switch import find_prepared, find_switch
 from stepgrad.losses.collectives import gather_objects
+from stepgrad.losses.objective import MAPObjective
+from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
 
 HeldOut = Iterable[Any] | Callable[[], float]
@@ -22,7 +25,8 @@ HeldOut = Iterable[Any] | Callable[[], float]
 
 
 def held_out_map(model: nn.Module, val_data: HeldOut, protocol: str | Protocol | None = None) -> float:
-    """mAP of a model's detections on held-out images, with the number the same on all processes.
+    """mAP of a model's detections on held-out images, with the number the same on all processes; or the metric that the model
+    trains for, minus it where less is better.
 
     Args:
         model: one prepared by `train_for_map`, or what holds one; any, where `val_data` is a function.
@@ -36,7 +40,8 @@ def held_out_map(model: nn.Module, val_data: HeldOut, protocol: str | Protocol |
         detector, switch = find_prepared(model), find_switch(model)
         device = next(detector.parameters()).device
         mine = [switch.detections(detector, batch, device) for batch in val_data]
-    evaluator = Evaluator(switch.loss_fn.num_classes, protocol or switch.loss_fn.objective.protocol)
+    objective = switch.loss_fn.objective
+    evaluator = Evaluator(objective.num_classes, protocol or objective.protocol, metrics=[objective.metric])
     for preds, targets in (pair for everyones in gather_objects(mine) for pair in everyones):
         evaluator.update(preds, targets)
     result = evaluator.compute()
@@ -45,7 +50,20 @@ def held_out_map(model: nn.Module, val_data: HeldOut, protocol: str | Protocol |
             f"Expected val_data with objects to find but there are none in its {result.images} images. An iterator or "
             "generator can be gone through only once: give a list of batches or a DataLoader."
         )
-    return result.map
+    if objective.metric == AVERAGE_PRECISION and objective.classes == "mean" and objective.class_weights is None:
+        return result.map
+    return _value_of(result, objective)
+
+
+def _value_of(result: EvaluationResult, objective: MAPObjective) -> float:
+    metric = objective.metric
+    by_size = metric.area is not None
+    found = (
+        result.metrics[metric.name]
+        if by_size
+        else result.metric(metric, classes=objective.classes, class_weights=objective.class_weights)
+    )
+    return found.value if metric.higher_is_better else -found.value
 
 
 class RandomNumbers:

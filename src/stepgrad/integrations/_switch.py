@@ -19,8 +19,8 @@ from stepgrad.errors import (
     whole_number,
 )
 from stepgrad.integrations._auto_weight import AutoWeight, StockLoss, weight_of
+from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
-from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol, get_protocol
 
@@ -41,7 +41,7 @@ class MapLossSwitch:
         measure: whether `metrics` are brought up to date while it does not.
         mode: "mix": the model's loss plus `weight` times MAPLoss; "replace": `weight` times MAPLoss alone.
         weight: of MAPLoss; set to a number, to "auto" or to an `AutoWeight`, it reads as the number in use.
-        loss_fn: the MAPLoss.
+        loss_fn: the MAPLoss, or another DetectionLoss.
         metrics: those of `loss_fn` for the last training batch: "map", "ap" and so on; empty before the first.
 
     >>> switch = MapLossSwitch(MAPLoss(num_classes=1), weight=2.0, enabled=False)
@@ -56,7 +56,7 @@ class MapLossSwitch:
 
     def __init__(
         self,
-        loss_fn: MAPLoss | DistributedMAPLoss,
+        loss_fn: DetectionLoss | DistributedMAPLoss,
         mode: str = "mix",
         weight: float | str | AutoWeight = 1.0,
         enabled: bool = True,
@@ -154,7 +154,7 @@ def find_prepared(model: nn.Module) -> nn.Module:
 def loss_settings(
     options: Mapping[str, Any],
     protocol: str | Protocol | None,
-    loss_fn: MAPLoss | DistributedMAPLoss | None,
+    loss_fn: DetectionLoss | DistributedMAPLoss | None,
     kinds: Sequence[type[nn.Module]],
     caller: Callable[..., Any],
 ) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def loss_settings(
     if protocol is None:
         return {**FINE_TUNING, **options}
     asked = get_protocol(protocol).name
-    if isinstance(loss_fn, (MAPLoss, DistributedMAPLoss)) and loss_fn.objective.protocol.name != asked:
+    if isinstance(loss_fn, (DetectionLoss, DistributedMAPLoss)) and loss_fn.objective.protocol.name != asked:
         warnings.warn(
             f"protocol {asked!r} is not used: loss_fn counts by {loss_fn.objective.protocol.name!r}; leave one of them out.",
             LikelyMistakeWarning,

@@ -30,6 +30,7 @@ from stepgrad.integrations._dense import AnchorHead, DenseDetector, FCOSDetector
 from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection, Specialised, despecialise, specialise
 from stepgrad.integrations._switch import NAME, loss_settings
 from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_batch_norm
+from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.protocol import Protocol
 
@@ -59,7 +60,7 @@ def train_for_map(
     weight: float | str | AutoWeight = "auto",
     enabled: bool = True,
     protocol: str | Protocol | None = None,
-    loss_fn: MAPLoss | None = None,
+    loss_fn: DetectionLoss | None = None,
     windows_per_image: int | None = None,
     topk: int | None = None,
     score_thresh: float = 0.0,
@@ -82,7 +83,8 @@ def train_for_map(
         enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled`
             turns it on.
         protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.
-        loss_fn: a ready `MAPLoss`. None: one with the model's NMS threshold, the radius estimator, balanced.
+        loss_fn: a ready `MAPLoss`, or a `DetectionLoss` for another metric, whose value is then `metrics["value"]`. None: a
+            MAPLoss with the model's NMS threshold, the radius estimator, balanced.
         windows_per_image: two-stage models: at least so many of the RPN's best proposals take part; those the step does
             not score anyway cost an extra pass of the box head. None: no extra pass.
         topk: dense models: candidates before NMS. None: the model's `topk_candidates`.
@@ -166,21 +168,21 @@ def _check_selection(family: TorchvisionFamily, selection: Selection) -> None:
         )
 
 
-def _loss(family: TorchvisionFamily, loss_fn: MAPLoss | None, settings: Mapping[str, Any]) -> MAPLoss:
+def _loss(family: TorchvisionFamily, loss_fn: DetectionLoss | None, settings: Mapping[str, Any]) -> DetectionLoss:
     if loss_fn is None:
         if family.columns is None:
             raise ConfigError(
                 "Cannot tell the number of classes from the model's own head; pass loss_fn=MAPLoss(num_classes=...)."
             )
         return MAPLoss(family.columns, **{"nms_threshold": family.nms_threshold, **settings})
-    if not isinstance(loss_fn, MAPLoss):
+    if not isinstance(loss_fn, DetectionLoss):
         raise ConfigError(
-            f"Expected loss_fn to be a MAPLoss but got {type(loss_fn).__name__}; over several processes, let each train "
-            "for the mAP of its own images."
+            f"Expected loss_fn to be a MAPLoss or DetectionLoss but got {type(loss_fn).__name__}; over several processes, "
+            "let each train for the mAP of its own images."
         )
     if family.columns is not None and loss_fn.num_classes != family.columns:
         raise InputError(
             f"Expected a loss of {family.columns} classes, the model's without background, but got "
-            f"MAPLoss({loss_fn.num_classes})."
+            f"{type(loss_fn).__name__}({loss_fn.num_classes})."
         )
     return loss_fn

@@ -17,6 +17,7 @@ from stepgrad.extras import need
 from stepgrad.integrations._auto_weight import AutoWeight, StockLoss
 from stepgrad.integrations._best import keep_best
 from stepgrad.integrations._switch import NAME, MapLossSwitch, check_int64, loss_settings, pair_of
+from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
@@ -45,6 +46,7 @@ FAMILIES = {
     "DFineForObjectDetection": Family("sigmoid", "loss_vfl"),
     "DabDetrForObjectDetection": Family("sigmoid"),
     "DeformableDetrForObjectDetection": Family("sigmoid"),
+    "Deimv2ForObjectDetection": Family("sigmoid", "loss_mal"),
     "DetrForObjectDetection": Family("softmax"),
     "LwDetrForObjectDetection": Family("sigmoid", coefficient="class_loss_coefficient", grouped=True),
     "RTDetrForObjectDetection": Family("sigmoid", "loss_vfl"),
@@ -62,7 +64,7 @@ def train_for_map(
     weight: float | str | AutoWeight = "auto",
     enabled: bool = True,
     protocol: str | Protocol | None = None,
-    loss_fn: MAPLoss | DistributedMAPLoss | None = None,
+    loss_fn: DetectionLoss | DistributedMAPLoss | None = None,
     **loss_options: Any,
 ) -> M:
     """Make `model(pixel_values, labels=labels)` train for mAP; returns the same model.
@@ -74,15 +76,15 @@ def train_for_map(
     Args:
         model: one of `FAMILIES`, or a class derived from one.
         mode: "mix": `weight` times MAPLoss is added to the loss, and to the `loss_dict` as "loss_map". "replace": it takes
-            the place of the classification loss, "loss_ce" or "loss_vfl".
+            the place of the classification loss, "loss_ce", "loss_vfl" or "loss_mal".
         weight: of MAPLoss. "auto": balances itself, so that mAP's gradient at the class logits is as long as that of
             the model's own classification loss; `AutoWeight(share=...)` for another share, which it says how it measures.
             A number stays what it is. `model.map_loss_switch.weight` is the number in use.
         enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled` turns
             MAPLoss on and off, and `model.map_loss_switch.metrics["map"]` is the mAP of the last training batch either way.
         protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.
-        loss_fn: a ready `MAPLoss` with `nms_threshold=None`. None: one with the radius estimator, balanced; with several
-            processes its mAP is that of their batches joined (`DistributedMAPLoss`).
+        loss_fn: a ready `MAPLoss`, or another `DetectionLoss`, with `nms_threshold=None`. None: a MAPLoss with the radius
+            estimator, balanced; with several processes its mAP is that of their batches joined (`DistributedMAPLoss`).
         loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     `restore(model)` undoes it.
@@ -134,7 +136,7 @@ def restore(model: M) -> M:
 class QuerySwitch(MapLossSwitch):
     """The switch of a model whose queries are its detections."""
 
-    def __init__(self, loss_fn: MAPLoss | DistributedMAPLoss, family: Family, **options: Any) -> None:
+    def __init__(self, loss_fn: DetectionLoss | DistributedMAPLoss, family: Family, **options: Any) -> None:
         super().__init__(loss_fn, **options)
         self.family = family
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stepgrad.kernels.jit import inlined, kernel
 from stepgrad.kernels.matching import Objects, Pairs
+from stepgrad.kernels.metric_code import MetricCode
 from stepgrad.kernels.nms import Kept, greedy_nms
 from stepgrad.kernels.overlaps import Rows, Slots
 
@@ -32,6 +33,7 @@ class ClassView(NamedTuple):
     cumulative: NDArray[np.int64]  # (P + 1,) recall levels that k true positives reach
     norm: int  # recall levels in all: AP = sum / norm
     max_detections: int  # per image; the rest are ignored
+    metric: MetricCode  # what the sum is, if not AP's
 
 
 @inlined

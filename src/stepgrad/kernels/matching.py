@@ -11,6 +11,7 @@ from stepgrad.kernels.jit import inlined, kernel
 
 FALSE_POSITIVE, TRUE_POSITIVE, IGNORED, ABSENT = 0, 1, 2, 3
 BEST, BEST_FREE = 0, 1  # protocol.duplicates
+EXCUSED = np.inf
 _ALMOST_ONE = 1.0 - 1e-10  # pycocotools never asks for more overlap than this
 
 
@@ -27,7 +28,7 @@ class Pairs(NamedTuple):
 
     slot: NDArray[np.int32]
     object: NDArray[np.int32]
-    iou: NDArray[np.float64]
+    iou: NDArray[np.float64]  # EXCUSED: reaches every threshold, but any other object is preferred
 
 
 class Objects(NamedTuple):
@@ -35,6 +36,7 @@ class Objects(NamedTuple):
 
     image: NDArray[np.int32]
     ignored: NDArray[np.bool_]  # difficult or crowd: not to be found, no fault to find
+    once: NDArray[np.bool_]  # of the ignored, those that forgive one detection only (COCO: of another size)
 
 
 class Rules(NamedTuple):
@@ -137,15 +139,17 @@ def _best_free(
     choice, largest = -1, -1.0
     for k in range(reach.first[r], reach.last[r]):
         target = pairs.object[k]
-        if not reaches(pairs.iou[k], rule) or (taken[target] == stamp and not objects.ignored[target]):
+        forgives = objects.ignored[target] and not objects.once[target]
+        if not reaches(pairs.iou[k], rule) or (taken[target] == stamp and not forgives):
             continue
+        overlap = pairs.iou[k] if pairs.iou[k] < EXCUSED else 0.0
         # COCO: once a countable object is at hand, ignored ones are not looked at; the later of equal overlaps wins.
         if choice >= 0 and objects.ignored[choice] != objects.ignored[target]:
             better = objects.ignored[choice]
         else:
-            better = pairs.iou[k] >= largest
+            better = overlap >= largest
         if better:
-            choice, largest = target, pairs.iou[k]
+            choice, largest = target, overlap
     return choice
 
 
@@ -162,6 +166,8 @@ def role_of(
         if target < 0:
             return FALSE_POSITIVE
     if objects.ignored[target]:
+        if objects.once[target]:
+            taken[target] = stamp
         return IGNORED
     if taken[target] == stamp:
         return FALSE_POSITIVE

@@ -15,19 +15,21 @@ from numpy.typing import NDArray
 
 from stepgrad.kernels.cascade import ADDED, REMOVED, highest_freed, on_top, only_lift_out, without
 from stepgrad.kernels.class_view import ClassView, image_of, is_kept
-from stepgrad.kernels.edited_ap import tp_above
 from stepgrad.kernels.exact_sum import differ
 from stepgrad.kernels.jit import by_reference, keep_alive, kernel
 from stepgrad.kernels.matching import BEST_FREE, FALSE_POSITIVE, IGNORED, Rules
+from stepgrad.kernels.metric_code import LEVELS
 from stepgrad.kernels.rank_steps import (
     NONE,
     GapSteps,
     false_positive_steps,
     new_gap_steps,
+    searched_steps,
     tie_groups,
     true_positive_steps,
 )
-from stepgrad.kernels.replay import edit_for_place, list_rivals, place_of, sum_with, unrivalled
+from stepgrad.kernels.ranked_list import tp_above
+from stepgrad.kernels.replay import edit_for_place, list_no_rivals, list_rivals, place_of, sum_with, unrivalled
 from stepgrad.kernels.scene import COUNT, Scene, best_of, build_scene, is_reacher, role_at
 from stepgrad.kernels.shifts import forget_shifts, leaves_list_alone, leaves_ranks_alone, sums_after_replay
 
@@ -183,6 +185,7 @@ def _plain_steps(scene: Scene, t: int, slot: int, barrier: int, fp: GapSteps) ->
 def _list_steps(scene: Scene, t: int, slot: int, barrier: int, search: Search) -> tuple[int, float, int, float]:
     """A kept window's nearest steps while NMS stays as it is: positions passed and sums beyond."""
     hi, tp = scene.high[t], search.tp
+    alone = False
     if not is_reacher(scene, slot):
         up, up_sum, down, down_sum, known = _plain_steps(scene, t, slot, barrier, search.fp)
         if known:
@@ -194,10 +197,15 @@ def _list_steps(scene: Scene, t: int, slot: int, barrier: int, search: Search) -
         if role == FALSE_POSITIVE:
             up, up_sum, down, down_sum, _ = _plain_steps(scene, t, slot, barrier, search.fp)
             return up, up_sum, down, down_sum
-        down = tp.down[t, u + 1] if tp.down[t, u + 1] < barrier else NONE
-        return tp.up[t, u + 1], tp.up_sum[t, u + 1], down, tp.down_sum[t, u + 1]
+        if scene.ranked.metric.kind == LEVELS:
+            down = tp.down[t, u + 1] if tp.down[t, u + 1] < barrier else NONE
+            return tp.up[t, u + 1], tp.up_sum[t, u + 1], down, tp.down_sum[t, u + 1]
+        alone = True  # no closed form, but nobody's role depends on its place
     only_lift_out(slot, scene.cascade, scene.windows.rows)
-    list_rivals(scene, slot)
+    if alone:
+        list_no_rivals(scene)
+    else:
+        list_rivals(scene, slot)
     up, up_sum = _rise(scene, t, slot, scene.ties.start[scene.windows.position[slot]])
     down, down_sum = _sink(scene, t, slot, barrier)
     return up, up_sum, down, down_sum
@@ -295,8 +303,11 @@ def new_search(scene: Scene) -> Search:
     thresholds, slots = len(scene.high), len(scene.windows.position)
     fp, tp = new_gap_steps(scene.ranked), new_gap_steps(scene.ranked)
     for t in range(thresholds):
-        false_positive_steps(scene.ranked, scene.lift, t, scene.edits, scene.ties, fp)
-        true_positive_steps(scene.ranked, scene.lift, t, scene.edits, scene.ties, tp)
+        if scene.ranked.metric.kind == LEVELS:
+            false_positive_steps(scene.ranked, scene.lift, t, scene.edits, scene.ties, fp)
+            true_positive_steps(scene.ranked, scene.lift, t, scene.edits, scene.ties, tp)
+        else:
+            searched_steps(scene.ranked, scene.lift, t, scene.edits, scene.ties, fp)
     shape = (thresholds, slots)
     out = StepSums(np.full(shape, np.inf), np.empty(shape), np.full(shape, -np.inf), np.empty(shape), scene.high.copy())
     for t in range(thresholds):

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.kernels.class_view import ClassView, image_of, is_kept
-from stepgrad.kernels.edited_ap import edited_sum, put_edit
+from stepgrad.kernels.edited_ap import edited_sum
 from stepgrad.kernels.jit import by_reference, keep_alive, kernel
 from stepgrad.kernels.matching import FALSE_POSITIVE, TRUE_POSITIVE, Rules
 from stepgrad.kernels.nms_steps import THROUGH_NONE, StepSums, nearest_steps, new_search
 from stepgrad.kernels.rank_steps import tie_groups
+from stepgrad.kernels.ranked_list import put_edit
 from stepgrad.kernels.scene import Scene, best_of, build_scene, role_at
 
 

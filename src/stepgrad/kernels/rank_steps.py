@@ -23,8 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.kernels.edited_ap import Edits, Lift, Ranked, counted_above, edited_sum, put_edit
+from stepgrad.kernels.edited_ap import Lift, edited_sum
 from stepgrad.kernels.jit import kernel
+from stepgrad.kernels.ranked_list import Edits, Ranked, counted_above, put_edit
 
 NONE = -1
 
@@ -144,6 +145,48 @@ def false_positive_steps(ranked: Ranked, lift: Lift, t: int, edits: Edits, ties:
             steps.up_sum[t, u] = _moved(ranked, lift, t, edits, source, 2 * ties.start[up], 0)
         if down != NONE:
             steps.down_sum[t, u] = _moved(ranked, lift, t, edits, source, 2 * ties.end[down] + 2, 0)
+
+
+@kernel
+def searched_steps(ranked: Ranked, lift: Lift, t: int, edits: Edits, ties: Ties, steps: GapSteps) -> None:
+    """`false_positive_steps` for metrics without a closed form: by bisection, as they are monotone along each move."""
+    edits.size[0] = 0
+    present, _ = edited_sum(ranked, lift, t, edits)
+    T, n = ranked.T[t], len(ties.start)
+    for u in range(T + 1):
+        source = 2 * ranked.tp_position[t, u + 1] if u < T else 2 * n
+        steps.up[t, u], steps.up_sum[t, u] = _first_passed(ranked, lift, t, edits, ties, source, u + 1, 1, present)
+        steps.down[t, u], steps.down_sum[t, u] = _first_passed(ranked, lift, t, edits, ties, source, u, T, present)
+
+
+@kernel
+def _first_passed(
+    ranked: Ranked, lift: Lift, t: int, edits: Edits, ties: Ties, source: int, same: int, changed: int, present: float
+) -> tuple[int, float]:
+    """Position of the first true positive, after number `same` and up to `changed`, whose passing changes the value, and
+    the value beyond; NONE if there is none."""
+    if same == changed:
+        return NONE, 0.0
+    rising = changed < same
+    value = _past(ranked, lift, t, edits, ties, source, changed, rising)
+    if value == present:
+        return NONE, 0.0
+    while abs(same - changed) > 1:
+        middle = (same + changed) // 2
+        halfway = _past(ranked, lift, t, edits, ties, source, middle, rising)
+        if halfway == present:
+            same = middle
+        else:
+            changed, value = middle, halfway
+    return ranked.tp_position[t, changed], value
+
+
+@kernel
+def _past(ranked: Ranked, lift: Lift, t: int, edits: Edits, ties: Ties, source: int, k: int, rising: bool) -> float:
+    """The value with a false positive just beyond true positive k and its ties."""
+    passed = ranked.tp_position[t, k]
+    target = 2 * ties.start[passed] if rising else 2 * ties.end[passed] + 2
+    return _moved(ranked, lift, t, edits, source, target, 0)
 
 
 @kernel

@@ -13,9 +13,10 @@ import numpy as np
 
 from stepgrad.kernels.cascade import ADDED, REMOVED
 from stepgrad.kernels.class_view import image_of
-from stepgrad.kernels.edited_ap import edited_sum, put_edit, take_edit
+from stepgrad.kernels.edited_ap import edited_sum
 from stepgrad.kernels.jit import kernel
 from stepgrad.kernels.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, role_of
+from stepgrad.kernels.ranked_list import put_edit, take_edit
 from stepgrad.kernels.scene import COUNT, LAST_PLACE, LIMITED, Scene, best_of, is_reacher, role_at
 
 
@@ -31,7 +32,8 @@ def unrivalled(scene: Scene, t: int, slot: int) -> bool:
     # Whoever finds its object taken turns to the next best one, and takes that from another.
     if scene.rules.rule == BEST_FREE and scene.judged.reach.several[t, image]:
         return False
-    return scene.windows.objects.ignored[best] or scene.claims[t, best] == 1
+    objects = scene.windows.objects
+    return (objects.ignored[best] and not objects.once[best]) or scene.claims[t, best] == 1
 
 
 @kernel
@@ -56,13 +58,20 @@ def is_gone(scene: Scene, slot: int) -> bool:
 
 
 @kernel
-def list_rivals(scene: Scene, slot: int) -> None:
-    """Find the windows of the replayed image whose role may depend on where the moved window stands."""
-    image = image_of(scene.windows, slot)
-    cascade, state, listed = scene.cascade, scene.rivals.state, scene.judged.listed
+def list_no_rivals(scene: Scene) -> None:
+    """For a window whose place is nobody else's business."""
+    state = scene.rivals.state
     state[COUNT] = 0
     state[LIMITED] = 0
     state[LAST_PLACE] = len(scene.windows.order) + 1  # every place counts
+
+
+@kernel
+def list_rivals(scene: Scene, slot: int) -> None:
+    """Find the windows of the replayed image whose role may depend on where the moved window stands."""
+    image = image_of(scene.windows, slot)
+    cascade, listed = scene.cascade, scene.judged.listed
+    list_no_rivals(scene)
     kept = listed.ptr[image + 1] - listed.ptr[image]
     binds = kept - cascade.counts[REMOVED] + cascade.counts[ADDED] >= scene.windows.max_detections
     if len(listed.slots) > 0 and (binds or scene.judged.over_limit[image]):

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.kernels.class_view import ClassView, image_of, is_kept
-from stepgrad.kernels.edited_ap import Ranked, rank_detections, ranked_sum
+from stepgrad.kernels.edited_ap import ranked_sum
 from stepgrad.kernels.jit import by_reference, inlined, keep_alive, kernel
 from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, Reach, Rules, reach_of, role_of
+from stepgrad.kernels.metric_code import NO_CUT, copied
+from stepgrad.kernels.ranked_list import Ranked, rank_detections
 
 
 class ByImage(NamedTuple):
@@ -131,7 +133,8 @@ def rank_judged(judged: RoleTable, view: ClassView) -> Ranked:
     for z in range(len(at)):
         plain[at[z]] = False
         roles[:, z] = judged.roles[:, judged.reach.number[judged.contenders[z]]]
-    return rank_detections(plain, at, roles, view.cumulative.copy())
+    cut = view.position[view.metric.cut] if view.metric.cut != NO_CUT else NO_CUT
+    return rank_detections(plain, at, roles, view.cumulative.copy(), copied(view.metric), cut)
 
 
 @kernel

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from stepgrad.kernels.cascade import Cascade, new_cascade
 from stepgrad.kernels.class_view import ClassView, image_of
-from stepgrad.kernels.edited_ap import Edits, Lift, Ranked, edited_sum, new_edits, new_lift
+from stepgrad.kernels.edited_ap import Lift, edited_sum, new_lift
 from stepgrad.kernels.jit import by_reference, inlined, kernel
 from stepgrad.kernels.matching import Rules
 from stepgrad.kernels.rank_steps import Ties
+from stepgrad.kernels.ranked_list import Edits, Ranked, new_edits
 from stepgrad.kernels.roles import ByImage, RoleTable, judge_class, rank_judged, role_in
 
 COUNT, LIMITED, LAST_PLACE = 0, 1, 2  # what Rivals.state holds

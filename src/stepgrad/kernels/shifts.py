@@ -11,9 +11,10 @@ import numpy as np
 
 from stepgrad.kernels.cascade import ADDED, REMOVED
 from stepgrad.kernels.class_view import image_of
-from stepgrad.kernels.edited_ap import edited_sum, put_edit
+from stepgrad.kernels.edited_ap import edited_sum
 from stepgrad.kernels.jit import inlined, kernel
 from stepgrad.kernels.rank_steps import NONE
+from stepgrad.kernels.ranked_list import put_edit
 from stepgrad.kernels.replay import (
     edit_for_place,
     is_gone,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,16 +23,18 @@ from stepgrad.errors import ConfigError, InputError
 from stepgrad.kernels.balance import Sums
 from stepgrad.kernels.jit import explain_wait
 from stepgrad.losses.collectives import DEFAULT_TIMEOUT, Channel, RankError, Traffic, average_gradients, is_alone
+from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.losses.objective import MAPObjective, Measured, report_sums
 from stepgrad.losses.shards import Sizes, bytes_tensor, classes_of, pack, raw, sizes_of, tensor_bytes, unpack
 from stepgrad.metric.batch import Batch, Target
+from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.protocol import Protocol
 from stepgrad.plain_tensors import keep_out_of_compiled_graphs, narrowed
 from stepgrad.steps.autograd import scale_gradient
 from stepgrad.steps.map_steps import ClassGradient
 
-__all__ = ["DistributedMAPLoss", "RankError", "Traffic", "average_gradients"]
+__all__ = ["DistributedDetectionLoss", "DistributedMAPLoss", "RankError", "Traffic", "average_gradients"]
 
 _ACCEPTED, _NEEDED, _SETTINGS, _FIRST_SIZE = range(4)  # columns of an announcement
 _MESSAGE = 500  # bytes of a refusal that others get to see
@@ -72,6 +74,8 @@ class DistributedMAPLoss(nn.Module):
     (0.5, 0)
     """
 
+    kind: ClassVar[type[DetectionLoss]] = MAPLoss  # what it is on one process
+
     def __init__(
         self,
         num_classes: int,
@@ -90,7 +94,7 @@ class DistributedMAPLoss(nn.Module):
             raise ConfigError(f"Expected timeout to be a number of seconds > 0 but got {timeout!r}.")
         if options.get("score_floor") is not None:
             raise ConfigError("Expected no score_floor: processes exchange all pairs. Use MAPLoss, or leave it out.")
-        self.alone = MAPLoss(num_classes, protocol, **options)
+        self.alone = self.kind(num_classes, protocol=protocol, **options)
         self.gradients = gradients
         self.timeout = timeout
         self.group = group
@@ -136,13 +140,13 @@ class DistributedMAPLoss(nn.Module):
             batch, flat = self._checked(scores, boxes, targets)
         except Exception as error:  # whatever it is: the others must not be left waiting
             channel.gather(row, "announcing the batch")
-            _tell_refusal(channel, str(error))
+            tell_refusal(channel, str(error))
             raise
         needed = torch.is_grad_enabled() and flat.requires_grad and len(flat) > 0
-        row[:] = [1, needed, self._settings_hash(), *sizes_of(batch, flat.dtype, channel.world).row()]
+        row[:] = [1, needed, self.settings_hash(), *sizes_of(batch, flat.dtype, channel.world).row()]
         rows = channel.gather(row, "announcing the batch")
         if not rows[:, _ACCEPTED].all():
-            raise RankError(_tell_refusal(channel, ""))
+            raise RankError(tell_refusal(channel, ""))
         sizes = [Sizes.read(r[_FIRST_SIZE:].tolist()) for r in rows]
         dtype = _check_agreement(rows, sizes)
         joined = flat if dtype is None else flat.to(dtype)  # changes nothing unless this process has no windows
@@ -155,7 +159,8 @@ class DistributedMAPLoss(nn.Module):
         self.objective.check_l4(batch.scores, flat.dtype)
         return batch, flat
 
-    def _settings_hash(self) -> int:
+    def settings_hash(self) -> int:
+        """A number that differs where settings do, with near certainty."""
         digest = hashlib.sha256(repr((self.objective, self.gradients)).encode()).digest()
         return int.from_bytes(digest[:7], "big")
 
@@ -171,12 +176,13 @@ class DistributedMAPLoss(nn.Module):
         batch = unpack(parts, shard.sizes, channel.rank, len(own_classes)) if len(own_classes) else None
         with explain_wait():
             classes = [] if batch is None else objective.rank(batch, shard.needed)  # of all images
-            everyones, l4_sums = _gather_classes(channel, classes, shard.batch.scores, K)
-            value, slope, metrics = objective.of_classes(everyones)
+            everyones, l4_sums = gather_classes(channel, classes, shard.batch.scores, K)
+            value, slopes, metrics = objective.of_classes(everyones)
             own_gradient, sums = torch.zeros(shard.flat.shape, dtype=shard.flat.dtype), Sums(0, 0.0, 0.0)
             if shard.needed:
                 scores = np.zeros((0, 0)) if batch is None else batch.scores
-                gradient, sums = objective.join(classes, scores, slope, torch.get_num_threads())
+                own_slopes = [slopes[c] for c in own_classes]
+                gradient, sums = objective.join(classes, scores, own_slopes, torch.get_num_threads())
                 own_gradient, sums = _return_gradients(channel, gradient, sums, shard, K)
         total = K * sum(sizes.windows for sizes in shard.sizes)
         others = float(np.delete(l4_sums, channel.rank).sum())
@@ -186,10 +192,31 @@ class DistributedMAPLoss(nn.Module):
         return f"gradients={self.gradients!r}"
 
 
+class DistributedDetectionLoss(DistributedMAPLoss):
+    """`DetectionLoss` of the batches of all processes; arguments as for it, and those of `DistributedMAPLoss`.
+
+    >>> loss_fn = DistributedDetectionLoss(num_classes=1, metric="recall@precision=0.9")
+    >>> _ = loss_fn([torch.tensor([[0.2]])], [torch.tensor([[0.0, 0.0, 1.0, 1.0]])], [{"boxes": [], "labels": []}])
+    >>> loss_fn.metrics["value"]
+    0.0
+    """
+
+    kind = DetectionLoss
+
+    def __init__(
+        self,
+        num_classes: int,
+        metric: str | ListMetric | Callable[..., Any],
+        protocol: str | Protocol = "voc12",
+        **options: Any,
+    ) -> None:
+        super().__init__(num_classes, protocol, metric=metric, **options)
+
+
 def _check_agreement(rows: NDArray[np.int64], sizes: Sequence[Sizes]) -> torch.dtype | None:
     """The dtype of the scores, if there are any. Raises, on every process alike, if the parts cannot be joined."""
     if len(set(rows[:, _SETTINGS].tolist())) > 1:
-        raise InputError("Expected the same settings of DistributedMAPLoss on every process but they differ.")
+        raise InputError("Expected the same settings of the distributed loss on every process but they differ.")
     by_rank = {rank: s.dtype for rank, s in enumerate(sizes) if s.windows}
     if len(set(by_rank.values())) > 1:
         listed = ", ".join(f"rank {rank}: {dtype}" for rank, dtype in by_rank.items())
@@ -199,7 +226,7 @@ def _check_agreement(rows: NDArray[np.int64], sizes: Sequence[Sizes]) -> torch.d
     return next(iter(by_rank.values()), None)
 
 
-def _tell_refusal(channel: Channel, message: str) -> str:
+def tell_refusal(channel: Channel, message: str) -> str:
     """Exchange the reasons for which processes refused their part; returns them as one message."""
     padded = np.zeros(_MESSAGE, dtype=np.uint8)
     text = np.frombuffer(message.encode()[:_MESSAGE], dtype=np.uint8)
@@ -211,18 +238,18 @@ def _tell_refusal(channel: Channel, message: str) -> str:
     )
 
 
-def _gather_classes(
+def gather_classes(
     channel: Channel, classes: Sequence[ClassGradient], scores: NDArray[np.floating], K: int
 ) -> tuple[list[ClassGradient], NDArray[np.float64]]:
     """AP, objects and kept windows of every class, and each process's sum of scores^4."""
     most = -(-K // channel.world)
     row = np.zeros((most + 1, 3))
     for i, ranked in enumerate(classes):
-        row[i] = ranked.ap, ranked.P, ranked.kept
+        row[i] = ranked.value, ranked.P, ranked.kept
     row[most, 0] = (scores.astype(np.float64) ** 4).sum()
-    rows = channel.gather(row.reshape(-1), "exchanging the classes' AP").reshape(channel.world, most + 1, 3)
+    rows = channel.gather(row.reshape(-1), "exchanging the classes' values").reshape(channel.world, most + 1, 3)
     by_class = [rows[c % channel.world, c // channel.world] for c in range(K)]
-    return [ClassGradient(float(ap), int(P), int(kept), None) for ap, P, kept in by_class], rows[:, most, 0]
+    return [ClassGradient(float(value), int(P), int(kept), None) for value, P, kept in by_class], rows[:, most, 0]
 
 
 def _return_gradients(

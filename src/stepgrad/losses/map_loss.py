@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stepgrad.errors import one_of
-from stepgrad.losses.likely_mistakes import Watch
+from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.objective import MAPObjective
-from stepgrad.metric.batch import Batch, Target, make_batch
 from stepgrad.metric.mean_ap import resolve_protocol
 from stepgrad.metric.protocol import Protocol
-from stepgrad.plain_tensors import joined, keep_out_of_compiled_graphs
 from stepgrad.steps.map_steps import THROUGH_NMS, MAPMethod
 
 
-class MAPLoss(nn.Module):
+class MAPLoss(DetectionLoss):
     """-log(mAP after NMS + eps) + l4 * sum of scores^4, with exact pseudogradients.
 
     Args:
@@ -41,6 +38,7 @@ class MAPLoss(nn.Module):
         absent_classes: classes without objects in the batch count as AP 0 ("zero") or are left out ("skip").
         score_floor: pairs of window and class that score below do not exist: no value, no gradient. A dense detector or a
             DETR passes on few of its pairs, and the loss of those few is many times faster; None: every pair counts.
+        class_weights: K weights: mAP is the mean of AP so weighted, for classes that are rare or matter more; None: all alike.
 
     After each call, `metrics` holds map, ap (K,), kept (windows after NMS, of classes with objects), objects (to find),
     nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4).
@@ -49,6 +47,7 @@ class MAPLoss(nn.Module):
     under a radius made for logarithms) is warned of once, by a `stepgrad.errors.LikelyMistakeWarning`. Gradients by
     `backward` or `torch.autograd.grad`; `torch.func` and `vmap` cannot look into the loss.
 
+    >>> import torch
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> scores = torch.tensor([[0.2], [0.1], [0.9]], requires_grad=True)
     >>> loss_fn = MAPLoss(num_classes=1)
@@ -76,12 +75,11 @@ class MAPLoss(nn.Module):
         balance: str = "class",
         absent_classes: str = "zero",
         score_floor: float | None = None,
+        class_weights: Sequence[float] | Tensor | None = None,
     ) -> None:
-        super().__init__()
-        keep_out_of_compiled_graphs(type(self))
         one_of("through_nms", through_nms, THROUGH_NMS)
         usual = "mee" if through_nms == "paper" else "radius"
-        self.objective = MAPObjective(
+        objective = MAPObjective(
             num_classes=num_classes,
             protocol=resolve_protocol(protocol, match_threshold, absent_classes),
             nms_threshold=nms_threshold,
@@ -92,14 +90,9 @@ class MAPLoss(nn.Module):
             clip=clip,
             balance=balance,
             score_floor=score_floor,
+            class_weights=class_weights,  # type: ignore[arg-type]  # made a tuple on creation
         )
-        self.metrics: dict[str, Any] = {}
-        self._watch = Watch()
-
-    @property
-    def num_classes(self) -> int:
-        """Columns of the scores."""
-        return self.objective.num_classes
+        self._set_up(objective)
 
     @classmethod
     def paper(cls, num_classes: int, protocol: str | Protocol = "voc12", **changes: Any) -> MAPLoss:
@@ -119,38 +112,3 @@ class MAPLoss(nn.Module):
             "absent_classes": "zero",
         }
         return cls(num_classes, protocol, **{**settings, **changes})
-
-    def forward(
-        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None = None
-    ) -> Tensor:
-        """The loss of a batch: lists per image of (N, K) scores, (N, 4) or (N, K, 4) boxes, and target dicts.
-
-        Without targets, as when detections and targets are passed as to torchmetrics, the error says what is wanted.
-        """
-        batch, flat = self.read(scores, boxes, targets)
-        measured = self.objective.measure(batch, torch.is_grad_enabled() and flat.requires_grad)
-        self.metrics = measured.metrics
-        return self.objective.as_loss(measured, flat, batch.scores)
-
-    def read(
-        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
-    ) -> tuple[Batch, Tensor]:
-        """The batch, checked, and its scores as one tensor with their graph."""
-        K = self.objective.num_classes
-        batch = make_batch(scores, boxes, targets, K)
-        flat = joined(scores) if len(scores) else torch.zeros(0, K, requires_grad=True)
-        if torch.is_grad_enabled() and flat.requires_grad:
-            self._watch.look_at(batch, self.objective.protocol, self.objective.method)
-        return batch, flat
-
-    def extra_repr(self) -> str:
-        return describe(self.objective)
-
-
-def describe(objective: MAPObjective) -> str:
-    """The settings that matter most, as modules print them."""
-    return (
-        f"{objective.num_classes}, protocol={objective.protocol.name!r}, nms_threshold={objective.nms_threshold}, "
-        f"estimator={objective.method.estimator!r}, through_nms={objective.method.through_nms!r}, "
-        f"balance={objective.balance!r}"
-    )

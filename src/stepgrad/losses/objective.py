@@ -1,7 +1,7 @@
-"""What a loss for mAP computes: from ranked classes to a number, its gradient, and what to report.
+"""What a loss for mAP, or for another metric, computes: from ranked classes to a number, its gradient, and what to report.
 
-`MAPLoss` measures a batch as it is, `ragged_map_loss` lists that differ from class to class, `DistributedMAPLoss` the
-batches of several processes. They differ in where the classes come from; what is made of them is here.
+`MAPLoss` and `DetectionLoss` measure a batch as it is, `ragged_map_loss` lists that differ from class to class,
+`DistributedMAPLoss` the batches of several processes. They differ in where the classes come from; what is made of them is here.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.errors import NonFiniteError, one_of, positive_number, real_number, whole_number
+from stepgrad.errors import ConfigError, NonFiniteError, one_of, positive_number, real_number, whole_number
 from stepgrad.kernels.balance import BALANCES, Sums
 from stepgrad.kernels.jit import explain_wait
 from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import Batch, Target
+from stepgrad.metric.cut import with_cut
+from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.mean_ap import check_nms_threshold
+from stepgrad.metric.metrics import AVERAGE_PRECISION
+from stepgrad.metric.over_classes import OverClasses, check_class_weights
 from stepgrad.metric.protocol import Protocol
 from stepgrad.plain_tensors import narrowed, times
 from stepgrad.steps.autograd import attach
-from stepgrad.steps.map_steps import ClassGradient, MAPMethod, all_gradients, classes_result, join_classes
+from stepgrad.steps.map_steps import ClassGradient, MAPMethod, all_gradients, join_classes
 
 
 class BatchLoss(typing.Protocol):
@@ -55,7 +59,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class MAPObjective:
-    """The settings of a loss for mAP; arguments as for `MAPLoss`."""
+    """The settings of a loss for mAP or another metric; arguments as for `MAPLoss` and `DetectionLoss`."""
 
     num_classes: int
     protocol: Protocol
@@ -67,9 +71,14 @@ class MAPObjective:
     clip: float | None
     balance: str
     score_floor: float | None = None
+    metric: ListMetric = AVERAGE_PRECISION
+    classes: str = "mean"
+    class_weights: tuple[float, ...] | None = None
+    names: tuple[str, str] = ("map", "ap")  # of the value and of the classes' values in `metrics`
 
     def __post_init__(self) -> None:
         one_of("balance", self.balance, BALANCES)
+        self._check_metric()
         off = ", or None to switch it off,"
         checked = {
             "num_classes": whole_number("num_classes", self.num_classes, least=1),
@@ -80,47 +89,77 @@ class MAPObjective:
             if self.score_floor is None
             else real_number("score_floor", self.score_floor, "None or a number"),
             "clip": None if self.clip is None else positive_number("clip", self.clip, off),
+            "class_weights": check_class_weights(self.class_weights, self.num_classes),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        OverClasses(self.classes, self.class_weights)  # raises where the two do not go together
+
+    def _check_metric(self) -> None:
+        """Raise where the options make no sense for the metric."""
+        name = self.metric.name
+        if self.balance != "none" and not self.metric.shift_invariant:
+            raise ConfigError(
+                f"Expected balance 'none' for {name} but got {self.balance!r}: balance takes out what would shift all scores "
+                "of a class, and against a fixed threshold a shift matters."
+            )
+        if self.method.through_nms == "paper" and self.metric != AVERAGE_PRECISION:
+            raise ConfigError(f"Expected through_nms 'exact' or 'none' for {name} but got 'paper', which is about AP.")
+        self.metric.check_protocol(self.protocol)
+
+    @property
+    def over_classes(self) -> OverClasses:
+        """How the classes become one value."""
+        return OverClasses(self.classes, self.class_weights, self.protocol.absent_classes)
 
     def measure(self, batch: Batch, needed: bool) -> Measured:
         """The loss of a batch; without a gradient (zeros) unless `needed`."""
-        with explain_wait(self.kernels_for(batch.scores) if needed else None):
+        with explain_wait(self.kernels_for(batch.scores) if needed and self.metric.is_compiled else None):
             classes = self.rank(batch, needed)
-            value, slope, metrics = self.of_classes(classes)
-            gradient, sums = self.join(classes, batch.scores, slope, torch.get_num_threads())
+            value, slopes, metrics = self.of_classes(classes)
+            gradient, sums = self.join(classes, batch.scores, slopes, torch.get_num_threads())
         return Measured(value, torch.from_numpy(gradient.T), metrics | report_sums(sums, gradient.size))
 
     def kernels_for(self, scores: NDArray[np.floating]) -> str:
         """The name under which kernels/uses.json has what a gradient needs."""
         paper = self.method.through_nms == "paper"
         kind = "radius" if self.method.estimator == "radius" else "paper" if paper else "nearest"
-        return f"{kind} {scores.dtype}"
+        return f"{kind} {scores.dtype if self.metric.threshold is None else 'float64'}"
 
     def rank(self, batch: Batch, needed: bool) -> list[ClassGradient]:
-        """AP and, if `needed`, its pseudogradient, of every class of a batch."""
-        arrangement = arrange(batch, self.protocol, self.nms_threshold, self.score_floor)
+        """The metric and, if `needed`, its pseudogradient, of every class of a batch."""
+        batch = with_cut(batch, self.protocol, self.metric.threshold)
+        arrangement = arrange(batch, self.protocol, self.nms_threshold, self.score_floor, self.metric)
         return all_gradients(arrangement, self.method if needed else None)
 
-    def of_classes(self, classes: Sequence[ClassGradient]) -> tuple[float, float, dict[str, Any]]:
-        """The loss without L4, its derivative in each class's AP, and what the classes amount to."""
-        result, counted = classes_result(classes, self.protocol.absent_classes)
-        outer = -1.0 / (result.map + self.eps) if self.log else -1.0
-        value = -math.log(result.map + self.eps) if self.log else 1.0 - result.map
+    def of_classes(self, classes: Sequence[ClassGradient]) -> tuple[float, list[float], dict[str, Any]]:
+        """The loss without L4, its derivative in each class's value, and what the classes amount to."""
+        result = self.over_classes.join(self.metric, [c.value for c in classes], [c.P for c in classes])
+        value, outer = self._outer(result.value)
         metrics = {
-            "map": result.map,
-            "ap": result.ap,
+            self.names[0]: result.value,
+            self.names[1]: result.by_class,
             "kept": sum(ranked.kept for ranked in classes),
             "objects": sum(ranked.P for ranked in classes),
         }
-        return value, outer / max(counted, 1), metrics
+        return value, result.slopes(outer), metrics
+
+    def _outer(self, value: float) -> tuple[float, float]:
+        """The loss of a value of the metric, and its derivative: what is good is raised, what is bad is lowered."""
+        sign = -1.0 if self.metric.higher_is_better else 1.0
+        if not self.log:
+            return (1.0 - value if self.metric.higher_is_better else value), sign
+        if value + self.eps <= 0.0:
+            raise NonFiniteError(
+                f"Expected {self.metric.name} above -eps = {-self.eps:g} for its logarithm but it is {value:g}; pass log=False."
+            )
+        return sign * math.log(value + self.eps), sign / (value + self.eps)
 
     def join(
-        self, classes: Sequence[ClassGradient], scores: NDArray[np.floating], slope: float, threads: int
+        self, classes: Sequence[ClassGradient], scores: NDArray[np.floating], slopes: Sequence[float], threads: int
     ) -> tuple[NDArray[np.float64], Sums]:
-        """(K, N) gradients of the loss: scaled by its slope in AP, clipped, then balanced."""
-        return join_classes(classes, scores, slope, self.clip, self.balance, threads)
+        """(K, N) gradients of the loss: scaled by its slopes in the classes' values, clipped, then balanced."""
+        return join_classes(classes, scores, slopes, self.clip, self.balance, threads)
 
     def as_loss(self, measured: Measured, scores: Tensor, values: NDArray[np.floating]) -> Tensor:
         """The measured value as a tensor that passes its gradient on to the scores, plus L4 of them."""

@@ -60,6 +60,7 @@ class Sizes:
             (np.int32, G),  # class, counted among the receiver's
             (np.int32, G),  # image
             (np.uint8, G),  # difficult + 2 crowd
+            (np.float64, G),  # area
         ]
 
 
@@ -98,6 +99,7 @@ def _part(batch: Batch, sizes: Sizes, rank: int, world: int, classes: range) -> 
         (batch.object_labels[chosen] // world).astype(np.int32),
         batch.object_images[chosen],
         batch.difficult[chosen] + np.uint8(2) * batch.crowd[chosen],
+        batch.object_areas[chosen],
     ]
     scores = torch.from_numpy(np.ascontiguousarray(batch.scores[:, classes.start :: world])).to(sizes.dtype)
     counts, *rest = [raw(a) for a in arrays]
@@ -108,7 +110,7 @@ def unpack(parts: Sequence[Bytes], sizes: Sequence[Sizes], rank: int, classes: i
     """This process's classes of the joined batch, images in the order of the processes."""
     arrays = [_arrays(part, s, rank, classes) for part, s in zip(parts, sizes, strict=True)]
     columns = [list(column) for column in zip(*arrays, strict=True)]
-    counts, scores, boxes, object_boxes, labels, images, flags = columns
+    counts, scores, boxes, object_boxes, labels, images, flags, areas = columns
     by_class = any(s.boxes_by_class for s in sizes)
     if by_class:
         boxes = [np.broadcast_to(b if b.ndim == 3 else b[:, None], (len(b), classes, 4)) for b in boxes]
@@ -123,6 +125,7 @@ def unpack(parts: Sequence[Bytes], sizes: Sequence[Sizes], rank: int, classes: i
         object_images=np.concatenate([i + first for i, first in zip(images, starts, strict=False)]).astype(np.int32),
         difficult=joined_flags & 1 > 0,
         crowd=joined_flags & 2 > 0,
+        annotated_areas=np.concatenate(areas),
     )
 
 

@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 
 from stepgrad.kernels.class_view import ClassView, order_and_suppress
 from stepgrad.kernels.matching import BEST, BEST_FREE, Objects, Pairs, Rules, all_pairs
+from stepgrad.kernels.metric_code import NO_CUT
 from stepgrad.kernels.overlaps import Rows, Slots, image_rows, join_rows, no_rows, plain_slots, spatial_slots
-from stepgrad.kernels.roles import sums_of_class
 from stepgrad.kernels.sorting import descending_order
+from stepgrad.metric.areas import only_of_area
+from stepgrad.metric.arithmetic import measured, rounding_of, single_overlaps
 from stepgrad.metric.batch import Batch
+from stepgrad.metric.boxes import areas_of
+from stepgrad.metric.list_metric import ListMetric
+from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
 from stepgrad.parallel import run_threads
 
@@ -52,6 +57,7 @@ class Arrangement:
     areas: Areas | None = None  # None: those of the corners
     found: Sequence[tuple[Objects, Pairs]] | None = None  # by class, from corners; None: looked for later
     score_floor: float | None = None  # windows that score less do not exist for a class
+    metric: ListMetric = AVERAGE_PRECISION
 
     def view(self, c: int) -> ClassView:
         """Order class c, run NMS, and find which windows reach which objects."""
@@ -60,12 +66,17 @@ class Arrangement:
         column = np.ascontiguousarray(batch.scores[:, c])
         by_score = descending_order(column)
         if self.score_floor is not None:
-            by_score = by_score[: int(np.count_nonzero(column >= self.score_floor))]
+            exists = column >= self.score_floor
+            exists[len(column) - self.cuts :] = True  # whatever the threshold
+            by_score = by_score[exists[by_score]]
         scores, order, position, kept = order_and_suppress(column, by_score, layout.slots, layout.rows)
         known = self.found if self.areas is None else None
         objects, pairs = known[c] if known else self._objects(c, layout.slots)
-        P = int(np.count_nonzero(~objects.ignored))
-        counts, norm = self.protocol.level_counts(P)
+        if self.metric.area is not None:
+            objects, pairs = self._within_area(c, objects, pairs, layout.slots)
+        P = int(np.count_nonzero(~objects.ignored)) - self.cuts
+        counts, norm = self.metric.levels(P, self.protocol)
+        cut = int(layout.slots.slot_of[-1]) if self.cuts else NO_CUT
         return ClassView(
             scores=scores,
             order=order,
@@ -80,11 +91,17 @@ class Arrangement:
             cumulative=np.cumsum(counts),
             norm=norm,
             max_detections=self.max_detections,
+            metric=self.metric.code(P, batch.images - self.cuts, cut),
         )
+
+    @property
+    def cuts(self) -> int:
+        """Windows that stand for the metric's threshold: the last one of the batch, if there is a threshold."""
+        return int(self.metric.threshold is not None)
 
     def has_objects(self, c: int) -> bool:
         """Whether the batch has objects of class c, such as count or not."""
-        return bool((self.batch.object_labels == c).any())
+        return int(np.count_nonzero(self.batch.object_labels == c)) > self.cuts
 
     def class_boxes(self, c: int) -> NDArray[np.float64]:
         """(N, 4) boxes as class c sees them."""
@@ -101,9 +118,36 @@ class Arrangement:
         """Detections per image that count."""
         return self.protocol.max_detections or _NO_LIMIT
 
+    def _within_area(self, c: int, objects: Objects, pairs: Pairs, slots: Slots) -> tuple[Objects, Pairs]:
+        """The same by COCO's rules for objects of some sizes: see `only_of_area`."""
+        low, high = self.metric.area or (0.0, np.inf)
+        batch, of_class = self.batch, self._of_class(c)
+        areas = self.areas.windows if self.areas else areas_of(_sizes(self.class_boxes(c)), self.protocol.pixel_offset)
+        object_areas = batch.object_areas[of_class]
+        wrong_objects = (object_areas < low) | (object_areas > high)
+        wrong = np.flatnonzero((areas < low) | (areas > high))
+        images = np.searchsorted(batch.offsets, wrong, side="right") - 1
+        return only_of_area(objects, pairs, wrong_objects, slots.slot_of[wrong], images, batch.images)
+
     def _objects(self, c: int, slots: Slots) -> tuple[Objects, Pairs]:
-        chosen = np.flatnonzero(self.batch.object_labels == c)
-        return _overlaps_of(self.batch, self.protocol, chosen, self.class_boxes(c), slots, self.areas)[0]
+        boxes = self.class_boxes(c)
+        return _overlaps_of(self.batch, self.protocol, self._of_class(c), boxes, slots, self.areas)[0]
+
+    def _of_class(self, c: int) -> NDArray[np.int64]:
+        """The objects of class c that the protocol does not drop, in the order of `_objects`."""
+        chosen = _taking_part(self.batch, self.protocol)
+        return chosen[self.batch.object_labels[chosen] == c]
+
+
+def _taking_part(batch: Batch, protocol: Protocol) -> NDArray[np.int64]:
+    """The objects that the protocol does not drop, in the order in which matching looks at them.
+
+    Among equal overlaps the kernels take the first object under "best" and the last under "best_free"; a protocol that wants
+    it the other way round gets the objects the other way round.
+    """
+    dropped = batch.difficult & (protocol.difficult == "drop") | batch.crowd & (protocol.crowds == "drop")
+    there = np.flatnonzero(~dropped)
+    return there if protocol.last_of_equal_overlaps == (protocol.duplicates == "best_free") else there[::-1]
 
 
 def _overlaps_of(
@@ -117,8 +161,11 @@ def _overlaps_of(
     """The chosen objects, given class after class, and the windows that overlap them; one entry per class among them."""
     crowd = batch.crowd[chosen] & (protocol.duplicates == "best_free")
     ignored = crowd | (batch.difficult[chosen] & (protocol.difficult == "ignore"))
-    images, object_boxes = batch.object_images[chosen], batch.object_boxes[chosen]
-    window_areas, object_areas = (areas.windows, areas.objects[chosen]) if areas else (_NONE, _NONE)
+    once = np.zeros(len(chosen), dtype=np.bool_)
+    images = batch.object_images[chosen]
+    written = (areas.windows, areas.objects[chosen]) if areas else (_NONE, _NONE)
+    boxes, window_areas = measured(boxes, written[0], protocol)
+    object_boxes, object_areas = measured(batch.object_boxes[chosen], written[1], protocol)
     by_left = _by_left_edge(boxes, batch.offsets, images)
     if not (_near_corners(window_areas, boxes, protocol) and _near_corners(object_areas, object_boxes, protocol)):
         by_left = by_left[:0]  # how far a window may lie does not follow from its corners: look at all of them
@@ -132,8 +179,11 @@ def _overlaps_of(
         images,
         crowd,
         protocol.pixel_offset,
-        min(protocol.match_thresholds) * (1.0 - 1e-9),
+        min(protocol.match_thresholds) * (1.0 - rounding_of(protocol)),
     )
+    if protocol.overlaps == "single":
+        single = single_overlaps(boxes[windows], object_boxes[object_of], protocol.pixel_offset)
+        iou = np.where(crowd[object_of], iou, single)
     labels = batch.object_labels[chosen]
     starts = np.flatnonzero(np.diff(labels, prepend=-1))  # the first object of each class
     slot = slots.slot_of[windows]
@@ -142,32 +192,45 @@ def _overlaps_of(
     objects = [*starts.tolist(), len(chosen)]
     pairs = [*np.searchsorted(labels[object_of], labels[starts]).tolist(), len(slot)]
     return [
-        (Objects(images[a:b], ignored[a:b]), Pairs(slot[i:j], object_of[i:j] - np.int32(a), iou[i:j]))
+        (Objects(images[a:b], ignored[a:b], once[a:b]), Pairs(slot[i:j], object_of[i:j] - np.int32(a), iou[i:j]))
         for (a, b), (i, j) in zip(pairwise(objects), pairwise(pairs), strict=True)
-    ] or [(Objects(images, ignored), Pairs(slot, object_of, iou))]
+    ] or [(Objects(images, ignored, once), Pairs(slot, object_of, iou))]
+
+
+def _sizes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    sizes: NDArray[np.float64] = boxes[:, 2:] - boxes[:, :2]
+    return sizes
 
 
 def _overlaps_by_class(batch: Batch, protocol: Protocol, slots: Slots) -> list[tuple[Objects, Pairs]]:
     """Of every class, those without objects too."""
-    chosen = np.argsort(batch.object_labels, kind="stable")
+    there = _taking_part(batch, protocol)
+    chosen = there[np.argsort(batch.object_labels[there], kind="stable")]
     nothing = _overlaps_of(batch, protocol, chosen[:0], batch.boxes, slots, None)[0]
     found = _overlaps_of(batch, protocol, chosen, batch.boxes, slots, None)
     by_class = [nothing] * batch.num_classes
-    for label, overlaps in zip(np.unique(batch.object_labels).tolist(), found, strict=False):
+    for label, overlaps in zip(np.unique(batch.object_labels[chosen]).tolist(), found, strict=False):
         by_class[label] = overlaps
     return by_class
 
 
 def arrange(
-    batch: Batch, protocol: Protocol, nms_threshold: float | None, score_floor: float | None = None
+    batch: Batch,
+    protocol: Protocol,
+    nms_threshold: float | None,
+    score_floor: float | None = None,
+    metric: ListMetric = AVERAGE_PRECISION,
 ) -> Arrangement:
-    """Compute what the classes share: who overlaps whom, and which objects. Threads then wait for each other less often."""
+    """Compute what the classes share: who overlaps whom, and which objects. Threads then wait for each other less often.
+
+    Where the metric has a threshold, `batch` comes from `with_cut`.
+    """
     threads = torch.get_num_threads()
     if batch.boxes_by_class:
-        return Arrangement(batch, protocol, nms_threshold, threads, None, score_floor=score_floor)
+        return Arrangement(batch, protocol, nms_threshold, threads, None, score_floor=score_floor, metric=metric)
     shared = layout_of(batch.boxes, batch.offsets, nms_threshold, threads)
     found = _overlaps_by_class(batch, protocol, shared.slots)
-    return Arrangement(batch, protocol, nms_threshold, threads, shared, None, found, score_floor)
+    return Arrangement(batch, protocol, nms_threshold, threads, shared, None, found, score_floor, metric)
 
 
 def layout_of(
@@ -205,10 +268,3 @@ def _near_corners(areas: NDArray[np.float64], boxes: NDArray[np.float64], protoc
     sizes = boxes[:, 2:] - boxes[:, :2] + protocol.pixel_offset
     by_corners = sizes[:, 0] * sizes[:, 1]
     return bool((abs(areas - by_corners) <= 1e-7 * by_corners).all())
-
-
-def class_average_precisions(view: ClassView, rules: Rules) -> list[float]:
-    """AP of one class at each threshold; 0 if it has no countable object."""
-    if view.P == 0:
-        return [0.0] * len(rules.thresholds)
-    return [float(value) for value in sums_of_class(view, rules) / view.norm]

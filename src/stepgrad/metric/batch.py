@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class Batch:
     object_images: NDArray[np.int32]
     difficult: NDArray[np.bool_]
     crowd: NDArray[np.bool_]
+    annotated_areas: NDArray[np.float64] | None = None  # (G,); None: those of the boxes
 
     @property
     def images(self) -> int:
@@ -37,6 +38,14 @@ class Batch:
     @property
     def num_classes(self) -> int:
         return self.scores.shape[1]
+
+    @property
+    def object_areas(self) -> NDArray[np.float64]:
+        """(G,) as annotated, or those of the boxes."""
+        if self.annotated_areas is not None:
+            return self.annotated_areas
+        areas: NDArray[np.float64] = (self.object_boxes[:, 2:] - self.object_boxes[:, :2]).prod(axis=1)
+        return areas
 
     @property
     def boxes_by_class(self) -> bool:
@@ -48,8 +57,9 @@ def make_batch(
     boxes: Sequence[Tensor],
     targets: Sequence[Target] | None,
     num_classes: int | None = None,
+    areas: bool = False,
 ) -> Batch:
-    """Check and flatten. `num_classes` None takes the columns of the scores.
+    """Check and flatten. `num_classes` None takes the columns of the scores; `areas` asks for the objects', from "area".
 
     A window without area, as clipping to the image leaves some, is a detection like any other that overlaps nothing: it
     finds no object, suppresses nobody and is suppressed by nobody. (Where a protocol counts inclusive pixels, x2 = x1 is
@@ -79,7 +89,8 @@ def make_batch(
     flat_scores = _flat(scores, (0, K), keep_double=True)
     flat_boxes = _flat(boxes, (0, K, 4) if by_class else (0, 4)).astype(np.float64, copy=False)
     _check_windows(flat_scores, flat_boxes, offsets)
-    return Batch(offsets, flat_scores, flat_boxes, *_objects(_tensors_on_cpu(targets), K))
+    batch = Batch(offsets, flat_scores, flat_boxes, *_objects(_tensors_on_cpu(targets), K))
+    return replace(batch, annotated_areas=_annotated_areas(targets, batch)) if areas else batch
 
 
 def _refuse_detections(scores: object) -> None:
@@ -296,3 +307,19 @@ def _flags(target: Target, key: str, count: int, image: int) -> NDArray[np.bool_
             f"image {image}: expected {count} values in targets[{key!r}], one per object, but got {len(flags)}."
         )
     return flags
+
+
+def _annotated_areas(targets: Sequence[Target], batch: Batch) -> NDArray[np.float64]:
+    """As annotated in "area", which may be that of a mask; else those of the boxes."""
+    areas = batch.object_areas.copy()
+    for i, target in enumerate(targets):
+        if "area" in target:
+            given = tensor_of(target["area"], i, "targets['area']").detach().cpu().double().numpy().reshape(-1)
+            of_image = batch.object_images == i
+            if len(given) != of_image.sum() or not (np.isfinite(given) & (given >= 0.0)).all():
+                raise InputError(
+                    f"image {i}: expected {of_image.sum()} areas >= 0 in targets['area'], one per object, but got "
+                    f"{given.tolist()[:5]}; leave it out to have those of the boxes."
+                )
+            areas[of_image] = given
+    return areas

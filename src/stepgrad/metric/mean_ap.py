@@ -17,9 +17,10 @@ from stepgrad.kernels.class_view import ClassView
 from stepgrad.kernels.jit import explain_wait
 from stepgrad.kernels.nms import greedy_nms
 from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Arrangement, arrange, class_average_precisions, layout_of
+from stepgrad.metric.arrange import Arrangement, arrange, layout_of
 from stepgrad.metric.batch import Target, make_batch
-from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.metric.class_values import class_values
+from stepgrad.metric.protocol import PROTOCOLS, Protocol, get_protocol
 from stepgrad.parallel import run_threads
 from stepgrad.plain_tensors import refuse_unreadable
 
@@ -40,11 +41,29 @@ def resolve_protocol(
 ) -> Protocol:
     """A protocol with the caller's threshold(s) and treatment of absent classes in place of its own."""
     resolved = get_protocol(protocol)
+    _refuse_limits(resolved)
     if match_threshold is not None:
         resolved = replace(resolved, match_thresholds=_thresholds(match_threshold))
     if absent_classes is not None:
         resolved = replace(resolved, absent_classes=absent_classes)  # type: ignore[arg-type]  # checked on creation
     return resolved
+
+
+def _refuse_limits(protocol: Protocol) -> None:
+    """Raise ConfigError for rules of final detections: windows have scores of any scale, and each class is on its own."""
+    if not protocol.for_final_detections:
+        return
+    limit = f"max_detections {protocol.max_detections} over all classes of an image" if protocol.joins_classes else ""
+    least = "" if protocol.min_score is None else f"min_score {protocol.min_score:g}"
+    tail = 'tail "line"' if protocol.tail == "line" else ""
+    federated = "federated" if protocol.federated else ""
+    rules = ", ".join(filter(None, [limit, least, tail, federated]))
+    near = f"{protocol.name.split('-')[0]}-unlimited"
+    instead = f'protocol="{near}", the same without limits, or ' if near in PROTOCOLS else ""
+    raise ConfigError(
+        f"protocol {protocol.name!r} judges final detections: {rules} cannot be applied "
+        f'to windows with raw scores. Use {instead}protocol="coco"; `sg.Evaluator` takes {protocol.name!r}.'
+    )
 
 
 def _thresholds(threshold: float | Sequence[float]) -> tuple[float, ...]:
@@ -73,8 +92,8 @@ def mean_over_classes(ap: NDArray[np.float64], present: NDArray[np.bool_], absen
 
 
 def class_ap(arrangement: Arrangement, view: ClassView) -> float:
-    """AP of a class: the mean over the protocol's thresholds."""
-    return mean_of(class_average_precisions(view, arrangement.rules))
+    """AP of a class, or another metric: the mean over the protocol's thresholds."""
+    return mean_of(class_values(arrangement, view))
 
 
 def mean_of(values: Sequence[float]) -> float:

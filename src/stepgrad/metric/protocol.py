@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from stepgrad.errors import ConfigError, one_of, suggest
 
 COCO_THRESHOLDS = tuple(float(t) for t in np.linspace(0.5, 0.95, 10))  # the very floats pycocotools compares with
+SINGLE_THRESHOLDS = tuple(float(np.float32(t)) for t in COCO_THRESHOLDS)  # those of tools that make them with torch
 
 
 @dataclass(frozen=True)
@@ -24,36 +26,82 @@ class Protocol:
     name: str
     recall_levels: int | None
     """11 (VOC 2007) or 101 (COCO) evenly spaced recall levels; None integrates the whole area (VOC 2010 on)."""
-    recall_grid: Literal["exact", "float"] = "exact"
+    recall_grid: Literal["exact", "float", "single"] = "exact"
     """"exact" takes level q/10 as the fraction; "float" as the product q * 0.1 in float64, which is one ulp high at
-    0.3, 0.6 and 0.7, so that a recall of exactly 3/10 misses its level: what the Python tools do."""
+    0.3, 0.6 and 0.7, so that a recall of exactly 3/10 misses its level: what the Python tools do; "single" as torch's
+    float32."""
+    interpolation: Literal["reached", "passed"] = "reached"
+    """Which precision stands at a recall level: the best of those at a recall of at least the level ("reached"), or of
+    more than it ("passed"). The latter is what `np.interp` makes of the interpolated curve: on the way to the next true
+    positive the curve is flat, and at a recall that is a level it takes the last of several values."""
+    integral: Literal["mean", "trapezoid"] = "mean"
+    """The mean over the recall levels, or their trapezoid: the first and the last level weigh half."""
     match_thresholds: tuple[float, ...] = (0.5,)
     """IoU thresholds; AP is the mean over them."""
     equality: bool = True
     """True: an IoU that equals the threshold is a match (>=). False: it is not (>)."""
+    tail: Literal["zero", "line"] = "zero"
+    """Precision at recall levels beyond the recall that was reached: none ("zero"), or a straight line from the precision
+    of the last detection down to none at a recall of 1 ("line"), which `np.interp` draws unless told where to stop."""
     pixel_offset: float = 0.0
     """Added to x2 - x1 and y2 - y1: 1 for inclusive integer pixels, 0 for continuous boxes."""
+    overlaps: Literal["double", "single", "single_sizes"] = "double"
+    """Numbers that overlaps are made of: float64; float32 throughout, with 1e-7 added to the union ("single"); or
+    float64 from float32 boxes whose widths and heights were taken in float32 ("single_sizes")."""
     duplicates: Literal["best", "best_free"] = "best"
     """Which object a detection takes: "best" = the largest overlap even if taken (then it is a false positive; VOC);
     "best_free" = the largest overlap among objects still free, crowds reusable (COCO)."""
-    difficult: Literal["ignore", "count"] = "ignore"
-    """"ignore": difficult objects do not count, and a detection of one is neither true nor false positive."""
+    equal_overlaps: Literal["first", "last"] | None = None
+    """Which of several objects of the same overlap; None: the first under "best" (the devkit), the last under
+    "best_free" (pycocotools)."""
+    difficult: Literal["ignore", "count", "drop"] = "ignore"
+    """"ignore": difficult objects do not count, and a detection of one is neither true nor false positive. "count": they
+    are objects like others. "drop": as if not annotated, so what detects one is a false positive."""
+    crowds: Literal["region", "drop"] = "region"
+    """"region": under "best_free" a crowd absorbs any number of detections, under "best" it is an object like others.
+    "drop": as if not annotated."""
     absent_classes: Literal["zero", "skip"] = "zero"
     """A class without countable objects: AP 0 in the mean ("zero") or left out of it ("skip")."""
     max_detections: int | None = None
-    """Per image and class, only this many highest-scored detections count."""
+    """Per image, only this many highest-scored detections count."""
+    max_detections_of: Literal["class", "image"] = "class"
+    """Whether that is the limit for each class of an image, or for all classes of it together."""
+    federated: bool = False
+    """True: detections of a class count only in images where it was looked for, and where not all of its objects are
+    annotated, what finds none is neither right nor wrong (LVIS)."""
+    min_score: float | None = None
+    """Detections that score less do not count."""
+    ties: Literal["file", "image"] | None = None
+    """How equal scores rank: in the order given ("file"), or image after image ("image"). None: "file" under "best",
+    "image" under "best_free"."""
 
     def __post_init__(self) -> None:
-        one_of("recall_grid", self.recall_grid, ["exact", "float"])
-        one_of("duplicates", self.duplicates, ["best", "best_free"])
-        one_of("difficult", self.difficult, ["ignore", "count"])
-        one_of("absent_classes", self.absent_classes, ["zero", "skip"])
+        for name, choices in _CHOICES.items():
+            if name not in _MAY_BE_NONE or getattr(self, name) is not None:
+                one_of(name, getattr(self, name), choices)
         if self.recall_levels is not None and self.recall_levels < 2:
             raise ConfigError(f"Expected recall_levels to be None or at least 2 but got {self.recall_levels!r}.")
         if not self.match_thresholds or not all(0.0 < t <= 1.0 for t in self.match_thresholds):
             raise ConfigError(f"Expected match_thresholds in (0, 1] but got {self.match_thresholds!r}.")
         if self.max_detections is not None and self.max_detections < 1:
             raise ConfigError(f"Expected max_detections to be None or at least 1 but got {self.max_detections!r}.")
+        if self.min_score is not None and not np.isfinite(self.min_score):
+            raise ConfigError(f"Expected min_score to be None or a finite number but got {self.min_score!r}.")
+
+    @property
+    def last_of_equal_overlaps(self) -> bool:
+        """Whether of objects with the same overlap a detection takes the last."""
+        return (self.equal_overlaps or ("first" if self.duplicates == "best" else "last")) == "last"
+
+    @property
+    def joins_classes(self) -> bool:
+        """Whether the detections of one class can push out those of another."""
+        return self.max_detections is not None and self.max_detections_of == "image"
+
+    @property
+    def for_final_detections(self) -> bool:
+        """Whether it has rules that cannot be applied to windows with raw scores, class by class, as losses see them."""
+        return self.joins_classes or self.min_score is not None or self.tail == "line" or self.federated
 
     def level_counts(self, P: int) -> tuple[NDArray[np.int64], int]:
         """Integer weights of AP = sum_k count[k] * p_k / norm, k = 1..P (count[0] = 0), and the norm.
@@ -65,19 +113,76 @@ class Protocol:
             counts = np.ones(P + 1, dtype=np.int64)
             counts[0] = 0
             return counts, max(P, 1)
-        counts = np.zeros(P + 1, dtype=np.int64)
+        weights, norm = self._weights(self.recall_levels)
+        counts = np.zeros(P + 2, dtype=np.int64)
         if P > 0:
-            np.add.at(counts, self._first_reaching(P, self.recall_levels), 1)
-        return counts, self.recall_levels
+            np.add.at(counts, self._true_positives_needed(P, self.recall_levels), weights)
+        return counts[:-1], norm
 
-    def _first_reaching(self, P: int, levels: int) -> NDArray[np.int64]:
-        """For each recall level, the number of true positives at which recall first reaches it; P + 1 = never."""
+    def tail_ap(self, T: int, detections: int, P: int) -> float:
+        """What the levels beyond the recall reached add to AP, of T true positives among so many counted detections.
+
+        >>> half = replace(ULTRALYTICS_OLD, name="four levels", recall_levels=5)
+        >>> half.tail_ap(T=1, detections=2, P=2)   # from (0.5, 0.5) to (1, 0): 0.5 at level 0.5, 0.25 at level 0.75
+        0.1875
+        """
+        if self.tail == "zero" or self.recall_levels is None or T == 0 or T >= P:
+            return 0.0
+        levels = np.arange(self.recall_levels) / (self.recall_levels - 1)
+        if self.recall_grid != "exact":
+            levels = self._float_levels(self.recall_levels)
+        beyond = self._true_positives_needed(P, self.recall_levels) > T
+        line = T / detections * (1.0 - levels) / (1.0 - T / P)
+        weights, norm = self._weights(self.recall_levels)
+        return math.fsum((weights * line)[beyond].tolist()) / norm
+
+    def _weights(self, levels: int) -> tuple[NDArray[np.int64], int]:
+        """Of each level, and of all; those of a trapezoid in halves, to stay with whole numbers."""
+        if self.integral == "mean":
+            return np.ones(levels, dtype=np.int64), levels
+        weights = np.full(levels, 2, dtype=np.int64)
+        weights[[0, -1]] = 1
+        return weights, 2 * (levels - 1)
+
+    def _true_positives_needed(self, P: int, levels: int) -> NDArray[np.int64]:
+        """For each recall level, how many true positives reach (or pass) it; P + 1 = no number does."""
         q = np.arange(levels, dtype=np.int64)
         if self.recall_grid == "exact":
+            if self.interpolation == "passed":
+                return q * P // (levels - 1) + 1
             return np.maximum(1, -(-q * P // (levels - 1)))
-        grid = q * (1.0 / (levels - 1))
-        grid[-1] = 1.0
-        return np.searchsorted(np.arange(1, P + 1) / P, grid, side="left") + 1
+        side: Literal["left", "right"] = "left" if self.interpolation == "reached" else "right"
+        return np.searchsorted(np.arange(1, P + 1) / P, self._float_levels(levels), side=side) + 1
+
+    def _float_levels(self, levels: int) -> NDArray[np.float64]:
+        q = np.arange(levels, dtype=np.int64)
+        if self.recall_grid == "float":
+            grid = q.astype(np.float64) * (1.0 / (levels - 1))
+            grid[-1] = 1.0
+            return grid
+        # torch.linspace counts up from 0 and, from the middle on, down from 1; each is rounded once where the CPU has
+        # instructions that multiply and add at once, as all recent ones do.
+        step = float(np.float32(1.0) / np.float32(levels - 1))
+        return (
+            np.where(2 * q < levels - 1, q * step, 1.0 - (levels - 1 - q) * step).astype(np.float32).astype(np.float64)
+        )
+
+
+_CHOICES = {
+    "recall_grid": ["exact", "float", "single"],
+    "interpolation": ["reached", "passed"],
+    "integral": ["mean", "trapezoid"],
+    "tail": ["zero", "line"],
+    "overlaps": ["double", "single", "single_sizes"],
+    "duplicates": ["best", "best_free"],
+    "equal_overlaps": ["first", "last"],
+    "difficult": ["ignore", "count", "drop"],
+    "crowds": ["region", "drop"],
+    "absent_classes": ["zero", "skip"],
+    "max_detections_of": ["class", "image"],
+    "ties": ["file", "image"],
+}
+_MAY_BE_NONE = ("equal_overlaps", "ties")
 
 
 VOC07 = Protocol("voc07", recall_levels=11)
@@ -94,8 +199,42 @@ COCO = Protocol(
 VOC07_DEVKIT = replace(VOC07, name="voc07-devkit", pixel_offset=1.0)
 VOC12_DEVKIT = replace(VOC12, name="voc12-devkit", pixel_offset=1.0)
 VOC07_PYTHON = replace(VOC07, name="voc07-python", pixel_offset=1.0, equality=False, recall_grid="float")
+LVIS = replace(COCO, name="lvis", max_detections=300, max_detections_of="image", federated=True)
+# torchmetrics hands its numbers to pycocotools, but makes thresholds and levels with torch, and widths from float32 boxes.
+TORCHMETRICS = replace(
+    COCO, name="torchmetrics", match_thresholds=SINGLE_THRESHOLDS, recall_grid="single", overlaps="single_sizes"
+)
+# What `yolo val` prints from version 8.4.176 on. Its own NMS has already left at most 300 detections per image that score
+# more than 0.001; files hold rounded scores, so one of exactly 0.001 counts. Its label files know neither crowds nor
+# difficult objects.
+ULTRALYTICS = replace(
+    COCO,
+    name="ultralytics",
+    match_thresholds=SINGLE_THRESHOLDS,
+    interpolation="passed",
+    integral="trapezoid",
+    overlaps="single",
+    equal_overlaps="first",
+    difficult="drop",
+    crowds="drop",
+    max_detections=300,
+    max_detections_of="image",
+    min_score=0.001,
+)
+# Versions 8.4.37 to 8.4.175: a detection has its best object or none.
+ULTRALYTICS_8_4 = replace(ULTRALYTICS, name="ultralytics-8.4", duplicates="best", equal_overlaps="last", ties="image")
+# Versions up to 8.4.36: and the curve goes on to recall 1.
+ULTRALYTICS_OLD = replace(ULTRALYTICS_8_4, name="ultralytics-old", tail="line")
+# The same without limits: what a loss can train for.
+ULTRALYTICS_UNLIMITED = replace(ULTRALYTICS, name="ultralytics-unlimited", max_detections=None, min_score=None)
 
-PROTOCOLS = {p.name: p for p in (VOC07, VOC12, COCO, VOC07_DEVKIT, VOC12_DEVKIT, VOC07_PYTHON)}
+PROTOCOLS = {
+    p.name: p
+    for p in (
+        *(VOC07, VOC12, COCO, VOC07_DEVKIT, VOC12_DEVKIT, VOC07_PYTHON),
+        *(LVIS, TORCHMETRICS, ULTRALYTICS, ULTRALYTICS_8_4, ULTRALYTICS_OLD, ULTRALYTICS_UNLIMITED),
+    )
+}
 
 
 def get_protocol(protocol: str | Protocol) -> Protocol:

@@ -15,6 +15,11 @@ Read in this order; every kernel of the library is tested against these files.
 | mean_ap.py           | Sec. 2.2, the mean over classes                                             |
 | map_loss.py          | Sec. 4.5, the pseudogradient of mAP, and the loss                           |
 
+Beyond the paper, the same for the metrics that detectors are deployed by:
+
+| list_metrics.py      | F1, recall at a precision, cost, miss rate and so on, of a ranked list      |
+| metric_steps.py      | any of them as a step function of one score                                 |
+
 Nothing here imports torch, numba or a kernel: only the record of conventions, `stepgrad.metric.protocol`.
 """
 
@@ -25,9 +30,11 @@ from stepgrad.reference import (
     boxes,
     class_ap,
     estimators,
+    list_metrics,
     map_loss,
     matching,
     mean_ap,
+    metric_steps,
     nms,
     paper_nms,
     steps,
@@ -38,9 +45,11 @@ __all__ = [
     "boxes",
     "class_ap",
     "estimators",
+    "list_metrics",
     "map_loss",
     "matching",
     "mean_ap",
+    "metric_steps",
     "nms",
     "paper_nms",
     "steps",

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from stepgrad.metric.protocol import Protocol
+from stepgrad.reference.recall_levels import recall_level
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def interpolated(ranks: Sequence[int]) -> list[Fraction]:
 def levels_served(P: int, protocol: Protocol) -> tuple[tuple[int, ...], int]:
     """How many recall levels the k-th true positive serves, for k = 1..P, and the number of levels in all.
 
-    Integrating the whole area is the same sum with one level per object.
+    Integrating the whole area is the same sum with one level per object. A trapezoid counts in half levels: an inner
+    level is two of them, the first and the last are one each.
 
     >>> from stepgrad.metric.protocol import VOC07, VOC12
     >>> levels_served(2, VOC07)     # levels 0 to .5 need one true positive of two, .6 to 1 need both
@@ -67,15 +69,18 @@ def levels_served(P: int, protocol: Protocol) -> tuple[tuple[int, ...], int]:
     if protocol.recall_levels is None:
         return (1,) * P, max(P, 1)
     last = protocol.recall_levels - 1
+    trapezoid = protocol.integral == "trapezoid"
     served = [0] * P
     for q in range(last + 1):
-        # The Python tools take level q as the product q * (1 / last) of floats, of which some are a little too high.
-        level = Fraction(q, last) if protocol.recall_grid == "exact" else (1.0 if q == last else q * (1.0 / last))
+        level = recall_level(q, last, protocol)
         recalls = (Fraction(k, P) if protocol.recall_grid == "exact" else k / P for k in range(1, P + 1))
-        first = next((k for k, recall in enumerate(recalls) if recall >= level), None)
-        if first is not None:
-            served[first] += 1
-    return tuple(served), protocol.recall_levels
+        strictly = protocol.interpolation == "passed"
+        first = next(
+            (k for k, recall in enumerate(recalls) if recall > level or (recall == level and not strictly)), None
+        )
+        if first is not None:  # nobody has more than all: the last level cannot be passed
+            served[first] += 2 if trapezoid and 0 < q < last else 1
+    return tuple(served), 2 * last if trapezoid else protocol.recall_levels
 
 
 @lru_cache(maxsize=20_000)

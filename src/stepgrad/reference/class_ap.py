@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,8 +46,9 @@ def describe_class(
     protocol: Protocol,
     threshold: float,
     nms_threshold: float | None,
+    area: tuple[float, float] = (0.0, math.inf),
 ) -> ClassScene:
-    """The class `label` of a batch; `boxes` are (N, 4), or (N, K, 4) with one box per class."""
+    """The class `label` of a batch; `boxes` are (N, 4), or (N, K, 4) with one box per class; `area`: which sizes count."""
     images = []
     for windows, target in zip(boxes, targets, strict=True):
         class_windows = windows if windows.ndim == 2 else windows[:, label]
@@ -55,7 +57,7 @@ def describe_class(
         difficult = target.get("difficult", none)[of_class]
         crowd = target.get("iscrowd", none)[of_class]
         objects = describe_objects(
-            class_windows, target["boxes"][of_class], difficult.tolist(), crowd.tolist(), protocol
+            class_windows, target["boxes"][of_class], difficult.tolist(), crowd.tolist(), protocol, area
         )
         images.append(ImageOfClass(neighbour_sets(class_windows, nms_threshold), objects))
     return ClassScene(images, protocol, threshold)

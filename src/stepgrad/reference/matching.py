@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepgrad.metric.protocol import Protocol
-from stepgrad.reference.boxes import Floats, coverage, iou
+from stepgrad.reference.boxes import Floats, areas, overlaps_of
 
 TRUE, FALSE, IGNORED = "true positive", "false positive", "ignored"
 
@@ -20,6 +21,8 @@ class Objects:
     overlaps: tuple[tuple[float, ...], ...]  # (N, G): of each window with each object
     ignored: tuple[bool, ...]  # (G,): does not count, and neither does what detects it
     crowd: tuple[bool, ...]  # (G,): may be detected many times
+    wrong_size: frozenset[int] = frozenset()  # objects that are ignored for their size, and forgive one detection each
+    excused: frozenset[int] = frozenset()  # windows of a wrong size: none of them is a false positive (COCO)
 
     @property
     def countable(self) -> int:
@@ -27,34 +30,55 @@ class Objects:
 
 
 def describe_objects(
-    windows: Floats, boxes: Floats, difficult: Sequence[bool], crowd: Sequence[bool], protocol: Protocol
+    windows: Floats,
+    boxes: Floats,
+    difficult: Sequence[bool],
+    crowd: Sequence[bool],
+    protocol: Protocol,
+    area: tuple[float, float] = (0.0, math.inf),
 ) -> Objects:
-    """Overlaps and flags of the objects `boxes` as seen by `windows` under `protocol`."""
-    symmetric = iou(windows, boxes, protocol.pixel_offset)
-    overlaps = np.where(np.asarray(crowd, dtype=bool), coverage(windows, boxes, protocol.pixel_offset), symmetric)
+    """Overlaps and flags of the objects `boxes` as seen by `windows` under `protocol`; those it drops are not there.
+
+    Only those of some areas count.
+    """
+    drops = (protocol.difficult == "drop", protocol.crowds == "drop")
+    there = [not ((d and drops[0]) or (c and drops[1])) for d, c in zip(difficult, crowd, strict=True)]
+    boxes = boxes[np.array(there, dtype=bool)]
+    difficult = [d for d, is_there in zip(difficult, there, strict=True) if is_there]
+    crowd = [c for c, is_there in zip(crowd, there, strict=True) if is_there]
+    overlaps = overlaps_of(windows, boxes, np.asarray(crowd, dtype=bool), protocol)
     ignored = [c or (d and protocol.difficult == "ignore") for d, c in zip(difficult, crowd, strict=True)]
-    return Objects(tuple(map(tuple, overlaps.tolist())), tuple(map(bool, ignored)), tuple(map(bool, crowd)))
+    outside = [{i for i, a in enumerate(areas(b)) if not area[0] <= a <= area[1]} for b in (windows, boxes)]
+    wrong_size = frozenset(g for g in outside[1] if not ignored[g])
+    ignored = [i or g in wrong_size for g, i in enumerate(ignored)]
+    overlap_rows = tuple(map(tuple, overlaps.tolist()))
+    return Objects(overlap_rows, tuple(map(bool, ignored)), tuple(map(bool, crowd)), wrong_size, frozenset(outside[0]))
 
 
-def best_object(overlaps: Sequence[float], threshold: float, equality: bool) -> int | None:
-    """VOC: the object with the largest overlap (the first of equals), if that reaches the threshold.
+def best_object(overlaps: Sequence[float], threshold: float, equality: bool, last: bool = False) -> int | None:
+    """VOC: the object with the largest overlap (the first of equals, or the last), if that reaches the threshold.
 
     >>> best_object([0.2, 0.5, 0.5], 0.5, True), best_object([0.2, 0.5, 0.5], 0.5, False)
     (1, None)
+    >>> best_object([0.2, 0.5, 0.5], 0.5, True, last=True)
+    2
     """
     if not overlaps:
         return None
-    o = max(range(len(overlaps)), key=lambda g: (overlaps[g], -g))
+    o = max(range(len(overlaps)), key=lambda g: (overlaps[g], g if last else -g))
     reached = overlaps[o] >= threshold if equality else overlaps[o] > threshold
     return o if reached else None
 
 
-def best_free_object(overlaps: Sequence[float], objects: Objects, taken: set[int], threshold: float) -> int | None:
-    """COCO: the free object with the largest overlap (the last of equals), countable ones before ignored ones."""
+def best_free_object(
+    overlaps: Sequence[float], objects: Objects, taken: set[int], threshold: float, last: bool = True
+) -> int | None:
+    """COCO: the free object with the largest overlap (the last of equals, or the first), countable before ignored ones."""
     reach = min(threshold, 1 - 1e-10)
-    usable = [g for g, v in enumerate(overlaps) if v >= reach and (g not in taken or objects.ignored[g])]
+    forgiving = {g for g, ignored in enumerate(objects.ignored) if ignored} - objects.wrong_size
+    usable = [g for g, v in enumerate(overlaps) if v >= reach and (g not in taken or g in forgiving)]
     countable = [g for g in usable if not objects.ignored[g]]
-    return max(countable or usable, key=lambda g: (overlaps[g], g), default=None)
+    return max(countable or usable, key=lambda g: (overlaps[g], g if last else -g), default=None)
 
 
 def match(detections: Sequence[int], objects: Objects, protocol: Protocol, threshold: float) -> list[str]:
@@ -67,17 +91,19 @@ def match(detections: Sequence[int], objects: Objects, protocol: Protocol, thres
     >>> match([0, 1], two, COCO, 0.5)       # the second takes what is left
     ['true positive', 'true positive']
     """
+    last = protocol.last_of_equal_overlaps
     taken: set[int] = set()
     verdicts = []
     for b in detections:
         if protocol.duplicates == "best":
-            o = best_object(objects.overlaps[b], threshold, protocol.equality)
+            o = best_object(objects.overlaps[b], threshold, protocol.equality, last)
         else:
-            o = best_free_object(objects.overlaps[b], objects, taken, threshold)
+            o = best_free_object(objects.overlaps[b], objects, taken, threshold, last)
         if o is None:
-            verdicts.append(FALSE)
+            verdicts.append(IGNORED if b in objects.excused else FALSE)
         elif objects.ignored[o]:
             verdicts.append(IGNORED)
+            taken.add(o)
         elif o in taken:
             verdicts.append(FALSE)
         else:

@@ -58,7 +58,9 @@ class PaperMode:
     def missed(self, i: int, suppressor: list[int]) -> list[tuple[int, int, Fraction]]:
         """(ii), (iii): (window, its suppressor, c) for the suppressed windows of objects that no detection maps to."""
         objects = self.scene.images[i].objects
-        wants = [best_object(o, self.scene.threshold, self.scene.protocol.equality) for o in objects.overlaps]
+        protocol = self.scene.protocol
+        last = protocol.last_of_equal_overlaps if protocol.duplicates == "best" else False
+        wants = [best_object(o, self.scene.threshold, protocol.equality, last) for o in objects.overlaps]
         found = {wants[b] for b, d in enumerate(suppressor) if d < 0}
         entries = []
         for b, d in enumerate(suppressor):

@@ -9,22 +9,33 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from fractions import Fraction
+from typing import Any, NamedTuple, Protocol
 
-from stepgrad.reference.average_precision import AP
 from stepgrad.reference.class_ap import ClassScene, Scores, class_ap, kept_windows
 
-Curve = Callable[[float], AP]
+
+class Value(Protocol):
+    """What a step function has for values: an AP, or another metric's number."""
+
+    @property
+    def exact(self) -> Fraction: ...
+    @property
+    def rounded(self) -> float: ...
+    def equals(self, other: Any, /) -> bool: ...
+
+
+Curve = Callable[[float], Value]
 
 
 class NearestSteps(NamedTuple):
     """The nearest step on either side: where, and the value just beyond; +-inf and the value here if there is none."""
 
-    value: AP
+    value: Value
     up_at: float
-    up_value: AP
+    up_value: Value
     down_at: float
-    down_value: AP
+    down_value: Value
 
 
 @dataclass(frozen=True)
@@ -32,9 +43,9 @@ class StepFunction:
     """f over the whole line: `between[j]` is its value between breakpoints j - 1 and j; `here` is f(x)."""
 
     x: float
-    here: AP
+    here: Value
     breakpoints: list[float]
-    between: list[AP]
+    between: list[Value]
 
     def nearest_steps(self) -> NearestSteps:
         f = self.here
@@ -44,7 +55,7 @@ class StepFunction:
         down = next(((y, v) for y, v in reversed(downs) if not v.equals(f)), (-math.inf, f))
         return NearestSteps(f, *up, *down)
 
-    def steps(self) -> list[tuple[float, AP, AP]]:
+    def steps(self) -> list[tuple[float, Value, Value]]:
         """Every step of f: (where, value just below, value just above)."""
         sides = zip(self.breakpoints, self.between, self.between[1:], strict=False)
         return [(y, below, above) for y, below, above in sides if not below.equals(above)]
@@ -76,7 +87,7 @@ def curve_of_score(scene: ClassScene, scores: Scores, i: int, b: int, fixed_kept
     """AP as a function of the score of window b of image i; with `fixed_kept` NMS is not run again."""
     kept = kept_windows(scene, scores) if fixed_kept else None
 
-    def curve(y: float) -> AP:
+    def curve(y: float) -> Value:
         moved = [list(s) for s in scores]
         moved[i][b] = y
         return class_ap(scene, moved, kept)

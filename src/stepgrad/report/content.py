@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stepgrad.errors import ConfigError
+from stepgrad.evaluation.errors_by_type import error_types
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import ClassResult, Cut, EvaluationResult
 from stepgrad.metric.protocol import Protocol, get_protocol
@@ -76,6 +77,7 @@ def gather(
             for name, result in results.items()
             for iou in result.protocol.match_thresholds[:1]
         },
+        "mistakes": _mistakes(evidence, first),
         "examples": {
             "rule": RULE,
             "iou": first.match_thresholds[0],
@@ -119,6 +121,12 @@ def describe_dataset(name: str, evidence: Evidence, result: EvaluationResult) ->
         "ignored": sum(row.ignored for row in result.classes),
         "detections": len(evidence.detections),
     }
+
+
+def _mistakes(evidence: Evidence, protocol: Protocol) -> dict[str, Any]:
+    """By type, at the lowest threshold; less than a tenth of overlap is background, unless that threshold is lower still."""
+    threshold = min(protocol.match_thresholds)
+    return error_types(evidence, protocol, threshold, min(0.1, threshold / 2)).to_dict()
 
 
 def _comparison(rows: Sequence[ComparisonRow], protocols: Sequence[str]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.evaluation.found import countable, found_objects
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import Cut, EvaluationResult, best_cut, result_from
@@ -22,7 +23,6 @@ RULE = (
     "most objects found. Worst: the smallest F, then the most mistakes. Objects the protocol sets aside (difficult "
     "ones, COCO's crowds), and detections of them, neither count nor show."
 )
-NOTHING = -1  # in the place of an object's row
 
 
 @dataclass(frozen=True)
@@ -137,32 +137,3 @@ def tally(marks: Sequence[Mark]) -> tuple[int, int, int]:
 
 def _f(right: int, wrong: int, missed: int) -> float:
     return 2 * right / (2 * right + wrong + missed)
-
-
-def countable(evidence: Evidence, protocol: Protocol) -> NDArray[np.bool_]:
-    """(G,) objects that are there to be found. Only COCO's rule knows crowds; to VOC's they are objects like others."""
-    ignored = evidence.objects.crowd & (protocol.duplicates == "best_free")
-    return ~(ignored | (evidence.objects.difficult & (protocol.difficult == "ignore")))
-
-
-def found_objects(
-    evidence: Evidence, judged: ClassJudgement, protocol: Protocol, threshold: int = 0
-) -> NDArray[np.int64]:
-    """For each ranked detection of a class the row of the object it found, NOTHING for all but true positives.
-
-    `evidence` holds the boxes as the protocol saw them; `threshold` is the number of the match threshold. The verdicts
-    already say who found something. What was found is the countable object of the largest overlap that no better
-    detection had taken: the first of equal overlaps under VOC's rule, the last under COCO's.
-    """
-    found_by = np.full(len(judged.detections), NOTHING, dtype=np.int64)
-    objects = np.flatnonzero((evidence.objects.labels == judged.label) & countable(evidence, protocol))
-    by_image: dict[int, list[int]] = {}
-    for row in objects.tolist():
-        by_image.setdefault(int(evidence.objects.images[row]), []).append(row)
-    for place in np.flatnonzero(judged.verdicts[threshold] == TRUE_POSITIVE).tolist():
-        detection = int(judged.detections[place])
-        free = by_image[int(evidence.detections.images[detection])]
-        overlaps = evidence.overlaps(np.array([detection]), np.array(free), protocol.pixel_offset, crowds=False)[0]
-        best = np.flatnonzero(overlaps == overlaps.max())
-        found_by[place] = free.pop(int(best[0] if protocol.duplicates == "best" else best[-1]))
-    return found_by

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from stepgrad.detector import FastRCNN, Sampling, WeightsReport
-from stepgrad.losses.distributed import DistributedMAPLoss
+from stepgrad.losses.distributed import DistributedDetectionLoss, DistributedMAPLoss
 from stepgrad.losses.score_memory import RememberingLoss, ScoreMemory
 from stepgrad.names import on_disk
 from stepgrad.train.checkpoint import load_checkpoint
@@ -68,15 +68,14 @@ def own_weights(source: str | None) -> dict[str, Tensor] | None:
 
 
 def build_map_loss(config: TrainConfig, num_classes: int) -> RememberingLoss:
-    """The loss of the mAP phase: the run's protocol, the model's NMS, one over all processes."""
+    """The loss of the mAP phase: the run's metric and protocol, the model's NMS, one over all processes."""
     others = ("nll_weight", "memory_images")
     options = {name: value for name, value in vars(config.map_loss).items() if name not in others}
-    loss_fn = DistributedMAPLoss(
-        num_classes,
-        config.protocol,
-        timeout=config.run.timeout,
-        nms_threshold=config.model.nms_threshold,
-        **options,
+    options |= {"timeout": config.run.timeout, "nms_threshold": config.model.nms_threshold}
+    loss_fn = (
+        DistributedDetectionLoss(num_classes, config.metric, config.protocol, **options)
+        if config.metrics
+        else DistributedMAPLoss(num_classes, config.protocol, **options)
     )
     return RememberingLoss(loss_fn, ScoreMemory(config.map_loss.memory_images))
 

@@ -196,6 +196,10 @@ class TrainConfig:
     (`nll-then-map`)."""
     protocol: str = "voc12"
     """The protocol of the mAP to train for, by which the best checkpoint is chosen too: voc07, voc12 or coco."""
+    metric: str = "ap"
+    """The metric to train for in the mAP phase, by which the best checkpoint is chosen: `ap`, or one that detectors are deployed
+    by, such as `recall@precision=0.95`, `f1` or `cost@threshold=-1,miss=10`. One with a fixed threshold of the score needs
+    `map_loss.balance: none`."""
     also_report: tuple[str, ...] = ()
     """Further protocols by which to report mAP."""
     data: DataConfig = field(default_factory=DataConfig)
@@ -226,14 +230,31 @@ class TrainConfig:
         needs_softmax = self.loss != "map" or self.map_loss.nll_weight > 0
         return self.model.score or ("logprob" if needs_softmax else "raw")
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics to report beside mAP."""
+        return () if self.metric == "ap" else (self.metric,)
+
     def __post_init__(self) -> None:
         _check(self)
+
+
+def _check_metric(config: TrainConfig) -> None:
+    from stepgrad.metric.named_metrics import get_metric  # not for AP: the help page should not wait for numba
+
+    metric = get_metric(config.metric)
+    for protocol in (config.protocol, *config.also_report):
+        metric.check_protocol(PROTOCOLS[protocol])
+    if config.map_loss.balance != "none" and not metric.shift_invariant:
+        raise ConfigError(f"map_loss.balance: expected `none` for {metric.name}, whose threshold a shift crosses.")
 
 
 def _check(config: TrainConfig) -> None:
     """Raise ConfigError, naming the key, for what cannot work."""
     for protocol in (config.protocol, *config.also_report):
         one_of("protocol", protocol, list(PROTOCOLS))
+    if config.metric != "ap":
+        _check_metric(config)
     if config.loss != "map" and config.model.score == "raw":
         raise ConfigError("model.score: cross-entropy needs `logprob` (it has a background column) but got `raw`.")
     if config.map_loss.nll_weight > 0 and config.model.score == "raw":

@@ -22,7 +22,7 @@ from stepgrad.train.build import build_model, enter_phase
 from stepgrad.train.checkpoint import Checkpoint, save_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
 from stepgrad.train.features import source_for
-from stepgrad.train.finish import finish_run, save_best, validate, validate_best
+from stepgrad.train.finish import finish_run, merit_of, save_best, validate, validate_best
 from stepgrad.train.inputs import Data, Example, Images, Order, find_split
 from stepgrad.train.joined import TrainingData, find_training, join_training
 from stepgrad.train.launch import launch, owning
@@ -240,21 +240,24 @@ class _Engine:
         return self.config.run.eval_every or max(1, self.config.total_steps // 10)
 
     def _validate(self) -> None:
-        """Measure the mAP; the best weights so far are kept apart."""
+        """Measure the mAP and the run's metric; the best weights so far are kept apart."""
         state = self.state
         protocols = [self.config.protocol, *self.config.also_report]
         alone = self.fabric.world_size == 1  # several processes leave a validation together, or not at all
         between = self.interrupts.check if alone else lambda: None
         with self.times.of("validation"):
-            evaluator = validate(self.model, self.val, protocols, self.progress, self.source, between)
+            evaluator = validate(
+                self.model, self.val, protocols, self.progress, self.source, between, metrics=self.config.metrics
+            )
         line, result = state.validation_line(evaluator.compute(), self._phase_name())
         state.validated = state.step
         self.log.write(line)
-        if result.map > state.best_map:
-            state.best_step, state.best_map = state.step, result.map
+        merit = merit_of(result, self.config)
+        if state.is_better(merit):
+            state.best_step, state.best_map, state.best_merit = state.step, result.map, merit
             if self.fabric.is_global_zero:
                 save_best(self.folder, self.model, self.config, state, result)
-        self.progress.val(line)
+        self.progress.val({**line, "best": state.best_step == state.step})
 
     def _phase_name(self) -> PhaseName:
         return next(phase.name for phase in self.phases if self.state.step <= phase.end)

@@ -14,6 +14,7 @@ from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.result import EvaluationResult, best_cut
 from stepgrad.files import write_whole
 from stepgrad.losses.collectives import gather_objects, rank, world
+from stepgrad.metric.named_metrics import get_metric
 from stepgrad.train.config import TrainConfig, to_dict
 from stepgrad.train.features import ImageSource
 from stepgrad.train.inputs import Data
@@ -27,11 +28,21 @@ if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN
 
 
+def merit_of(result: EvaluationResult, config: TrainConfig) -> float:
+    """What the best step is chosen by: mAP, or the metric of the run, turned so that larger is better."""
+    if not config.metrics:
+        return result.map
+    metric = get_metric(config.metric)
+    value = result.metric(metric).value if metric.area is None else result.metrics[metric.name].value
+    return value if metric.higher_is_better else -value
+
+
 def save_best(folder: RunFolder, model: FastRCNN, config: TrainConfig, state: State, result: EvaluationResult) -> None:
     """The weights alone, with what is needed to use them: classes, thresholds and the config."""
     facts = {
         "step": state.step,
         "map": result.map,
+        **{name: found.value for name, found in result.metrics.items()},
         "protocol": result.protocol.name,
         "class_names": state.class_names,
         "thresholds": best_thresholds(result),
@@ -48,7 +59,7 @@ def validate_best(
     tensors, _ = load_weights(folder.best_file)
     load_into(model, tensors, str(folder.best_file))
     protocols = [config.protocol, *config.also_report]
-    return validate(model, val, protocols, progress, source, what="evaluating the best step")
+    return validate(model, val, protocols, progress, source, what="evaluating the best step", metrics=config.metrics)
 
 
 def finish_run(
@@ -62,9 +73,10 @@ def finish_run(
     """Write evaluation.json and the report, if this is the process that writes."""
     result = evaluator.compute()
     content = {"step": state.best_step, **result.to_dict()}
+    values = {name: found.value for name, found in result.metrics.items()}
     maps = {name: found.map for name, found in {result.protocol.name: result, **result.others}.items()}
     if isinstance(log, NoLog):
-        return RunResult(folder.path, state.step, state.best_step, maps, None)
+        return RunResult(folder.path, state.step, state.best_step, maps, None, values)
     write_whole(folder.evaluation_file, (json.dumps(finite(content), indent=1) + "\n").encode())
     log.write(
         {
@@ -88,7 +100,7 @@ def finish_run(
             protocols=list(maps),
             dataset=dataset,
         )
-    return RunResult(folder.path, state.step, state.best_step, maps, report)
+    return RunResult(folder.path, state.step, state.best_step, maps, report, values)
 
 
 if TYPE_CHECKING:
@@ -106,14 +118,17 @@ def validate(
     source: ImageSource | None = None,
     between: Callable[[], None] = lambda: None,
     what: str = "validating",
+    metrics: Sequence[str] = (),
 ) -> Evaluator:
     """Detect on every image of `data`, each process on its share; the evaluator that comes back has seen all of it.
 
     Args:
         between: called now and then; may raise to cut the work short.
+        metrics: reported beside mAP, under the first protocol and the others.
     """
     source = source or ImageSource()
-    evaluator = Evaluator(len(data.dataset.class_names), list(protocols), data.dataset.class_names, boxes="continuous")
+    names = data.dataset.class_names
+    evaluator = Evaluator(len(names), list(protocols), names, boxes="continuous", metrics=metrics)
     training = model.training
     model.eval()
     found: dict[int, tuple[Any, Any]] = {}

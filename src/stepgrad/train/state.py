@@ -21,6 +21,8 @@ class RunResult:
     maps: dict[str, float]
     """mAP of the best checkpoint, by protocol."""
     report: Path | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The run's metric at the best checkpoint, by its name, if it is not AP."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Where the time went since the run was started or resumed, by part of the work."""
 
@@ -42,6 +44,8 @@ class State:
     """The last step that was validated."""
     best_step: int = 0
     best_map: float = -1.0
+    best_merit: float = -1.0
+    """What the best step was chosen by: its mAP, or the metric of the run; larger is better."""
     log_length: int = 0
     """Bytes of log.jsonl that belong to the steps taken."""
     class_names: list[str] = field(default_factory=list)
@@ -56,7 +60,12 @@ class State:
                 f"the checkpoint of step {checkpoint.step} has no sound {', '.join(wrong)}: another program or version "
                 "wrote it; start the run again in a new folder"
             )
-        return cls(step=checkpoint.step, **checkpoint.state)
+        first_kept = {"best_merit": checkpoint.state.get("best_map", -1.0)}  # by which older runs chose
+        return cls(step=checkpoint.step, **{**first_kept, **checkpoint.state})
+
+    def is_better(self, merit: float) -> bool:
+        """Whether a validated step is the best so far."""
+        return self.best_step == 0 or merit > self.best_merit
 
     def validation_line(self, result: EvaluationResult, phase: str) -> tuple[dict[str, Any], EvaluationResult]:
         """What the log holds of a validation."""
@@ -67,6 +76,7 @@ class State:
             "phase": phase,
             "map": {name: found.map for name, found in results.items()},
             "ap": {name: {row.name: row.ap for row in found.classes} for name, found in results.items()},
+            **({"metrics": {name: m.value for name, m in result.metrics.items()}} if result.metrics else {}),
             "images": result.images,
             "seconds": self.seconds,
         }

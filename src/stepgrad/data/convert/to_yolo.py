@@ -96,7 +96,7 @@ def _write_yaml(
     need("yaml", purpose="writing data.yaml of YOLO datasets")
     import yaml
 
-    content: dict[str, Any] = {"path": "."}
+    content: dict[str, Any] = {}  # no `path`: ultralytics sees one from the working directory, not from this file
     for name, pictures in source.splits.items():
         key = f"split_{name}" if name in RESERVED_KEYS else name
         folder = sorted(image_files[picture] for picture in home if home[picture] == file_name(name))

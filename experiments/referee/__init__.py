@@ -1,0 +1,1 @@
+"""Evaluators side by side on a real detector's output."""

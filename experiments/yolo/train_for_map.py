@@ -1,0 +1,201 @@
+"""YOLOv8n from COCO weights, fine-tuned on drone photos and on blood cells: the stock trainer against MAPTrainer.
+
+    python -m experiments.yolo.train_for_map run --data FOLDER --runs FOLDER --out FILE.jsonl    # goes on where it was stopped
+    python -m experiments.yolo.train_for_map table FILE.jsonl
+
+FOLDER of --data holds VisDrone-640, BCCD and weights/yolov8n_coco_fp32.onnx. Both trainers have the same settings, images, order
+and random numbers; they part when mosaic is closed. The weights after the last epoch are judged, by ultralytics' own validation:
+on val for VisDrone, on test for BCCD. best.pt, chosen on val, is on record too. Needs ultralytics and onnx; the weights are
+AGPL-3.0 and stay out of the repository, as do the checkpoints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.results import Run, commit, load_runs, mean_and_spread, save_runs
+from experiments.yolo.weights import write_checkpoint
+from experiments.yolo.windows import WEIGHTS, letterbox
+from stepgrad.data import load_dataset
+from stepgrad.data.convert import convert
+from stepgrad.files import write_whole
+
+ARMS = ("stock", "map")
+CALIBRATION_IMAGES = 32
+MEASURES = {"map": "COCO AP", "map50": "AP at IoU 0.5"}
+
+
+@dataclass(frozen=True)
+class Set:
+    """A dataset, and the split that is judged."""
+
+    folder: str
+    judged: str
+
+
+SETS = {"visdrone": Set("VisDrone-640", "val"), "bccd": Set("BCCD", "test")}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What both trainers are given."""
+
+    epochs: int
+    close_mosaic: int
+    size: int
+    batch: int
+    fraction: float  # of the training images
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "epochs": self.epochs,
+            "close_mosaic": self.close_mosaic,
+            "imgsz": self.size,
+            "batch": self.batch,
+            "fraction": self.fraction,
+            "device": "cpu",
+            "plots": False,
+            "exist_ok": True,
+            "patience": 0,
+        }
+
+
+def as_yolo(data: Path, runs: Path, name: str) -> Path:
+    """The data.yaml of a dataset, written once; pictures are links, so nothing is put beside the originals."""
+    folder = runs / "data" / name
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        convert(data / SETS[name].folder, folder, "yolo", pictures="link", degenerate="drop")
+    return folder / "data.yaml"
+
+
+def calibration(data_yaml: Path, size: int) -> Iterator[Tensor]:
+    images = load_dataset(data_yaml, "train", images_outside=True)
+    step = max(1, len(images) // CALIBRATION_IMAGES)
+    for i in range(0, min(len(images), step * CALIBRATION_IMAGES), step):
+        square, _ = letterbox(images[i][0].float() / 255)
+        yield torch.nn.functional.interpolate(square[None], (size, size), mode="bilinear", antialias=True)
+
+
+def start_weights(data: Path, runs: Path, name: str, data_yaml: Path, size: int) -> Path:
+    """The COCO weights as a checkpoint, with the statistics of this dataset at this size."""
+    file = runs / f"yolov8n-{name}-{size}.pt"
+    if not file.exists():
+        write_checkpoint(data / WEIGHTS, calibration(data_yaml, size), file)
+    return file
+
+
+def trainer_of(arm: str) -> Any:
+    from stepgrad.integrations.ultralytics import MAPTrainer
+
+    return MAPTrainer if arm == "map" else None
+
+
+def train(start: Path, data_yaml: Path, folder: Path, arm: str, seed: int, plan: Plan, threads: int) -> None:
+    """One training, or the rest of one that was stopped."""
+    from ultralytics import YOLO
+
+    last = folder / "weights" / "last.pt"
+    epoch = torch.load(last, map_location="cpu", weights_only=False)["epoch"] if last.exists() else None
+    if epoch == -1:  # finished
+        return
+    yolo = YOLO(last if epoch is not None else start)
+    yolo.add_callback("on_train_start", lambda _: torch.set_num_threads(threads))
+    if epoch is not None:
+        yolo.train(resume=True, trainer=trainer_of(arm))
+        return
+    place = {"data": str(data_yaml), "project": str(folder.parent.resolve()), "name": folder.name, "seed": seed}
+    yolo.train(trainer=trainer_of(arm), **place, **plan.arguments())
+
+
+def judge(file: Path, data_yaml: Path, split: str, plan: Plan) -> dict[str, float]:
+    """mAP in points, as ultralytics counts it."""
+    from ultralytics import YOLO
+
+    found = YOLO(file).val(
+        data=str(data_yaml), split=split, imgsz=plan.size, batch=plan.batch, device="cpu", plots=False, verbose=False
+    )
+    return {measure: round(100 * float(getattr(found.box, measure)), 2) for measure in MEASURES}
+
+
+def one_run(options: argparse.Namespace, name: str, arm: str, seed: int, plan: Plan) -> None:
+    """A training and what is known of it, unless that is on record."""
+    settings = {"set": name, "arm": arm, "seed": seed, **plan.__dict__}
+    if any(settings.items() <= run.items() for run in load_runs(options.out, "final")):
+        return
+    data_yaml = as_yolo(options.data, options.runs, name)
+    start = start_weights(options.data, options.runs, name, data_yaml, plan.size)
+    folder = options.runs / f"{name}-{arm}-{seed}-{plan.epochs}x{plan.size}"
+    begun = time.monotonic()
+    train(start, data_yaml, folder, arm, seed, plan, options.threads)
+    seconds = round(time.monotonic() - begun)
+    judged = {
+        which: judge(folder / "weights" / f"{which}.pt", data_yaml, SETS[name].judged, plan)
+        for which in ("last", "best")
+    }
+    save_runs(options.out, "final", {**settings, **judged, "seconds": seconds, "commit": commit()})
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Mean (standard deviation) over seeds, and the gain seed by seed."""
+    lines = [
+        "| data | images judged | seeds | measure | stock | MAPTrainer | gain |",
+        "|" + "---|" * 7,
+    ]
+    for name in sorted({run["set"] for run in runs}):
+        by_arm = {arm: {r["seed"]: r["last"] for r in runs if (r["set"], r["arm"]) == (name, arm)} for arm in ARMS}
+        seeds = sorted(by_arm["stock"].keys() & by_arm["map"].keys())
+        for measure, title in MEASURES.items() if seeds else ():
+            stock, ours = ([by_arm[arm][seed][measure] for seed in seeds] for arm in ARMS)
+            gains = [b - a for a, b in zip(stock, ours, strict=True)]
+            cells = [name, SETS[name].judged, str(len(seeds)), title]
+            cells += [mean_and_spread(stock), mean_and_spread(ours), mean_and_spread(gains, signed=True)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    run = actions.add_parser("run")
+    run.add_argument("--data", type=Path, required=True)
+    run.add_argument("--runs", type=Path, required=True, help="folder for data as YOLO has it, weights and checkpoints")
+    run.add_argument("--out", type=Path, required=True)
+    run.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
+    run.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    run.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    run.add_argument("--epochs", type=int, default=20)
+    run.add_argument("--close-mosaic", type=int, default=8)
+    run.add_argument("--size", type=int, default=320)
+    run.add_argument("--batch", type=int, default=16)
+    run.add_argument("--fraction", type=float, default=1.0, help="of the training images")
+    run.add_argument("--threads", type=int, default=1)
+    page = actions.add_parser("table")
+    page.add_argument("file", type=Path)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    if options.action == "table":
+        text = table(load_runs(options.file, "final"))
+        write_whole(options.file.with_suffix(".md"), f"# YOLOv8n, stock and for mAP\n\n{text}".encode())
+        print(text)
+        return
+    plan = Plan(options.epochs, options.close_mosaic, options.size, options.batch, options.fraction)
+    for name in options.sets:
+        for seed in options.seeds:
+            for arm in options.arms:
+                one_run(options, name, arm, seed, plan)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""What kind of mistakes a detector makes, and the mAP that mending each kind would give back (after TIDE, Bolya 2020).
+
+Every false positive is of one type, and so is every object that was not found:
+
+    box         overlaps an object of its class, but too little: between `background` and the match threshold
+    class       overlaps an object of another class enough
+    duplicate   overlaps an object of its class enough, which a better detection has found
+    background  overlaps no object by as much as `background`
+    both        what is left: of the wrong class, and overlapping too little
+    missed      an object not found, of which no box or class mistake tells
+
+The first type that fits is taken, in this order, which is TIDE's. Mending a box or class mistake makes it a true positive of
+its object, if that was not found and no higher mistake claims it; otherwise, as with the other types, the detection goes.
+Mending a missed object takes it off the list of those to find.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.errors import ConfigError
+from stepgrad.evaluation.found import NOTHING, countable, counted_overlaps, found_objects
+from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.records import Evidence
+from stepgrad.evaluation.tables import plain_table, rounded
+from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED
+from stepgrad.metric.mean_ap import mean_over_classes
+from stepgrad.metric.protocol import Protocol
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TYPES = ("box", "class", "duplicate", "background", "both", "missed")
+_BOX, _CLASS, _DUPLICATE, _BACKGROUND, _BOTH, _MISSED = range(len(TYPES))
+RIGHT, LEFT_OUT = -1, -2
+"""In the place of a type: no mistake; not judged by the protocol."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mistakes:
+    """Every detection and every object with its type: a position in TYPES, RIGHT, or LEFT_OUT."""
+
+    evidence: Evidence
+    protocol: Protocol
+    """With one match threshold."""
+    of_detections: NDArray[np.int8]  # (M,)
+    of_objects: NDArray[np.int8]  # (G,) missed, right, or left out; found through a mended mistake: that one's type
+    claimed: NDArray[np.int64]  # (M,) row of the object that a mended mistake would find, NOTHING for others
+    places: NDArray[np.int64]  # (M,) place of each detection in its class's ranking
+
+    def count(self, kind: str) -> int:
+        """How many mistakes there are of a type."""
+        side = self.of_objects if kind == "missed" else self.of_detections
+        return int(np.count_nonzero(side == TYPES.index(kind)))
+
+    def map_after(self, mended: Sequence[str]) -> float:
+        """mAP when these types are mended; classes that had objects stay in the mean."""
+        kinds = {TYPES.index(kind) for kind in mended}
+        objects = self.evidence.objects
+        counted = self.of_objects != LEFT_OUT
+        gone = counted & (self.of_objects == _MISSED) & (_MISSED in kinds)
+        before, after = (
+            np.bincount(objects.labels[rows], minlength=self.evidence.num_classes)
+            for rows in (counted, counted & ~gone)
+        )
+        labels, hits = self._list_after(kinds)
+        ap = [
+            _ap(hits[labels == c], int(after[c]), self.protocol) if before[c] else 0.0
+            for c in range(self.evidence.num_classes)
+        ]
+        return mean_over_classes(np.array(ap), before > 0, self.protocol.absent_classes)
+
+    def _list_after(self, kinds: set[int]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Class of each detection that counts, by decreasing score, and whether it is right."""
+        types, labels = self.of_detections, self.evidence.detections.labels.copy()
+        wanted = np.isin(types, list(kinds))
+        mended = wanted & (self.claimed != NOTHING)
+        labels[mended] = self.evidence.objects.labels[self.claimed[mended]]
+        stays = (types != LEFT_OUT) & (~wanted | mended)
+        # Within a class the ranking stays what it was; a detection that changes class comes by its score.
+        order = np.lexsort((self.places, -self.evidence.detections.scores))
+        order = order[stays[order]]
+        return labels[order], (types[order] == RIGHT) | mended[order]
+
+
+def _ap(hits: NDArray[np.bool_], P: int, protocol: Protocol) -> float:
+    """AP of a ranked list. Where nothing is left to find, a list without mistakes is perfect and any other is worth 0."""
+    if P == 0:
+        counts, norm = protocol.level_counts(1)
+        return 0.0 if len(hits) else float(counts.sum() / norm)
+    ranks = np.flatnonzero(hits) + 1
+    T = len(ranks)
+    precision = np.maximum.accumulate((np.arange(1, T + 1) / ranks)[::-1])[::-1]
+    counts, norm = protocol.level_counts(P)
+    return math.fsum((counts[1 : T + 1] * precision).tolist()) / norm + protocol.tail_ap(T, len(hits), P)
+
+
+def find_mistakes(evidence: Evidence, protocol: Protocol, threshold: float = 0.5, background: float = 0.1) -> Mistakes:
+    """Judge at one IoU threshold and give every detection and object its type."""
+    if not 0.0 < background < threshold <= 1.0:
+        raise ConfigError(f"Expected 0 < background < threshold <= 1 but got {background!r} and {threshold!r}.")
+    protocol = replace(protocol, match_thresholds=(_nearest(protocol, threshold),))
+    seen = evidence.seen_with(protocol.pixel_offset)
+    there = countable(seen, protocol)
+    types = np.full(len(seen.detections), LEFT_OUT, dtype=np.int8)
+    places = np.zeros(len(types), dtype=np.int64)
+    found = np.zeros(len(there), dtype=np.bool_)
+    for row in judge(evidence, Counting.of(protocol)):
+        verdicts = row.verdicts[0]
+        places[row.detections] = np.arange(len(row.detections))
+        types[row.detections[verdicts != IGNORED]] = RIGHT
+        types[row.detections[verdicts == FALSE_POSITIVE]] = _BACKGROUND  # until an overlap is seen
+        by = found_objects(seen, row, protocol)
+        found[by[by != NOTHING]] = True
+    claimed = np.full(len(types), NOTHING, dtype=np.int64)
+    wrong = _by_image(np.flatnonzero(types == _BACKGROUND), seen.detections.images, seen.num_images)
+    objects = _by_image(np.flatnonzero(there), seen.objects.images, seen.num_images)
+    for rows, near in zip(wrong, objects, strict=True):
+        if len(rows) and len(near):
+            _type_image(seen, protocol, background, rows, near, types, claimed)
+    _keep_first_claims(claimed, found, seen, places)
+    of_objects = np.where(~there, LEFT_OUT, np.where(found, RIGHT, _MISSED)).astype(np.int8)
+    claims = claimed != NOTHING
+    of_objects[claimed[claims]] = types[claims]
+    return Mistakes(seen, protocol, types, of_objects, claimed, places)
+
+
+def _nearest(protocol: Protocol, threshold: float) -> float:
+    """The protocol's own float of a threshold, where it has it."""
+    own = [t for t in protocol.match_thresholds if math.isclose(t, threshold, abs_tol=1e-6)]
+    return own[0] if own else threshold
+
+
+def _by_image(rows: NDArray[np.int64], images: NDArray[np.int32], count: int) -> list[NDArray[np.int64]]:
+    """The rows of each image, in their order."""
+    by_image = rows[np.argsort(images[rows], kind="stable")]
+    return np.split(by_image, np.cumsum(np.bincount(images[rows], minlength=count))[:-1]) if count else []
+
+
+def _type_image(
+    evidence: Evidence,
+    protocol: Protocol,
+    background: float,
+    rows: NDArray[np.int64],
+    objects: NDArray[np.int64],
+    types: NDArray[np.int8],
+    claimed: NDArray[np.int64],
+) -> None:
+    """Fill in the types of the false positives of one image, and the objects of it they might have found."""
+    overlaps = counted_overlaps(evidence, rows, objects, protocol)
+    own_class = evidence.detections.labels[rows][:, None] == evidence.objects.labels[objects][None]
+    own, other = np.where(own_class, overlaps, -1.0), np.where(own_class, -1.0, overlaps)
+    threshold = protocol.match_thresholds[0]
+    reaches = np.greater_equal if protocol.equality or protocol.duplicates == "best_free" else np.greater
+    box = (own.max(axis=1) >= background) & ~reaches(own.max(axis=1), threshold)
+    wrong_class = ~box & reaches(other.max(axis=1), threshold)
+    duplicate = ~box & ~wrong_class & reaches(own.max(axis=1), threshold)
+    both = ~box & ~wrong_class & ~duplicate & (other.max(axis=1) >= background)
+    for kind, fits in ((_BOX, box), (_CLASS, wrong_class), (_DUPLICATE, duplicate), (_BOTH, both)):
+        types[rows[fits]] = kind
+    claimed[rows[box]] = objects[own.argmax(axis=1)[box]]
+    claimed[rows[wrong_class]] = objects[other.argmax(axis=1)[wrong_class]]
+
+
+def _keep_first_claims(
+    claimed: NDArray[np.int64], found: NDArray[np.bool_], evidence: Evidence, places: NDArray[np.int64]
+) -> None:
+    """An object that was found, or that a higher mistake claims, cannot be claimed."""
+    taken = found.copy()
+    order = np.lexsort((places, -evidence.detections.scores))
+    for row in order[claimed[order] != NOTHING].tolist():
+        if taken[claimed[row]]:
+            claimed[row] = NOTHING
+        else:
+            taken[claimed[row]] = True
+
+
+@dataclass(frozen=True)
+class ErrorTypes:
+    """How many mistakes of each type, and the mAP each would give back. `print` shows a table."""
+
+    protocol: str
+    threshold: float
+    background: float
+    map: float
+    """At this threshold."""
+    counts: dict[str, int]
+    gains: dict[str, float]
+    """mAP with that type mended, less mAP as it is."""
+    mended: float
+    """mAP with all types mended."""
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and a row per type."""
+        rows = [[kind, str(self.counts[kind]), f"{self.gains[kind]:+.4f}"] for kind in TYPES]
+        return ["mistake", "count", "mAP"], rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers for json."""
+        return dict(vars(self))
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Bars of what each type costs as a matplotlib figure, written to `path` if given."""
+        from stepgrad.evaluation.plots import plot_error_types
+
+        return plot_error_types(self, path)
+
+    def __str__(self) -> str:
+        title = f"{self.protocol} at IoU {self.threshold:g}: mAP {rounded(self.map)}; what mending a mistake gives back"
+        return f"{title}\n{plain_table(*self.table())}"
+
+
+def error_types(evidence: Evidence, protocol: Protocol, threshold: float = 0.5, background: float = 0.1) -> ErrorTypes:
+    """Count the mistakes of each type under a protocol at one IoU threshold, and what mending each would give back."""
+    mistakes = find_mistakes(evidence, protocol, threshold, background)
+    now = mistakes.map_after([])
+    return ErrorTypes(
+        protocol=protocol.name,
+        threshold=threshold,
+        background=background,
+        map=now,
+        counts={kind: mistakes.count(kind) for kind in TYPES},
+        gains={kind: mistakes.map_after([kind]) - now for kind in TYPES},
+        mended=mistakes.map_after(TYPES),
+    )

@@ -1,0 +1,82 @@
+"""The metrics that detectors are deployed by, of judged detections: the numbers `DetectionLoss` trains for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stepgrad.evaluation.judge import Counting, area_average_precisions
+from stepgrad.evaluation.records import Evidence
+from stepgrad.kernels.matching import TRUE_POSITIVE
+from stepgrad.metric.list_metric import ListMetric
+from stepgrad.metric.mean_ap import mean_of
+from stepgrad.metric.over_classes import OverClasses, check_class_weights
+from stepgrad.metric.protocol import Protocol
+
+if TYPE_CHECKING:
+    from stepgrad.evaluation.result import ClassResult, EvaluationResult
+
+AnyMetric = str | ListMetric | Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class MetricResult:
+    """A metric's value over the classes, and that of each class; nan for a class that is left out."""
+
+    name: str
+    value: float
+    by_class: Tensor  # (K,) float64
+
+    def __float__(self) -> float:
+        return self.value
+
+
+def metric_of(
+    result: EvaluationResult,
+    metric: ListMetric,
+    classes: str = "mean",
+    class_weights: Sequence[float] | Tensor | None = None,
+) -> MetricResult:
+    """A metric of the detections as they were judged."""
+    metric.check_protocol(result.protocol)
+    values = [_class_value(row, metric, result.images, result.protocol) for row in result.classes]
+    return _over_classes(result, metric, values, [row.objects for row in result.classes], classes, class_weights)
+
+
+def area_metric(evidence: Evidence, counting: Counting, result: EvaluationResult, metric: ListMetric) -> MetricResult:
+    """AP of objects of some sizes, for which detections are judged anew."""
+    metric.check_protocol(counting.protocol)
+    rows = area_average_precisions(evidence, counting, metric)
+    return _over_classes(result, metric, [mean_of(ap) for ap, _ in rows], [P for _, P in rows], "mean", None)
+
+
+def _over_classes(
+    result: EvaluationResult,
+    metric: ListMetric,
+    values: list[float],
+    objects: list[int],
+    classes: str,
+    class_weights: Sequence[float] | Tensor | None,
+) -> MetricResult:
+    weights = check_class_weights(class_weights, len(values))
+    joined = OverClasses(classes, weights, result.protocol.absent_classes).join(metric, values, objects)
+    return MetricResult(metric.name, joined.value, joined.by_class)
+
+
+def _class_value(row: ClassResult, metric: ListMetric, images: int, protocol: Protocol) -> float:
+    """The mean over the thresholds; 0 for a class without objects, unless the metric has a value for those."""
+    if row.objects == 0 and metric.needs_objects:
+        return 0.0
+    passing = _passing(row.scores, metric.threshold)
+    lists = [verdicts[passing] for verdicts in row.verdicts]
+    hits = [verdicts[verdicts <= TRUE_POSITIVE] == TRUE_POSITIVE for verdicts in lists]
+    return mean_of([metric.of_list(h, row.objects, images, protocol) for h in hits])
+
+
+def _passing(scores: NDArray[np.float64], threshold: float | None) -> NDArray[np.bool_]:
+    return np.ones(len(scores), dtype=np.bool_) if threshold is None else scores >= threshold

@@ -1,0 +1,194 @@
+"""What a trainer of ultralytics does differently to train for mAP: a mixin in front of its class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, ClassVar
+
+from torch import nn
+
+from stepgrad.errors import ConfigError
+from stepgrad.extras import need
+from stepgrad.integrations._auto_weight import AutoWeight
+from stepgrad.integrations._switch import loss_settings
+from stepgrad.integrations._yolo_children import handed_on, inherited
+from stepgrad.integrations._yolo_heads import MANY, ONE
+from stepgrad.integrations._yolo_loss import (
+    CLOSE_MOSAIC,
+    NAME,
+    HeadSwitch,
+    Settings,
+    WithMAP,
+    make_switches,
+    without_item,
+)
+from stepgrad.losses.distributed import DistributedMAPLoss
+from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.metric.protocol import Protocol
+
+MODULE = "stepgrad.integrations.ultralytics"  # where the classes are found by name
+TRAINERS = {"detect": "MAPTrainer", "segment": "MAPSegmentationTrainer", "pose": "MAPPoseTrainer"}
+_STOCK = {"detect": "DetectionTrainer", "segment": "SegmentationTrainer", "pose": "PoseTrainer"}
+
+
+class MAPTraining:
+    """Mixin of the trainers; see `stepgrad.integrations.ultralytics`."""
+
+    settings: ClassVar[Settings] = Settings(loss=loss_settings({}, "coco", None, [MAPLoss], Settings))
+    map_switches: Mapping[str, HeadSwitch] = {}
+    args: Any
+    model: Any
+    loss_names: Any
+    loss_items: Any
+    epoch: int
+    epochs: int
+
+    @classmethod
+    def options(
+        cls,
+        *,
+        weight: float | str | AutoWeight = "auto",
+        start: int | str = CLOSE_MOSAIC,
+        protocol: str | Protocol = "coco",
+        candidates: int = 1000,
+        per_object: int = 10,
+        measure: bool = False,
+        **loss_options: Any,
+    ) -> type[MAPTraining]:
+        """The same trainer with other options.
+
+        Args:
+            weight: of mAP. "auto": balances itself, so that mAP's gradient at the class logits is as long as that of the
+                stock losses; `AutoWeight(share=...)` for another share. A number stays what it is; 0 trains as the stock
+                trainer does, to the last bit, and measures mAP.
+            start: number of epochs with the stock losses alone. "close_mosaic": until mosaic is closed, so that mAP is that of
+                images as they are in validation.
+            protocol: what mAP means: "coco", "voc07", "voc12" or a `Protocol`.
+            candidates: pairs of window and class of an image that take part, the best of them, where there is NMS. A head
+                without NMS has its `max_det`.
+            per_object: windows of each object that take part besides, those that overlap it most.
+            measure: measure the batches' mAP before `start`, too; it costs as much as validation's NMS.
+            loss_options: of `MAPLoss`; its `nms_threshold` is that of validation (`iou`) unless given.
+        """
+        loss = loss_settings(loss_options, protocol, None, [MAPLoss], MAPTraining.options)
+        DistributedMAPLoss(1, **loss)  # says at once what is wrong with them
+        settings = Settings(
+            weight=weight, start=start, candidates=candidates, per_object=per_object, measure=measure, loss=loss
+        )
+        # The name stays: ultralytics before 8.4.140 starts its processes with a trainer that it imports by name.
+        about = {"settings": settings, "__module__": cls.__module__, "__doc__": cls.__doc__}
+        return type(cls.__name__, (cls,), about)
+
+    def __new__(cls, cfg: Any = None, overrides: Any = None, *more: Any, **named: Any) -> Any:
+        task = _task(cfg, overrides)
+        if task not in TRAINERS:
+            why = "mAP of rotated boxes needs their own IoU" if task == "obb" else "it has no boxes"
+            raise ConfigError(f"Expected task to be one of {list(TRAINERS)} but got {task!r}; {why}.")
+        return object.__new__(_for_task(cls, task))
+
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        super().__init__(*positional, **named)
+        self.map_settings = inherited() or type(self).settings
+
+    def train(self) -> Any:
+        """As the stock trainer; processes that it starts get the options."""
+        with handed_on(self.map_settings):
+            return super().train()  # type: ignore[misc]
+
+    def run_callbacks(self, event: str) -> None:
+        """The callbacks of an event, and then what mAP needs at it."""
+        super().run_callbacks(event)  # type: ignore[misc]
+        if event == "on_pretrain_routine_end":  # loaders, averaged model and a resumed state are there
+            self._add_map()
+        elif event == "on_train_epoch_start":
+            self._set_switches()
+        elif event == "teardown":
+            self._take_map_out()
+
+    def validate(self) -> Any:
+        """Validation, of the averaged model with the stock losses, which do not know of mAP."""
+        ours, self.loss_items = self.loss_items, without_item(self.loss_items, self.loss_names)
+        try:
+            return super().validate()  # type: ignore[misc]
+        finally:
+            self.loss_items = ours
+
+    def label_loss_items(self, loss_items: Any = None, prefix: str = "train") -> Any:
+        """Names, or names and values, of the loss items; mAP of batches is one of training only."""
+        labels = super().label_loss_items(loss_items, prefix)  # type: ignore[misc]
+        if prefix != "val":
+            return labels
+        ours = f"{prefix}/{NAME}"
+        if isinstance(labels, Mapping):
+            return {name: value for name, value in labels.items() if name != ours}
+        return [name for name in labels if name != ours]
+
+    def _add_map(self) -> None:
+        model = bare_model(self.model)
+        stock = getattr(model, "criterion", None) or model.init_criterion()
+        self.map_switches = make_switches(self.map_settings, stock, self.args)
+        # Validation reports the head without NMS where nms is False; elsewhere the other, if there are two.
+        shown = ONE if getattr(self.args, "nms", None) is False else MANY
+        self.map_settings.first_epoch(self.args, self.epochs)  # says at once if it never comes
+        model.criterion = WithMAP(stock, self.map_switches, shown if shown in self.map_switches else "")
+        if self.loss_names and NAME not in self.loss_names:  # where they are not taken from the first batch
+            self.loss_names = (*self.loss_names, NAME)
+
+    def _set_switches(self) -> None:
+        """By the epoch alone, so a resumed run has mAP where it would have had it."""
+        begun = self.epoch >= self.map_settings.first_epoch(self.args, self.epochs)
+        for switch in self.map_switches.values():
+            switch.enabled = begun
+            switch.measure = begun or self.map_settings.measure
+
+    def _take_map_out(self) -> None:
+        """Leave a model that can be pickled and used without stepgrad."""
+        model = bare_model(self.model) if isinstance(self.model, nn.Module) else None
+        criterion = getattr(model, "criterion", None)
+        if isinstance(criterion, WithMAP):
+            model.criterion = criterion.stock  # type: ignore[union-attr]
+
+
+def bare_model(model: Any) -> Any:
+    """The model that DistributedDataParallel or compile wraps."""
+    while isinstance(getattr(model, "module", None), nn.Module) or hasattr(model, "_orig_mod"):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
+    return model
+
+
+def _task(cfg: Any, overrides: Any) -> str:
+    for source in (overrides, cfg):
+        task = source.get("task") if isinstance(source, Mapping) else getattr(source, "task", None)
+        if task is not None:
+            return str(task)
+    return "detect"
+
+
+_made: dict[tuple[type, str], type] = {}
+
+
+def make_trainer(task: str) -> type:
+    """The trainer of a task with the usual options; always the same one."""
+    if (MAPTraining, task) not in _made:
+        need("ultralytics", purpose=MODULE)
+        about = {"__module__": MODULE, "__doc__": MAPTraining.options.__doc__}
+        first = (MAPTraining,) if task == "detect" else (make_trainer("detect"),)
+        _made[MAPTraining, task] = type(TRAINERS[task], (*first, _stock_trainer(task)), about)
+    return _made[MAPTraining, task]
+
+
+def _stock_trainer(task: str) -> type:
+    stock: type = getattr(import_module(f"ultralytics.models.yolo.{task}"), _STOCK[task])
+    return stock
+
+
+def _for_task(cls: type, task: str) -> type:
+    """The class for the task of the model: MAPTrainer is given to models of any."""
+    stock = _stock_trainer(task)
+    if issubclass(cls, stock):
+        return cls
+    if (cls, task) not in _made:
+        about = {"__module__": MODULE, "__doc__": cls.__doc__}
+        _made[cls, task] = type(TRAINERS[task], (cls, stock), about)
+    return _made[cls, task]

@@ -1,0 +1,1 @@
+"""YOLO of ultralytics, where it is installed."""

@@ -1,0 +1,187 @@
+"""Real trainings of YOLO with MAPTrainer: stock where mAP has no weight, and nothing of ours in what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stepgrad.integrations._yolo_loss import NAME
+from stepgrad.integrations._yolo_trainer import bare_model
+from tests.integrations.yolo.small import EASY, NMS_FREE, SIZE, needs_ultralytics, rows_of, train, yolo_folder
+from tests.patience import PATIENCE
+
+pytestmark = needs_ultralytics
+ROOT = Path(__file__).parents[3]
+WITHOUT_STEPGRAD = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "stepgrad":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Block())
+from ultralytics import YOLO
+for file in sys.argv[2:]:
+    found = YOLO(file)(sys.argv[1], imgsz=64, device="cpu", verbose=False)
+    assert len(found) == 1
+print("loaded", len(sys.argv[2:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return yolo_folder(tmp_path_factory.mktemp("data") / "shapes")
+
+
+def map_trainer(**options: Any) -> Any:
+    from stepgrad.integrations.ultralytics import MAPTrainer
+
+    return MAPTrainer.options(**options)
+
+
+def stock_trainer() -> Any:
+    from ultralytics.models.yolo.detect import DetectionTrainer
+
+    return DetectionTrainer
+
+
+def states(yolo: Any) -> dict[str, torch.Tensor]:
+    """All numbers at the end of a training: weights, averaged weights and the optimiser's."""
+    trainer = yolo.trainer
+    found = {f"model {name}": value for name, value in bare_model(trainer.model).state_dict().items()}
+    found |= {f"average {name}": value for name, value in trainer.ema.ema.state_dict().items()}
+    momenta = trainer.optimizer.state_dict()["state"]
+    return found | {f"momentum {i}": value["momentum_buffer"] for i, value in momenta.items()}
+
+
+@pytest.mark.parametrize("model", ["yolov8n.yaml", NMS_FREE])
+def test_at_weight_zero_training_is_stock_to_the_last_bit(model: str, data: Path, tmp_path: Path) -> None:
+    stock = train(data, tmp_path / "stock", None, model)
+    zero = train(data, tmp_path / "zero", map_trainer(weight=0, start=0, **EASY), model)
+    other = train(data, tmp_path / "map", map_trainer(weight=0.5, start=0, **EASY), model)
+    expected, found, changed = states(stock), states(zero), states(other)
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
+    assert any(not torch.equal(changed[name], expected[name]) for name in expected)
+    for row, stock_row in zip(rows_of(tmp_path / "zero"), rows_of(tmp_path / "stock"), strict=True):
+        assert set(row) - set(stock_row) == {f"train/{NAME}"}  # validation has its stock losses only
+        assert {name: row[name] for name in stock_row} | {"time": 0} == stock_row | {"time": 0}
+
+
+def test_checkpoints_load_where_stepgrad_is_not_installed(data: Path, tmp_path: Path) -> None:
+    yolo = train(data, tmp_path / "run", map_trainer(start=0, **EASY), save_period=1)
+    files = sorted((tmp_path / "run" / "weights").glob("*.pt"))
+    assert {"best.pt", "last.pt", "epoch0.pt"} <= {file.name for file in files}
+    picture = next((data.parent / "images" / "val").iterdir())
+    command = [sys.executable, "-c", WITHOUT_STEPGRAD, str(picture), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1:] == [f"loaded {len(files)}"], done.stderr
+    assert b"stepgrad.integrations" not in pickle.dumps(bare_model(yolo.trainer.model))  # nor in the model that is left
+
+
+def test_mAP_comes_in_when_mosaic_is_closed_and_shows_in_the_log(data: Path, tmp_path: Path) -> None:
+    seen: set[tuple[int, bool]] = set()
+
+    def note(trainer: Any) -> None:
+        seen.add((trainer.epoch, trainer.map_switches[""].enabled))
+
+    train(data, tmp_path / "run", map_trainer(**EASY), epochs=3, callbacks={"on_train_batch_end": note})
+    assert seen == {(0, False), (1, False), (2, True)}
+    column = [row[f"train/{NAME}"] for row in rows_of(tmp_path / "run")]
+    assert column[:2] == [0.0, 0.0]
+    assert column[2] > 0
+
+
+def test_a_resumed_training_has_mAP_where_it_would_have_had_it(data: Path, tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(trainer: Any) -> None:
+        raise Stopped
+
+    trainer = map_trainer(start=2, weight=0.5, **EASY)
+    with pytest.raises(Stopped):
+        train(data, tmp_path / "run", trainer, NMS_FREE, epochs=4, callbacks={"on_fit_epoch_end": stop})
+    enabled, gains = {}, {}
+
+    def note(trainer: Any) -> None:
+        criterion = bare_model(trainer.model).criterion
+        enabled[trainer.epoch] = criterion.switches["one2one"].enabled
+        gains[trainer.epoch] = getattr(criterion, "o2m", 1.0 / (2 + trainer.epoch))
+
+    from ultralytics import YOLO
+
+    yolo = YOLO(tmp_path / "run" / "weights" / "last.pt")
+    yolo.add_callback("on_train_batch_end", note)
+    yolo.train(resume=True, trainer=trainer)
+    assert enabled == {1: False, 2: True, 3: True}
+    assert 0.8 > gains[1] > gains[2] > gains[3]  # the schedule of the two heads goes on where it was
+    assert [row["epoch"] for row in rows_of(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("task", "model"), [("segment", "yolov8n-seg.yaml"), ("pose", "yolov8n-pose.yaml")])
+def test_the_boxes_of_other_tasks_train_for_mAP(task: str, model: str, tmp_path: Path) -> None:
+    data = yolo_folder(tmp_path / "data", task)
+    yolo = train(data, tmp_path / "run", map_trainer(start=0, **EASY), model, epochs=1)
+    assert yolo.trainer.args.task == task
+    (row,) = rows_of(tmp_path / "run")
+    assert row[f"train/{NAME}"] > 0
+    assert yolo.trainer.map_switches[""].weight != 1.0  # measured next to the stock loss
+    assert f"val/{NAME}" not in row
+
+
+def test_training_recovers_from_numbers_that_are_not_finite_where_stock_does(data: Path, tmp_path: Path) -> None:
+    if not hasattr(stock_trainer(), "_handle_nan_recovery"):
+        pytest.skip("this version of ultralytics does not recover from NaN")
+    broken: list[str] = []
+
+    def break_once(trainer: Any) -> None:
+        if trainer.epoch == 1 and trainer.args.name not in broken:
+            broken.append(trainer.args.name)
+            with torch.no_grad():
+                for parameter in trainer.model.parameters():
+                    parameter.fill_(torch.nan)
+
+    for name, trainer in (("stock", None), ("run", map_trainer(start=0, **EASY))):
+        train(data, tmp_path / name, trainer, epochs=3, callbacks={"on_train_batch_start": break_once})
+    assert broken == ["stock", "run"]
+    stock, ours = ([row["train/box_loss"] > 0 for row in rows_of(tmp_path / name)] for name in broken)
+    assert ours == stock
+
+
+def test_two_processes_train_alike(data: Path, tmp_path: Path) -> None:
+    if not hasattr(stock_trainer(), "_build_train_pipeline"):
+        pytest.skip("the script for two processes on CPUs knows newer versions of ultralytics only")
+    port = str(20000 + os.getpid() % 20000)
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.integrations.yolo.one_rank", str(data), str(tmp_path / "run"), str(SIZE)]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=PATIENCE)[0].decode() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    files = [tmp_path / f"run-{rank}.pt" for rank in range(2)]
+    assert all(file.exists() for file in files), "\n".join(said)
+    first, second = (torch.load(file) for file in files)
+    assert first["weights"].keys() == second["weights"].keys()
+    assert all(torch.equal(value, second["weights"][name]) for name, value in first["weights"].items())
+    assert first["used"] == second["used"]  # one weight of mAP
+    assert len(set(first["used"])) > 1
+    assert first["maps"] == second["maps"]  # and one mAP, of all images
+    assert max(first["maps"]) > 0
