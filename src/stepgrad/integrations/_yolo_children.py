@@ -14,14 +14,14 @@ from dataclasses import asdict
 from typing import Any
 
 from stepgrad.integrations._auto_weight import AutoWeight
-from stepgrad.integrations._yolo_loss import Settings
+from stepgrad.integrations._yolo_loss import YoloSettings
 from stepgrad.metric.protocol import Protocol
 
 _NAME = "STEPGRAD_YOLO_OPTIONS"
 
 
 @contextmanager
-def handed_on(settings: Settings) -> Iterator[None]:
+def handed_on(settings: YoloSettings) -> Iterator[None]:
     """The options in the environment, where processes started meanwhile find them."""
     before = os.environ.get(_NAME)
     os.environ[_NAME] = as_text(settings)
@@ -33,7 +33,7 @@ def handed_on(settings: Settings) -> Iterator[None]:
             os.environ[_NAME] = before
 
 
-def inherited() -> Settings | None:
+def inherited() -> YoloSettings | None:
     """The options of the trainer that started this process, if one did."""
     handed = os.environ.get(_NAME)
     if handed is None or os.environ.get("LOCAL_RANK", "-1") == "-1":  # what tells a process that it is one of several
@@ -41,10 +41,10 @@ def inherited() -> Settings | None:
     return read_text(handed)
 
 
-def as_text(settings: Settings) -> str:
+def as_text(settings: YoloSettings) -> str:
     """The settings as JSON; `read_text` is the way back.
 
-    >>> settings = Settings(weight=AutoWeight(share=0.5), start=3, loss={"protocol": "coco", "radius": 2.0})
+    >>> settings = YoloSettings(weight=AutoWeight(share=0.5), start=3, loss={"protocol": "coco", "radius": 2.0})
     >>> read_text(as_text(settings)).weight.share
     0.5
     """
@@ -52,7 +52,7 @@ def as_text(settings: Settings) -> str:
     return json.dumps({**fields, "loss": dict(settings.loss)}, default=_record)
 
 
-def read_text(text: str) -> Settings:
+def read_text(text: str) -> YoloSettings:
     """Settings from JSON."""
     fields = json.loads(text)
     if isinstance(fields["weight"], dict):
@@ -61,7 +61,7 @@ def read_text(text: str) -> Settings:
     if isinstance(protocol, dict):
         thresholds = tuple(protocol["match_thresholds"])
         fields["loss"]["protocol"] = Protocol(**{**protocol, "match_thresholds": thresholds})
-    return Settings(**fields)
+    return YoloSettings(**fields)
 
 
 def _record(value: Any) -> Any:

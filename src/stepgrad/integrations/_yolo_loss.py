@@ -34,7 +34,7 @@ _GAINS = {MANY: "o2m", ONE: "o2o"}  # factors of the heads' losses, which move f
 
 
 @dataclass(frozen=True)
-class Settings:
+class YoloSettings:
     """The options of a trainer; `MAPTrainer.options` says what they mean."""
 
     weight: float | str | AutoWeight = "auto"
@@ -74,7 +74,7 @@ class HeadSwitch(MapLossSwitch):
 
     loss_fn: DistributedMAPLoss
 
-    def __init__(self, loss_fn: DistributedMAPLoss, settings: Settings, candidates: int, per_object: int) -> None:
+    def __init__(self, loss_fn: DistributedMAPLoss, settings: YoloSettings, candidates: int, per_object: int) -> None:
         weight = copy.deepcopy(settings.weight) if settings.weighs else 1.0  # each head has its own
         super().__init__(loss_fn, weight=weight, enabled=False, measure=settings.measure)
         self.held_off = not settings.weighs
@@ -90,7 +90,7 @@ class HeadSwitch(MapLossSwitch):
         return loss if self.enabled else None
 
 
-def make_switches(settings: Settings, criterion: Any, args: Any) -> dict[str, HeadSwitch]:
+def make_switches(settings: YoloSettings, criterion: Any, args: Any) -> dict[str, HeadSwitch]:
     """A switch for each head: with NMS as in validation, or, for the head that needs none, over its `max_det` detections."""
     switches = {}
     for name, loss in losses_of_heads(criterion).items():

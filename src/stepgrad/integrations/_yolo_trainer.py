@@ -18,8 +18,8 @@ from stepgrad.integrations._yolo_loss import (
     CLOSE_MOSAIC,
     NAME,
     HeadSwitch,
-    Settings,
     WithMAP,
+    YoloSettings,
     make_switches,
     without_item,
 )
@@ -35,7 +35,7 @@ _STOCK = {"detect": "DetectionTrainer", "segment": "SegmentationTrainer", "pose"
 class MAPTraining:
     """Mixin of the trainers; see `stepgrad.integrations.ultralytics`."""
 
-    settings: ClassVar[Settings] = Settings(loss=loss_settings({}, "coco", None, [MAPLoss], Settings))
+    settings: ClassVar[YoloSettings] = YoloSettings(loss=loss_settings({}, "coco", None, [MAPLoss], YoloSettings))
     map_switches: Mapping[str, HeadSwitch] = {}
     args: Any
     model: Any
@@ -73,7 +73,7 @@ class MAPTraining:
         """
         loss = loss_settings(loss_options, protocol, None, [MAPLoss], MAPTraining.options)
         DistributedMAPLoss(1, **loss)  # says at once what is wrong with them
-        settings = Settings(
+        settings = YoloSettings(
             weight=weight, start=start, candidates=candidates, per_object=per_object, measure=measure, loss=loss
         )
         # The name stays: ultralytics before 8.4.140 starts its processes with a trainer that it imports by name.

@@ -78,7 +78,7 @@ def ragged_map_loss(
 
 
 @dataclass(frozen=True)
-class Lists:
+class ClassLists:
     """ScoredPairs on the CPU, sorted by class and image, and the objects."""
 
     order: NDArray[np.int64]  # (M,) candidate at each sorted place
@@ -93,7 +93,7 @@ class Lists:
         return slice(*np.searchsorted(self.classes, [c, c + 1]))
 
 
-def make_lists(objective: MAPObjective, candidates: ScoredPairs, targets: Sequence[Target]) -> Lists:
+def make_lists(objective: MAPObjective, candidates: ScoredPairs, targets: Sequence[Target]) -> ClassLists:
     """The candidates and objects, checked."""
     num_classes, areas = objective.num_classes, objective.metric.area is not None
     refuse_unreadable(candidates.scores, candidates.boxes)
@@ -106,7 +106,7 @@ def make_lists(objective: MAPObjective, candidates: ScoredPairs, targets: Sequen
     none = torch.zeros(0, num_classes), torch.zeros(0, 4)
     objects = make_batch([none[0]] * len(targets), [none[1]] * len(targets), targets, num_classes, areas)
     order = np.lexsort((images, classes))  # stable: candidates stay in their order within an image
-    return Lists(order, parts[0].numpy()[order], parts[1].numpy()[order], images[order], classes[order], objects)
+    return ClassLists(order, parts[0].numpy()[order], parts[1].numpy()[order], images[order], classes[order], objects)
 
 
 def _check(
@@ -129,7 +129,7 @@ def _check(
         )
 
 
-def _measure(objective: MAPObjective, lists: Lists, needed: bool) -> Measured:
+def _measure(objective: MAPObjective, lists: ClassLists, needed: bool) -> Measured:
     ranked = rank_present(objective, lists, needed, range(objective.num_classes))
     classes = [ranked.get(c, ABSENT) for c in range(objective.num_classes)]
     value, slopes, metrics = objective.of_classes(classes)
@@ -138,7 +138,7 @@ def _measure(objective: MAPObjective, lists: Lists, needed: bool) -> Measured:
     return Measured(value, torch.from_numpy(gradient), metrics)
 
 
-def rank_present(objective: MAPObjective, lists: Lists, needed: bool, among: range) -> dict[int, ClassGradient]:
+def rank_present(objective: MAPObjective, lists: ClassLists, needed: bool, among: range) -> dict[int, ClassGradient]:
     """The metric and, if `needed`, its pseudogradient, of those classes among some that have objects, or can do without."""
     protocol, metric = objective.protocol, objective.metric
     method = objective.method if needed else None
@@ -154,7 +154,7 @@ def rank_present(objective: MAPObjective, lists: Lists, needed: bool, among: ran
 
 
 def finished_gradient(
-    objective: MAPObjective, lists: Lists, ranked: Mapping[int, ClassGradient], slopes: Sequence[float]
+    objective: MAPObjective, lists: ClassLists, ranked: Mapping[int, ClassGradient], slopes: Sequence[float]
 ) -> tuple[NDArray[np.float64], Sums]:
     """(M,) gradient of the loss in the candidates, in the order in which they came; `slopes` as `of_classes` gives them."""
     gradient, total = np.zeros(len(lists.scores)), Sums(0, 0.0, 0.0)
@@ -166,7 +166,7 @@ def finished_gradient(
     return gradient, total
 
 
-def _class_batch(lists: Lists, c: int, span: slice) -> Batch:
+def _class_batch(lists: ClassLists, c: int, span: slice) -> Batch:
     """The candidates and objects of one class as a batch of one column."""
     objects = lists.objects
     of_class = objects.object_labels == c

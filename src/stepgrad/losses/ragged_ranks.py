@@ -22,7 +22,7 @@ from stepgrad.kernels.jit import explain_wait
 from stepgrad.losses.collectives import Channel, RankError
 from stepgrad.losses.distributed import DistributedMAPLoss, gather_classes, tell_refusal
 from stepgrad.losses.objective import Measured, report_sums
-from stepgrad.losses.ragged import ABSENT, Lists, ScoredPairs, finished_gradient, make_lists, rank_present
+from stepgrad.losses.ragged import ABSENT, ClassLists, ScoredPairs, finished_gradient, make_lists, rank_present
 from stepgrad.losses.shards import classes_of, raw
 from stepgrad.metric.batch import Batch, Target
 from stepgrad.steps.autograd import scale_gradient
@@ -36,7 +36,7 @@ _ACCEPTED, _NEEDED, _SETTINGS, _WIDE, _IMAGES, _FIRST_COUNT = range(6)  # column
 class _Part:
     """This process's candidates and objects, and what every process announced."""
 
-    lists: Lists
+    lists: ClassLists
     images: list[int]  # of each process
     pairs: NDArray[np.int64]  # (world, world) that a process (row) sends to another
     objects: NDArray[np.int64]
@@ -109,7 +109,7 @@ def _measure(channel: Channel, loss_fn: DistributedMAPLoss, part: _Part) -> tupl
     return Measured(value, torch.from_numpy(own_gradient), metrics), float(np.delete(l4_sums, me).sum())
 
 
-def _pack(lists: Lists, rank: int, world: int) -> NDArray[np.uint8]:
+def _pack(lists: ClassLists, rank: int, world: int) -> NDArray[np.uint8]:
     """The candidates and objects of a process's classes; candidates in sorted order."""
     chosen = lists.classes % world == rank
     pairs = np.column_stack([lists.scores, lists.boxes, lists.images, lists.classes]).astype(np.float64)[chosen]
@@ -120,7 +120,7 @@ def _pack(lists: Lists, rank: int, world: int) -> NDArray[np.uint8]:
     return np.concatenate([raw(pairs), raw(rows)])
 
 
-def _join(taken: Sequence[NDArray[np.uint8]], part: _Part, me: int) -> Lists:
+def _join(taken: Sequence[NDArray[np.uint8]], part: _Part, me: int) -> ClassLists:
     """What all processes sent, images counted through; `order` is the place among what was sent."""
     pairs, objects, first = [], [], 0
     for r, sent in enumerate(taken):
@@ -135,10 +135,10 @@ def _join(taken: Sequence[NDArray[np.uint8]], part: _Part, me: int) -> Lists:
     return _lists_of(np.concatenate(pairs), np.concatenate(objects), first, part.lists)
 
 
-def _lists_of(pairs: Rows, objects: Rows, images: int, like: Lists) -> Lists:
+def _lists_of(pairs: Rows, objects: Rows, images: int, like: ClassLists) -> ClassLists:
     image, column = pairs[:, 5].astype(np.int64), pairs[:, 6].astype(np.int64)
     order = np.lexsort((image, column))
-    return Lists(
+    return ClassLists(
         order=order,
         scores=pairs[order, 0].astype(like.scores.dtype),
         boxes=pairs[order, 1:5],

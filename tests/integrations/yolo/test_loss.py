@@ -15,7 +15,7 @@ import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.integrations._switch import FINE_TUNING
 from stepgrad.integrations._yolo_heads import HeadOutput, ranked_pairs, targets_of
-from stepgrad.integrations._yolo_loss import NAME, Settings, WithMAP, make_switches
+from stepgrad.integrations._yolo_loss import NAME, WithMAP, YoloSettings, make_switches
 from tests.integrations.yolo.small import EASY, NMS_FREE, SIZE, STRIDES, batch_of, needs_ultralytics, network
 
 pytestmark = needs_ultralytics
@@ -25,7 +25,7 @@ NO_PART = -1e4  # a score below any floor
 
 def with_map(model: Any, shown: str = "", **options: Any) -> WithMAP:
     """The criterion of a model, with mAP switched on."""
-    settings = Settings(**{"weight": 0.7, "candidates": EVERY_PAIR, "loss": {**FINE_TUNING, **EASY}, **options})
+    settings = YoloSettings(**{"weight": 0.7, "candidates": EVERY_PAIR, "loss": {**FINE_TUNING, **EASY}, **options})
     stock = model.init_criterion()
     switches = make_switches(settings, stock, model.args)
     for switch in switches.values():
@@ -245,4 +245,4 @@ def test_what_is_asked_of_the_criterion_the_stock_one_answers() -> None:
 def test_a_criterion_of_another_kind_is_refused_by_name() -> None:
     model = network()
     with pytest.raises(ConfigError, match="loss is Linear, without 'bbox_decode'"):
-        make_switches(Settings(), torch.nn.Linear(1, 1), model.args)
+        make_switches(YoloSettings(), torch.nn.Linear(1, 1), model.args)
