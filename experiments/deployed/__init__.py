@@ -1,0 +1,1 @@
+"""What training for the metric a detector is deployed by brings: class heads on frozen features."""

@@ -1,0 +1,225 @@
+"""A class head on frozen features, trained by cross-entropy to the end, then by more of it, for mAP, or for the metric itself.
+
+    python -m experiments.deployed.heads choose --set voc --data DIR --cache DIR --out FILE.jsonl   # one seed, held-out images
+    python -m experiments.deployed.heads final --set voc --data DIR --cache DIR --out FILE.jsonl    # seeds, val, what was chosen
+    python -m experiments.deployed.table FILE.jsonl
+
+Two metrics: the recall left at precision 0.9, and the cost of a false alarm against ten for a miss, both at IoU 0.5 after NMS.
+Cross-entropy has hard, IoU or task-aligned labels, whichever is best by the metric on held-out images; every way to go on has
+the same rates, and mAP and the metric the same images per step. Thresholds per class come from the held-out images too, which
+take no part in any training. A head that goes on to be trained for cost starts with these thresholds moved to zero.
+
+The windows of YOLOv8n come from `python -m experiments.yolo.windows`; those of AlexNet are made here, once. A run that is on
+record is not made again, so both commands go on where they were stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.deployed.measure import FALSE_ALARM, MISS, PRECISION, cheapest, judge, lists_of, thresholds_of
+from experiments.deployed.sets import SETS
+from experiments.results import commit, load_runs, save_runs
+from experiments.yolo.heads import Trial
+from stepgrad.evaluation.result import EvaluationResult
+from stepgrad.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.fine_tuning.training import Plan, Task, train
+from stepgrad.fine_tuning.windows import Labelled
+from stepgrad.losses.detection_loss import DetectionLoss
+from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.metric.metrics import Cost, RecallAtPrecision
+from stepgrad.metric.protocol import VOC12
+
+LABELS = ("hard", "soft", "aligned")
+METRICS = {"recall": 1.0, "cost": -1.0}
+"""What is trained for, and whether more of it is better."""
+RATES = (1e-3, 3e-3, 1e-2)
+MORE_RATES = (3e-4, *RATES)
+IMAGES = (32, 128)
+"""Per step of mAP and of a metric; they see the same number of images in all."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One training of a head."""
+
+    loss: str  # a kind of labels, "map", or one of METRICS
+    rate: float
+    units: int  # 0: a linear head
+    start: str | None = None  # the labels of the cross-entropy that it goes on from
+    start_rate: float | None = None
+    images: int | None = None  # per step; None: as many as cross-entropy has
+
+    @property
+    def first(self) -> Way:
+        """The training that it goes on from."""
+        assert self.start is not None
+        assert self.start_rate is not None
+        return Way(self.start, self.start_rate, self.units)
+
+    def after(self, loss: str, rate: float, images: int | None = None) -> Way:
+        """Goes on from this one."""
+        return replace(self, loss=loss, rate=rate, start=self.loss, start_rate=self.rate, images=images)
+
+
+def metric_loss(name: str, num_classes: int, nms: float) -> DetectionLoss:
+    options = {"protocol": VOC12, "nms_threshold": nms}
+    if name == "map":
+        return MAPLoss(num_classes, **options)
+    metric = RecallAtPrecision(PRECISION) if name == "recall" else Cost(0.0, FALSE_ALARM, MISS)
+    return DetectionLoss(num_classes, metric, **options)  # type: ignore[arg-type]
+
+
+class Heads:
+    """Trained heads of one seed: made once, kept in memory."""
+
+    def __init__(self, trial: Trial, seed: int) -> None:
+        self.trial, self.seed = trial, seed
+        self._starts: dict[Way, nn.Module] = {}
+
+    def lists(self, head: nn.Module, part: str) -> EvaluationResult:
+        return lists_of(head, self.trial.images(part), self.trial.num_classes, self.trial.set.nms)
+
+    def make(self, way: Way) -> tuple[nn.Module, float]:
+        """A trained head, and the seconds its own training took."""
+        if way.start is not None:
+            first, _ = self.make(way.first)
+            first = self._with_thresholds_at_zero(first) if way.loss == "cost" else first
+        elif way in self._starts:
+            return self._starts[way], 0.0
+        else:
+            first = self.trial.new_head(way.units, self.seed)
+        began = time.perf_counter()
+        head = self._train(first, way)
+        if way.start is None:
+            self._starts[way] = head
+        return head, time.perf_counter() - began
+
+    def _train(self, head: nn.Module, way: Way) -> nn.Module:
+        of = self.trial.set
+        per_step = way.images or of.images
+        shown = of.steps * of.images if way.start is None else of.map_steps * of.map_images
+        plan = Plan("stock", math.ceil(shown / per_step), per_step, way.rate)
+        task = Task(Reading(self.trial.num_classes), VOC12, of.nms, self._loss(way.loss))
+        seed = self.seed if way.start is None else self.seed + 50
+        return train(head, self.trial.images("train"), task, plan, seed, lambda: None)
+
+    def _loss(self, name: str) -> StockLoss:
+        if name in LABELS:
+            return Reading(self.trial.num_classes, labels=name).stock_loss
+        loss_fn = metric_loss(name, self.trial.num_classes, self.trial.set.nms)
+
+        def loss(outputs: Tensor, images: Sequence[Labelled]) -> Tensor:
+            scores = list(outputs.double().split([len(image.boxes) for image in images]))
+            return loss_fn(scores, [image.boxes for image in images], [image.target for image in images])
+
+        return loss
+
+    def _with_thresholds_at_zero(self, head: nn.Module) -> nn.Module:
+        """Each class's bias moved, so that its cheapest threshold on held-out images is zero."""
+        thresholds = torch.tensor(thresholds_of(self.lists(head, "held_out"), cheapest))
+        moved = copy.deepcopy(head)
+        with torch.no_grad():
+            last: Any = moved[-1]  # type: ignore[index]
+            last.bias -= torch.where(thresholds.isfinite(), thresholds, 0.0)
+        return moved
+
+
+class Runs:
+    """Trainings on record."""
+
+    def __init__(self, trial: Trial, file: Path, name: str, phase: str) -> None:
+        self.trial, self.file, self.name, self.phase = trial, file, name, phase
+        self.test = "held_out" if phase == "choose" else "test"
+        self._heads: Heads | None = None
+
+    def heads(self, seed: int) -> Heads:
+        if self._heads is None or self._heads.seed != seed:
+            self._heads = Heads(self.trial, seed)
+        return self._heads
+
+    def found(self, way: Way, seed: int) -> dict[str, float]:
+        """What a training gave, which goes on record."""
+        key = {"set": self.name, "seed": seed, **asdict(way)}
+        known = next((run for run in load_runs(self.file, self.phase) if key.items() <= run.items()), None)
+        if known is None:
+            heads = self.heads(seed)
+            head, seconds = heads.make(way)
+            held_out = heads.lists(head, "held_out")
+            values = judge(held_out, held_out if self.test == "held_out" else heads.lists(head, self.test))
+            known = {**key, "found": values, "s": round(seconds, 1), "commit": commit()}
+            save_runs(self.file, self.phase, known)
+            print(self.name, self.phase, seed, way, values, flush=True)
+        found: dict[str, float] = known["found"]
+        return found
+
+    def best(self, ways: Sequence[Way], metric: str) -> Way:
+        """By the metric, with the first seed."""
+        return max(ways, key=lambda way: METRICS[metric] * self.found(way, 0)[metric])
+
+
+def ways_on(start: Way, metric: str) -> dict[str, list[Way]]:
+    """By name, what is tried from a start."""
+    larger = list(product(RATES, IMAGES))
+    return {
+        "more": [start.after(start.loss, rate) for rate in MORE_RATES],
+        "map": [start.after("map", rate, images) for rate, images in larger],
+        "metric": [start.after(metric, rate, images) for rate, images in larger],
+    }
+
+
+def choose(runs: Runs, units: int) -> dict[str, dict[str, Way]]:
+    """By metric: the best start, and the best of each way to go on from it."""
+    starts = [Way(loss, rate, units) for loss, rate in product(LABELS, RATES)]
+    chosen: dict[str, dict[str, Way]] = {}
+    for metric in METRICS:
+        start = runs.best(starts, metric)
+        on = {name: runs.best(ways, metric) for name, ways in ways_on(start, metric).items()}
+        chosen[metric] = {"start": start, **on}
+    return chosen
+
+
+def final(runs: Runs, chosen: dict[str, dict[str, Way]], seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        for ways in chosen.values():
+            for way in ways.values():
+                runs.found(way, seed)
+
+
+def open_runs(options: argparse.Namespace, test: bool) -> Callable[[str], Runs]:
+    of = SETS[options.set]
+    trial = Trial(of, of.load(options.data, options.cache, test=test))
+    return lambda phase: Runs(trial, options.out, options.set, phase)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["choose", "final"])
+    parser.add_argument("--set", choices=list(SETS), required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--units", type=int, nargs="+", default=[0, 64, 512])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    runs = open_runs(options, options.what == "final")
+    for units in options.units:
+        chosen = choose(runs("choose"), units)
+        if options.what == "final":
+            final(runs("final"), chosen, options.seeds)
+
+
+if __name__ == "__main__":
+    main()
