@@ -50,7 +50,7 @@ def coco_names() -> list[str]:
 def write_voc(data: Path, folder: Path, count: int, names: list[str]) -> None:
     """The first validation images as a YOLO folder; difficult objects are left out, as ultralytics' own VOC set does."""
     source = data / "VOC2012-320"
-    for image_id in (source / "ImageSets/Main/val.txt").read_text().split()[:count]:
+    for image_id in (source / "ImageSets/Main/val.txt").read_text(encoding="utf-8").split()[:count]:
         root = ET.parse(source / f"Annotations/{image_id}.xml").getroot()
         size = [float(root.findtext(f"size/{side}", "")) for side in ("width", "height")]
         lines = []
@@ -69,7 +69,9 @@ def write_visdrone(data: Path, folder: Path, count: int, names: list[str]) -> No
     source = data / "VisDrone-640"
     own = [VISDRONE_NAMES.get(name) for name in _visdrone_names(source)]
     for image in sorted((source / "images/val").iterdir())[:count]:
-        rows = [line.split() for line in (source / f"labels/val/{image.stem}.txt").read_text().splitlines()]
+        rows = [
+            line.split() for line in (source / f"labels/val/{image.stem}.txt").read_text(encoding="utf-8").splitlines()
+        ]
         kept = [(own[int(row[0])], row[1:]) for row in rows]
         _put(image, folder, [" ".join([str(names.index(name)), *box]) for name, box in kept if name])
 
@@ -77,7 +79,7 @@ def write_visdrone(data: Path, folder: Path, count: int, names: list[str]) -> No
 def _visdrone_names(source: Path) -> list[str]:
     import yaml
 
-    return list(yaml.safe_load((source / "data.yaml").read_text())["names"])
+    return list(yaml.safe_load((source / "data.yaml").read_text(encoding="utf-8"))["names"])
 
 
 def _put(image: Path, folder: Path, lines: list[str]) -> None:
@@ -88,7 +90,7 @@ def _put(image: Path, folder: Path, lines: list[str]) -> None:
         with Image.open(image) as picture:
             picture.verify()
         target.symlink_to(image.resolve())
-    (folder / "labels/val" / f"{image.stem}.txt").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "labels/val" / f"{image.stem}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def recorder() -> Any:
@@ -157,7 +159,9 @@ def run(name: str, data: Path, work: Path, count: int) -> dict[str, Any]:
     folder = work / name
     {"voc": write_voc, "visdrone": write_visdrone}[name](data, folder, count, names)
     listed = "\n".join(f"  {i}: {n}" for i, n in enumerate(names))
-    (folder / "data.yaml").write_text(f"path: {folder}\ntrain: images/val\nval: images/val\nnames:\n{listed}\n")
+    (folder / "data.yaml").write_text(
+        f"path: {folder}\ntrain: images/val\nval: images/val\nnames:\n{listed}\n", encoding="utf-8"
+    )
     keep = recorder()
     model = ultralytics.YOLO(str(data / "weights/yolov8n_coco_fp32.onnx"), task="detect")
     metrics = model.val(
@@ -201,8 +205,8 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=300)
     options = parser.parse_args()
     rows = [run(name, options.data.resolve(), options.work.resolve(), options.images) for name in ("voc", "visdrone")]
-    options.out.write_text(json.dumps(rows, indent=1) + "\n")
-    print(options.out.read_text())
+    options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(options.out.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -261,7 +261,7 @@ def test_a_detr_has_the_share_asked_for_at_the_queries_of_inference(mode: str) -
                 model.map_loss_switch.enabled = enabled
                 torch.manual_seed(1)
                 outputs.append(model(pixel_values=pixels, labels=labels))
-            key = "loss_vfl" if "loss_vfl" in outputs[0].loss_dict else "loss_ce"
+            key = next(key for key in ("loss_vfl", "loss_mal", "loss_ce") if key in outputs[0].loss_dict)
             stock, of_map = outputs[0].loss_dict[key], outputs[1].loss_dict[key if mode == "replace" else "loss_map"]
             lengths = []
             for loss, output in ((stock, outputs[0]), (of_map, outputs[1])):

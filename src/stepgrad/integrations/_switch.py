@@ -44,6 +44,7 @@ class MapLossSwitch:
         loss_fn: the MAPLoss, or another DetectionLoss.
         metrics: those of `loss_fn` for the last training batch: "map", "ap" and so on; empty before the first.
 
+    >>> from stepgrad.losses.map_loss import MAPLoss
     >>> switch = MapLossSwitch(MAPLoss(num_classes=1), weight=2.0, enabled=False)
     >>> box, scores = torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([[0.5]], requires_grad=True)
     >>> batch = [scores], [box], [{"boxes": box, "labels": torch.tensor([0])}]

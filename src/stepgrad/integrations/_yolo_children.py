@@ -38,21 +38,21 @@ def inherited() -> YoloSettings | None:
     handed = os.environ.get(_NAME)
     if handed is None or os.environ.get("LOCAL_RANK", "-1") == "-1":  # what tells a process that it is one of several
         return None
-    return read_text(handed)
+    return from_text(handed)
 
 
 def as_text(settings: YoloSettings) -> str:
-    """The settings as JSON; `read_text` is the way back.
+    """The settings as JSON; `from_text` is the way back.
 
     >>> settings = YoloSettings(weight=AutoWeight(share=0.5), start=3, loss={"protocol": "coco", "radius": 2.0})
-    >>> read_text(as_text(settings)).weight.share
+    >>> from_text(as_text(settings)).weight.share
     0.5
     """
     fields = {name: getattr(settings, name) for name in ("weight", "start", "candidates", "per_object", "measure")}
     return json.dumps({**fields, "loss": dict(settings.loss)}, default=_record)
 
 
-def read_text(text: str) -> YoloSettings:
+def from_text(text: str) -> YoloSettings:
     """Settings from JSON."""
     fields = json.loads(text)
     if isinstance(fields["weight"], dict):
