@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.deployed.heads import open_runs
+from experiments.deployed.heads import LABELS, open_runs
 from experiments.deployed.measure import PRECISION
 from experiments.deployed.sets import SETS
 from experiments.deployed.table import COLUMNS, chosen_ways
@@ -66,16 +66,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", choices=list(SETS), default="voc")
     parser.add_argument("--units", type=int, default=0)
+    parser.add_argument("--labels", choices=LABELS, default="hard")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="the runs; the figure is written beside them")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     own = [r for r in load_runs(options.out, "choose") if (r["set"], r["units"]) == (options.set, options.units)]
-    ways = chosen_ways(own, "recall")
-    heads = open_runs(options, test=True)("final").heads(0)
+    ways = chosen_ways(own, "recall", options.labels)
+    heads = open_runs(options, test=True)["final"].heads(0)
     curves = {name: mean_curve(heads.lists(heads.make(ways[name])[0], "test")) for name in SHOWN}
-    draw(curves, options.out.with_name(f"curves-{options.set}-{options.units}.svg"))
+    draw(curves, options.out.with_name(f"curves-{options.set}-{options.units}-{options.labels}.svg"))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@
     python -m experiments.deployed.table FILE.jsonl
 
 Two metrics: the recall left at precision 0.9, and the cost of a false alarm against ten for a miss, both at IoU 0.5 after NMS.
-Cross-entropy has hard, IoU or task-aligned labels, whichever is best by the metric on held-out images; every way to go on has
-the same rates, and mAP and the metric the same images per step. Thresholds per class come from the held-out images too, which
-take no part in any training. A head that goes on to be trained for cost starts with these thresholds moved to zero.
+Cross-entropy has hard labels, as most detectors have them, or task-aligned ones, which know of duplicates and of how well a box
+fits. Every training has the best of the same rates by the metric on held-out images, where recall is a mean over precisions
+around 0.9: at a single one it jumps from head to head. Thresholds per class come from the held-out images too, which take no
+part in any training. A head that goes on to be trained for cost starts with these thresholds moved to zero.
 
 The windows of YOLOv8n come from `python -m experiments.yolo.windows`; those of AlexNet are made here, once. A run that is on
 record is not made again, so both commands go on where they were stopped.
@@ -19,7 +20,7 @@ import argparse
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -41,13 +42,13 @@ from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.metrics import Cost, RecallAtPrecision
 from stepgrad.metric.protocol import VOC12
 
-LABELS = ("hard", "soft", "aligned")
-METRICS = {"recall": 1.0, "cost": -1.0}
-"""What is trained for, and whether more of it is better."""
+LABELS = ("hard", "aligned")
+METRICS = {"recall": "around", "cost": "cost"}
+"""What is trained for, and the measure on held-out images that chooses."""
 RATES = (1e-3, 3e-3, 1e-2)
 MORE_RATES = (3e-4, *RATES)
-IMAGES = (32, 128)
-"""Per step of mAP and of a metric; they see the same number of images in all."""
+IMAGES = 128
+"""Per step of mAP and of a metric, so that a class has more than a few objects there."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,6 @@ class Way:
     units: int  # 0: a linear head
     start: str | None = None  # the labels of the cross-entropy that it goes on from
     start_rate: float | None = None
-    images: int | None = None  # per step; None: as many as cross-entropy has
 
     @property
     def first(self) -> Way:
@@ -68,9 +68,9 @@ class Way:
         assert self.start_rate is not None
         return Way(self.start, self.start_rate, self.units)
 
-    def after(self, loss: str, rate: float, images: int | None = None) -> Way:
+    def after(self, loss: str, rate: float) -> Way:
         """Goes on from this one."""
-        return replace(self, loss=loss, rate=rate, start=self.loss, start_rate=self.rate, images=images)
+        return replace(self, loss=loss, rate=rate, start=self.loss, start_rate=self.rate)
 
 
 def metric_loss(name: str, num_classes: int, nms: float) -> DetectionLoss:
@@ -108,7 +108,7 @@ class Heads:
 
     def _train(self, head: nn.Module, way: Way) -> nn.Module:
         of = self.trial.set
-        per_step = way.images or of.images
+        per_step = of.images if way.loss in LABELS else IMAGES
         shown = of.steps * of.images if way.start is None else of.map_steps * of.map_images
         plan = Plan("stock", math.ceil(shown / per_step), per_step, way.rate)
         task = Task(Reading(self.trial.num_classes), VOC12, of.nms, self._loss(way.loss))
@@ -166,41 +166,38 @@ class Runs:
 
     def best(self, ways: Sequence[Way], metric: str) -> Way:
         """By the metric, with the first seed."""
-        return max(ways, key=lambda way: METRICS[metric] * self.found(way, 0)[metric])
+        return best_of({way: self.found(way, 0) for way in ways}, metric)
+
+
+def best_of(found: Mapping[Way, Mapping[str, float]], metric: str) -> Way:
+    """The best by what chooses for a metric."""
+    measure, sign = METRICS[metric], -1.0 if metric == "cost" else 1.0
+    return max(found, key=lambda way: sign * found[way][measure])
 
 
 def ways_on(start: Way, metric: str) -> dict[str, list[Way]]:
     """By name, what is tried from a start."""
-    larger = list(product(RATES, IMAGES))
+    names = {"more": start.loss, "map": "map", "metric": metric}
     return {
-        "more": [start.after(start.loss, rate) for rate in MORE_RATES],
-        "map": [start.after("map", rate, images) for rate, images in larger],
-        "metric": [start.after(metric, rate, images) for rate, images in larger],
+        name: [start.after(loss, rate) for rate in (MORE_RATES if name == "more" else RATES)]
+        for name, loss in names.items()
     }
 
 
-def choose(runs: Runs, units: int) -> dict[str, dict[str, Way]]:
-    """By metric: the best start, and the best of each way to go on from it."""
-    starts = [Way(loss, rate, units) for loss, rate in product(LABELS, RATES)]
-    chosen: dict[str, dict[str, Way]] = {}
-    for metric in METRICS:
-        start = runs.best(starts, metric)
-        on = {name: runs.best(ways, metric) for name, ways in ways_on(start, metric).items()}
-        chosen[metric] = {"start": start, **on}
-    return chosen
+def choose(runs: Runs, units: int) -> Iterator[Way]:
+    """For each metric and kind of labels: the best start, and the best of each way to go on from it."""
+    for metric, labels in product(METRICS, LABELS):
+        start = runs.best([Way(labels, rate, units) for rate in RATES], metric)
+        yield start
+        for ways in ways_on(start, metric).values():
+            yield runs.best(ways, metric)
 
 
-def final(runs: Runs, chosen: dict[str, dict[str, Way]], seeds: Sequence[int]) -> None:
-    for seed in seeds:
-        for ways in chosen.values():
-            for way in ways.values():
-                runs.found(way, seed)
-
-
-def open_runs(options: argparse.Namespace, test: bool) -> Callable[[str], Runs]:
+def open_runs(options: argparse.Namespace, test: bool) -> dict[str, Runs]:
+    """By phase."""
     of = SETS[options.set]
     trial = Trial(of, of.load(options.data, options.cache, test=test))
-    return lambda phase: Runs(trial, options.out, options.set, phase)
+    return {phase: Runs(trial, options.out, options.set, phase) for phase in ("choose", "final")}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -216,9 +213,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     runs = open_runs(options, options.what == "final")
     for units in options.units:
-        chosen = choose(runs("choose"), units)
+        chosen = dict.fromkeys(choose(runs["choose"], units))
         if options.what == "final":
-            final(runs("final"), chosen, options.seeds)
+            for seed, way in product(options.seeds, chosen):
+                runs["final"].found(way, seed)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ from stepgrad.fine_tuning.outputs import Reading
 from stepgrad.fine_tuning.training import Task, detections
 from stepgrad.fine_tuning.windows import Labelled
 from stepgrad.kernels.matching import IGNORED, TRUE_POSITIVE
+from stepgrad.metric.metrics import RecallAtPrecision
 from stepgrad.metric.protocol import VOC12
 
 PRECISION = 0.9
+AROUND = (0.8, 0.825, 0.85, 0.875, 0.9, 0.925, 0.95)
 FALSE_ALARM, MISS = 1.0, 10.0
 
 
@@ -86,7 +88,8 @@ def judge(held_out: EvaluationResult, test: EvaluationResult) -> dict[str, float
     cost = sum(ranked.cost(threshold) for ranked, threshold in zip(lists, cheap, strict=True)) / test.images
     return {
         "map": round(100 * test.map, 2),
-        "recall": round(100 * test.metric(f"recall@precision={PRECISION:g}").value, 2),
+        "recall": round(100 * test.metric(RecallAtPrecision(PRECISION)).value, 2),
+        "around": round(100 * float(np.mean([test.metric(RecallAtPrecision(p)).value for p in AROUND])), 2),
         "deployed recall": round(100 * float(np.mean(recall)), 2),
         "deployed precision": round(100 * hits / max(hits + alarms, 1), 2),
         "cost": round(cost, 4),

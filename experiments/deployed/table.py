@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from experiments.deployed.heads import METRICS, Way, ways_on
+from experiments.deployed.heads import LABELS, Way, best_of, ways_on
 from experiments.results import Run, load_runs, mean_and_spread
 from stepgrad.files import write_whole
 
@@ -28,14 +28,14 @@ def way_of(run: Run) -> Way:
     return Way(**{field.name: run[field.name] for field in fields(Way)})
 
 
-def chosen_ways(runs: Sequence[Run], metric: str) -> dict[str, Way]:
+def chosen_ways(runs: Sequence[Run], metric: str, labels: str) -> dict[str, Way]:
     """The best of each way on held-out images, as `heads.choose` finds them."""
-    found = {way_of(run): METRICS[metric] * run["found"][metric] for run in runs}
+    found = {way_of(run): run["found"] for run in runs}
 
     def best(ways: Sequence[Way]) -> Way:
-        return max(ways, key=lambda way: found.get(way, -float("inf")))
+        return best_of({way: found[way] for way in ways if way in found}, metric)
 
-    start = best([way for way in found if way.start is None])
+    start = best([way for way in found if way.start is None and way.loss == labels])
     return {"start": start, **{name: best(ways) for name, ways in ways_on(start, metric).items()}}
 
 
@@ -45,8 +45,8 @@ def values_of(runs: Sequence[Run], way: Way, measure: str) -> dict[int, float]:
     return {run["seed"]: scale * run["found"][measure] for run in runs if way_of(run) == way}
 
 
-def row(chosen: Sequence[Run], final: Sequence[Run], metric: str, measure: str) -> list[str]:
-    ways = chosen_ways(chosen, metric)
+def row(chosen: Sequence[Run], final: Sequence[Run], labels: str, measure: str) -> list[str]:
+    ways = chosen_ways(chosen, "cost" if measure == "cost" else "recall", labels)
     by_way = {name: values_of(final, way, measure) for name, way in ways.items()}
     cells = [mean_and_spread(list(values.values())) if values else "" for values in by_way.values()]
     if measure == "deployed recall":
@@ -62,17 +62,17 @@ def row(chosen: Sequence[Run], final: Sequence[Run], metric: str, measure: str) 
 
 
 def table(file: Path, measure: str) -> list[str]:
-    metric = "cost" if measure == "cost" else "recall"
     runs = {phase: load_runs(file, phase) for phase in ("choose", "final")}
     lines = [
-        f"| head | {' | '.join(COLUMNS.values())} | over more cross-entropy | over mAP |",
+        f"| features, head, labels | {' | '.join(COLUMNS.values())} | over more cross-entropy | over mAP |",
         f"|---|{'---|' * (len(COLUMNS) + 2)}",
     ]
     heads = {(list(NAMES).index(run["set"]), run["units"]) for run in runs["final"]}
     for name, units in ((list(NAMES)[n], units) for n, units in sorted(heads)):
         own = {phase: [r for r in found if (r["set"], r["units"]) == (name, units)] for phase, found in runs.items()}
-        cells = row(own["choose"], own["final"], metric, measure)
-        lines.append(f"| {NAMES[name]}, {SIZES.get(units, f'{units} units')} | {' | '.join(cells)} |")
+        for labels in LABELS:
+            cells = row(own["choose"], own["final"], labels, measure)
+            lines.append(f"| {NAMES[name]}, {SIZES.get(units, f'{units} units')}, {labels} | {' | '.join(cells)} |")
     return lines
 
 
