@@ -6,7 +6,7 @@
 
 Two metrics: the recall left at precision 0.9, and the cost of a false alarm against ten for a miss, both at IoU 0.5 after NMS.
 Cross-entropy has hard labels, as most detectors have them, or task-aligned ones, which know of duplicates and of how well a box
-fits. Every training has the best of the same rates by the metric on held-out images, where recall is a mean over precisions
+fits. Every way to go on has the best of three rates by the metric on held-out images, where recall is a mean over precisions
 around 0.9: at a single one it jumps from head to head. Thresholds per class come from the held-out images too, which take no
 part in any training. A head that goes on to be trained for cost starts with these thresholds moved to zero.
 
@@ -44,9 +44,10 @@ from stepgrad.metric.protocol import VOC12
 
 LABELS = ("hard", "aligned")
 METRICS = {"recall": "around", "cost": "cost"}
-"""What is trained for, and the measure on held-out images that chooses."""
-RATES = (1e-3, 3e-3, 1e-2)
-MORE_RATES = (3e-4, *RATES)
+"""What is trained for, and the measure on held-out images that chooses; a start is chosen by mAP, which is neither."""
+START_RATES = (1e-3, 3e-3)
+MORE_RATES = (1e-3, 3e-3, 1e-2)
+RATES = (3e-3, 1e-2, 3e-2)
 IMAGES = 128
 """Per step of mAP and of a metric, so that a class has more than a few objects there."""
 
@@ -164,14 +165,14 @@ class Runs:
         found: dict[str, float] = known["found"]
         return found
 
-    def best(self, ways: Sequence[Way], metric: str) -> Way:
-        """By the metric, with the first seed."""
-        return best_of({way: self.found(way, 0) for way in ways}, metric)
+    def best(self, ways: Sequence[Way], measure: str) -> Way:
+        """With the first seed."""
+        return best_of({way: self.found(way, 0) for way in ways}, measure)
 
 
-def best_of(found: Mapping[Way, Mapping[str, float]], metric: str) -> Way:
-    """The best by what chooses for a metric."""
-    measure, sign = METRICS[metric], -1.0 if metric == "cost" else 1.0
+def best_of(found: Mapping[Way, Mapping[str, float]], measure: str) -> Way:
+    """The one with the largest value, or the lowest cost."""
+    sign = -1.0 if measure == "cost" else 1.0
     return max(found, key=lambda way: sign * found[way][measure])
 
 
@@ -185,12 +186,13 @@ def ways_on(start: Way, metric: str) -> dict[str, list[Way]]:
 
 
 def choose(runs: Runs, units: int) -> Iterator[Way]:
-    """For each metric and kind of labels: the best start, and the best of each way to go on from it."""
-    for metric, labels in product(METRICS, LABELS):
-        start = runs.best([Way(labels, rate, units) for rate in RATES], metric)
+    """For each kind of labels the best start, and for each metric the best of each way to go on from it."""
+    for labels in LABELS:
+        start = runs.best([Way(labels, rate, units) for rate in START_RATES], "map")
         yield start
-        for ways in ways_on(start, metric).values():
-            yield runs.best(ways, metric)
+        for metric, measure in METRICS.items():
+            for ways in ways_on(start, metric).values():
+                yield runs.best(ways, measure)
 
 
 def open_runs(options: argparse.Namespace, test: bool) -> dict[str, Runs]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from experiments.deployed.heads import LABELS, Way, best_of, ways_on
+from experiments.deployed.heads import LABELS, METRICS, Way, best_of, ways_on
 from experiments.results import Run, load_runs, mean_and_spread
 from stepgrad.files import write_whole
 
@@ -32,11 +32,11 @@ def chosen_ways(runs: Sequence[Run], metric: str, labels: str) -> dict[str, Way]
     """The best of each way on held-out images, as `heads.choose` finds them."""
     found = {way_of(run): run["found"] for run in runs}
 
-    def best(ways: Sequence[Way]) -> Way:
-        return best_of({way: found[way] for way in ways if way in found}, metric)
+    def best(ways: Sequence[Way], measure: str) -> Way:
+        return best_of({way: found[way] for way in ways if way in found}, measure)
 
-    start = best([way for way in found if way.start is None and way.loss == labels])
-    return {"start": start, **{name: best(ways) for name, ways in ways_on(start, metric).items()}}
+    start = best([way for way in found if way.start is None and way.loss == labels], "map")
+    return {"start": start, **{name: best(ways, METRICS[metric]) for name, ways in ways_on(start, metric).items()}}
 
 
 def values_of(runs: Sequence[Run], way: Way, measure: str) -> dict[int, float]:

@@ -155,6 +155,29 @@ def test_training_recovers_from_numbers_that_are_not_finite_where_stock_does(dat
     assert ours == stock
 
 
+def test_training_stops_early_where_stock_does(data: Path, tmp_path: Path) -> None:
+    def stay(trainer: Any) -> None:
+        trainer.fitness = 0.5  # of every epoch: never better than the first
+
+    for name, trainer in (("stock", None), ("run", map_trainer(start=0, **EASY))):
+        train(data, tmp_path / name, trainer, epochs=6, patience=2, callbacks={"on_train_epoch_end": stay})
+    stock, ours = (len(rows_of(tmp_path / name)) for name in ("stock", "run"))
+    assert ours == stock < 6
+
+
+@pytest.mark.nightly  # the compiler takes a minute
+def test_a_compiled_network_trains_for_mAP(data: Path, tmp_path: Path) -> None:
+    from ultralytics.cfg import DEFAULT_CFG_DICT
+
+    if "compile" not in DEFAULT_CFG_DICT:
+        pytest.skip("this version of ultralytics does not compile")
+    yolo = train(data, tmp_path / "run", map_trainer(start=0, weight=0.5, **EASY), epochs=1, compile=True)
+    (row,) = rows_of(tmp_path / "run")
+    assert hasattr(yolo.trainer.model, "_orig_mod") or yolo.trainer.args.compile is False
+    assert row[f"train/{NAME}"] > 0
+    assert b"stepgrad.integrations" not in pickle.dumps(bare_model(yolo.trainer.model))
+
+
 def test_two_processes_train_alike(data: Path, tmp_path: Path) -> None:
     if not hasattr(stock_trainer(), "_build_train_pipeline"):
         pytest.skip("the script for two processes on CPUs knows newer versions of ultralytics only")
