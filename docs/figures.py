@@ -19,11 +19,13 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file runs as a script
 
+from docs.figure_front import draw_front
 from docs.figure_nms import draw_cascade
 from docs.figure_pr import draw_pr_curve
 from docs.figure_steps import draw_steps
 
 FIGURES: dict[str, Callable[[], Figure]] = {
+    "front": draw_front,
     "steps": draw_steps,
     "pr_curve": draw_pr_curve,
     "nms_cascade": draw_cascade,
