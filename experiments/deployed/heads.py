@@ -6,7 +6,7 @@
 
 Two metrics: the recall left at precision 0.9, and the cost of a false alarm against ten for a miss, both at IoU 0.5 after NMS.
 Cross-entropy has hard labels, as most detectors have them, or task-aligned ones, which know of duplicates and of how well a box
-fits. Every way to go on has the best of three rates by the metric on held-out images, where recall is a mean over precisions
+fits. Every way to go on has the best of two rates by the metric on held-out images, where recall is a mean over precisions
 around 0.9: at a single one it jumps from head to head. Thresholds per class come from the held-out images too, which take no
 part in any training. A head that goes on to be trained for cost starts with these thresholds moved to zero.
 
@@ -44,12 +44,11 @@ from stepgrad.metric.protocol import VOC12
 
 LABELS = ("hard", "aligned")
 METRICS = {"recall": "around", "cost": "cost"}
-"""What is trained for, and the measure on held-out images that chooses; a start is chosen by mAP, which is neither."""
-START_RATES = (1e-3, 3e-3)
-MORE_RATES = (1e-3, 3e-3, 1e-2)
-RATES = (3e-3, 1e-2, 3e-2)
-IMAGES = 128
-"""Per step of mAP and of a metric, so that a class has more than a few objects there."""
+"""What is trained for, and the measure on held-out images that chooses."""
+START_RATE = 3e-3  # as `experiments.yolo.heads choose` found it
+RATES = (3e-3, 1e-2)
+IMAGES, STEPS = 128, 150
+"""Of mAP and of a metric: so many images that a class has more than a few objects there. Cross-entropy sees as many in all."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +59,16 @@ class Way:
     rate: float
     units: int  # 0: a linear head
     start: str | None = None  # the labels of the cross-entropy that it goes on from
-    start_rate: float | None = None
 
     @property
     def first(self) -> Way:
         """The training that it goes on from."""
         assert self.start is not None
-        assert self.start_rate is not None
-        return Way(self.start, self.start_rate, self.units)
+        return Way(self.start, START_RATE, self.units)
 
     def after(self, loss: str, rate: float) -> Way:
         """Goes on from this one."""
-        return replace(self, loss=loss, rate=rate, start=self.loss, start_rate=self.rate)
+        return replace(self, loss=loss, rate=rate, start=self.loss)
 
 
 def metric_loss(name: str, num_classes: int, nms: float) -> DetectionLoss:
@@ -110,7 +107,7 @@ class Heads:
     def _train(self, head: nn.Module, way: Way) -> nn.Module:
         of = self.trial.set
         per_step = of.images if way.loss in LABELS else IMAGES
-        shown = of.steps * of.images if way.start is None else of.map_steps * of.map_images
+        shown = of.steps * of.images if way.start is None else STEPS * IMAGES
         plan = Plan("stock", math.ceil(shown / per_step), per_step, way.rate)
         task = Task(Reading(self.trial.num_classes), VOC12, of.nms, self._loss(way.loss))
         seed = self.seed if way.start is None else self.seed + 50
@@ -179,16 +176,13 @@ def best_of(found: Mapping[Way, Mapping[str, float]], measure: str) -> Way:
 def ways_on(start: Way, metric: str) -> dict[str, list[Way]]:
     """By name, what is tried from a start."""
     names = {"more": start.loss, "map": "map", "metric": metric}
-    return {
-        name: [start.after(loss, rate) for rate in (MORE_RATES if name == "more" else RATES)]
-        for name, loss in names.items()
-    }
+    return {name: [start.after(loss, rate) for rate in RATES] for name, loss in names.items()}
 
 
 def choose(runs: Runs, units: int) -> Iterator[Way]:
-    """For each kind of labels the best start, and for each metric the best of each way to go on from it."""
+    """For each kind of labels a start, and for each metric the best of each way to go on from it."""
     for labels in LABELS:
-        start = runs.best([Way(labels, rate, units) for rate in START_RATES], "map")
+        start = Way(labels, START_RATE, units)
         yield start
         for metric, measure in METRICS.items():
             for ways in ways_on(start, metric).values():

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from experiments.deployed.heads import LABELS, METRICS, Way, best_of, ways_on
+from experiments.deployed.heads import LABELS, METRICS, START_RATE, Way, best_of, ways_on
 from experiments.results import Run, load_runs, mean_and_spread
 from stepgrad.files import write_whole
 
@@ -35,7 +35,7 @@ def chosen_ways(runs: Sequence[Run], metric: str, labels: str) -> dict[str, Way]
     def best(ways: Sequence[Way], measure: str) -> Way:
         return best_of({way: found[way] for way in ways if way in found}, measure)
 
-    start = best([way for way in found if way.start is None and way.loss == labels], "map")
+    start = Way(labels, START_RATE, runs[0]["units"])
     return {"start": start, **{name: best(ways, METRICS[metric]) for name, ways in ways_on(start, metric).items()}}
 
 
