@@ -2,6 +2,7 @@
 
 python -m benchmarks.metrics                 # about three minutes; writes results/metrics.json and metrics.md
 python -m benchmarks.metrics --rounds 3      # rougher
+python -m benchmarks.metrics --large         # a million windows and three of the losses only; writes metrics_large.json and .md
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ METRICS = (
     "miss_rate",
     "ap@max_recall=0.5",
 )
+OF_LARGE = ("recall@precision=0.95", "cost@threshold=0.5,false_alarm=1,miss=10")
+AREAS = ("ap@area=small", "ap@area=medium", "ap@area=large")
 ESTIMATORS = ("radius", "mee")
 
 
@@ -50,14 +53,19 @@ def scenes() -> dict[str, tuple[Scene, dict[str, Any]]]:
     }
 
 
-def measure(rounds: int) -> dict[str, Any]:
+def large_scene() -> dict[str, tuple[Scene, dict[str, Any]]]:
+    scene = disjoint_scene(1_000_000, 2_000, 50)
+    return {"one class, 1,000,000 windows, 2,000 objects": (scene, {"nms_threshold": None})}
+
+
+def measure(rounds: int, large: bool) -> dict[str, Any]:
     results: dict[str, Any] = {"machine": machine(), "seconds": {}}
-    for name, (scene, options) in scenes().items():
-        extra = ("ap@area=medium",) if options.get("protocol") == "coco" else ()
-        for estimator in ESTIMATORS:
+    for name, (scene, options) in (large_scene() if large else scenes()).items():
+        metrics = OF_LARGE if large else (*METRICS, *(AREAS if options.get("protocol") == "coco" else ()))
+        for estimator in ESTIMATORS[:1] if large else ESTIMATORS:
             print(f"{name}, {estimator}", flush=True)
             cases = {"MAPLoss": loss_step(scene, estimator=estimator, **options)}
-            cases |= {m: metric_step(scene, m, estimator=estimator, **options) for m in (*METRICS, *extra)}
+            cases |= {m: metric_step(scene, m, estimator=estimator, **options) for m in metrics}
             timed = {case: timing.median for case, timing in interleaved(cases, rounds).items()}
             results["seconds"][f"{name}, {estimator}"] = timed
     return results
@@ -65,7 +73,7 @@ def measure(rounds: int) -> dict[str, Any]:
 
 def render(results: dict[str, Any]) -> str:
     """The page: times over those of MAPLoss."""
-    columns = (*METRICS, "ap@area=medium")
+    columns = [c for c in (*METRICS, *AREAS) if any(c in timed for timed in results["seconds"].values())]
     head = ["windows, estimator", "MAPLoss, seconds", *columns]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for name, timed in results["seconds"].items():
@@ -78,14 +86,19 @@ def render(results: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often every case is timed")
+    parser.add_argument(
+        "--large", action="store_true", help="time a million windows instead, with the radius estimator"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     warnings.simplefilter("ignore", LikelyMistakeWarning)
-    results = {"command": f"python -m benchmarks.metrics --rounds {options.rounds}", **measure(options.rounds)}
+    command = f"python -m benchmarks.metrics --rounds {options.rounds}{' --large' * options.large}"
+    results = {"command": command, **measure(options.rounds, options.large)}
+    name = "metrics_large" if options.large else "metrics"
     options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / "metrics.json", (json.dumps(results, indent=1) + "\n").encode())
+    write_whole(options.out / f"{name}.json", (json.dumps(results, indent=1) + "\n").encode())
     page = render(results)
-    write_whole(options.out / "metrics.md", page.encode())
+    write_whole(options.out / f"{name}.md", page.encode())
     print(page)
 
 

@@ -59,6 +59,19 @@ def test_best_validation_is_told() -> None:
     assert [line.endswith("the best so far") for line in lines] == [False, True, False]
 
 
+@pytest.mark.parametrize(("name", "best"), [("recall@precision=0.9", 0.5), ("miss_rate", 0.25)])
+def test_the_metric_that_is_trained_for_is_shown_by_its_name_beside_map(name: str, best: float) -> None:
+    vals = [{**VAL, "metrics": {name: value}, "best": value == best} for value in (0.25, 0.5, 0.375)]
+    line = {**TRAIN, "step": 100, "map": None, "metrics": {name: 0.125}}
+    calls = [lambda p, val=val: p.val(val) for val in vals]
+    lines = shown(False, lambda p: p.start(100, 10), *calls, lambda p: p.step(line)).splitlines()
+    assert lines[2] == f"step 20 (nll): validation mAP voc12 37.5, coco 20.0, {name} 0.375 on 50 images"
+    numbers = (
+        f"batch {name} 0.125, validation {name} 0.375 (best {best}), validation mAP 37.5 (best 37.5), 31 positives"
+    )
+    assert f"left: loss 0.500, {numbers}" in lines[-1]
+
+
 def test_missing_numbers_are_left_out() -> None:
     line = {"kind": "train", "step": 100, "phase": "nll", "loss": None, "map": None, "positives": 0, "nonzero": None}
     assert shown(False, lambda p: p.start(100, 0), lambda p: p.step(line)).endswith("left: 0 positives\n")

@@ -136,6 +136,23 @@ def test_evaluate_gives_the_number_of_the_run(run: Path, tmp_path: Path, capsys:
     assert capsys.readouterr().out.startswith(f"voc12, 4 images, {expected['detections']} detections")
 
 
+def test_the_metric_of_a_run_is_everywhere_its_map_is(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "ap@area=small"
+    words = ["--metric", name, "--protocol", "coco", "--run.report", "true"]
+    assert main(["train", "--config", tiny, "--out", "a", *words]) == 0
+    value = json.loads(Path("a/evaluation.json").read_text())["metrics"][name]["value"]
+    assert f", {name} {value:.4g} at step" in capsys.readouterr().out
+    numbers = json.loads(Path("a/report.json").read_text())
+    assert numbers["metrics"] == {name: value}
+    validated = {line["step"]: line["metrics"][name] for line in read_log(Path("a/log.jsonl")) if line["kind"] == "val"}
+    assert numbers["run"]["metrics"][name] == {"steps": list(validated), "values": list(validated.values())}
+    assert "/metrics/ap@area=small" in Path("a/report.html").read_text()
+    assert main(["evaluate", "--run", "a"]) == 0
+    assert f"\n{name} {value:.4f}" in capsys.readouterr().out
+    assert main(["evaluate", "--run", "a", "--protocol", "voc12"]) == 0  # which has no AP by size
+    assert name not in capsys.readouterr().out
+
+
 def test_last_checkpoint_can_be_judged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--run", str(run), "--checkpoint", "last"]) == 0
     expected = next(line for line in read_log(run / "log.jsonl") if line["kind"] == "val" and line["step"] == 5)

@@ -61,15 +61,19 @@ class Watched(nn.Module):
     def forward(self, pixel_values: Tensor, labels: Any = None) -> Any:
         output = self.model(pixel_values=pixel_values, labels=labels)
         if self.training:
-            self.seen.append((set(output.loss_dict), self.model.map_loss_switch.metrics["map"]))
+            (value,) = self.model.map_loss_switch.batch_value.values()
+            self.seen.append((set(output.loss_dict), value))
         return output
 
 
-def make_trainer(folder: Path, steps: int, **more: Any) -> tuple[Trainer, Watched, Noting]:
+def make_trainer(
+    folder: Path, steps: int, loss_fn: sg.DetectionLoss | None = None, **more: Any
+) -> tuple[Trainer, Watched, Noting]:
     options = {"max_steps": steps, "per_device_train_batch_size": 2, "logging_steps": 2, "learning_rate": 1e-4}
     quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "use_cpu": True}
     arguments = TrainingArguments(output_dir=str(folder), **options, **quiet, **more)
-    model = Watched(train_for_map(hf_models.make("detr"), match_threshold=LOW))
+    prepared: dict[str, Any] = {"loss_fn": loss_fn} if loss_fn else {"match_threshold": LOW}
+    model = Watched(train_for_map(hf_models.make("detr"), **prepared))
     noting = Noting()
     trainer = Trainer(model, arguments, train_dataset=Images(), data_collator=collate, callbacks=[noting])
     return trainer, model, noting
@@ -85,6 +89,18 @@ def test_switches_after_so_many_steps_and_logs_the_mean_map(tmp_path: Path) -> N
     for logs in (noting.logs, trainer.state.log_history):
         assert [entry["batch_map"] for entry in logs if "loss" in entry] == pytest.approx(means)
     assert means[0] != means[1]
+
+
+def test_another_metric_than_map_is_logged_by_its_name(tmp_path: Path) -> None:
+    loss_fn = sg.DetectionLoss(hf_models.CLASSES, "miss_rate", nms_threshold=None, match_threshold=LOW)
+    trainer, model, noting = make_trainer(tmp_path, steps=2, loss_fn=loss_fn)
+    pixels, labels = hf_models.batch(seed=99)
+    callback = MAPCallback(val_data=[{"pixel_values": pixels, "labels": labels}], every=1).add_to(trainer)
+    trainer.train()
+    (entry,) = (entry for entry in noting.logs if "loss" in entry)
+    assert entry["batch_miss_rate"] == pytest.approx(sum(value for _, value in model.seen) / 2)
+    assert entry["held_out_miss_rate"] == pytest.approx(-callback.best.history[-1].map)
+    assert not {"batch_map", "held_out_map"} & set(entry)
 
 
 def test_counts_optimiser_steps_and_the_mean_includes_every_batch(tmp_path: Path) -> None:

@@ -46,10 +46,13 @@ def _there(name: str) -> bool:
 
 
 def make_module(pl: Any, **options: Any) -> Any:
+    options = options if "loss_fn" in options else {"match_threshold": LOW, **options}
+    key, log_name = ("value", "miss_rate") if "loss_fn" in options else ("map", "map")
+
     class Detector(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.detector = train_for_map(hf_models.make("yolos"), match_threshold=LOW, **options)
+            self.detector = train_for_map(hf_models.make("yolos"), **options)
             self.metric = MAPMetric(hf_models.CLASSES)
             self.parts: list[dict[str, Tensor]] = []
             self.maps: list[float] = []
@@ -58,11 +61,11 @@ def make_module(pl: Any, **options: Any) -> Any:
             pixels, labels = hf_models.batch(seed=int(batch[0]))
             output = self.detector(pixel_values=pixels, labels=labels)
             self.parts.append(output.loss_dict)
-            self.maps.append(self.detector.map_loss_switch.metrics["map"])
+            self.maps.append(self.detector.map_loss_switch.metrics[key])
             return output.loss
 
         def on_train_batch_end(self, *_: Any) -> None:  # runs after those of callbacks
-            assert float(self.trainer.callback_metrics["train/batch_map"]) == pytest.approx(self.maps[-1])
+            assert float(self.trainer.callback_metrics[f"train/batch_{log_name}"]) == pytest.approx(self.maps[-1])
 
         def validation_step(self, batch: Any, index: int) -> None:
             box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
@@ -143,6 +146,18 @@ def test_a_fit_ends_with_the_best_weights_on_held_out_data(rate: float, tmp_path
     assert max(maps) >= maps[0] > 0.0
     assert "held_out_map" in trainer.callback_metrics
     assert callback.best.summary.startswith("Kept the weights ")
+
+
+def test_another_metric_than_map_is_logged_by_its_name(tmp_path: Path) -> None:
+    pl = importlib.import_module("lightning.pytorch")
+    loss_fn = sg.DetectionLoss(hf_models.CLASSES, "miss_rate", nms_threshold=None, match_threshold=LOW)
+    module = make_module(pl, loss_fn=loss_fn)
+    callback = MAPCallback(val_data=[hf_models.batch(seed=99)], every=1)
+    trainer = make_trainer(pl, tmp_path, steps=2, callbacks=[callback])
+    trainer.fit(module, batches(2), batches(2))
+    assert 0.0 < module.maps[-1] <= 1.0
+    assert float(trainer.callback_metrics["held_out_miss_rate"]) == pytest.approx(-callback.best.history[-1].map)
+    assert not [name for name in trainer.callback_metrics if name in ("train/batch_map", "held_out_map")]
 
 
 def test_a_module_without_a_prepared_model_is_refused_before_training(tmp_path: Path) -> None:

@@ -57,6 +57,14 @@ def test_off_it_measures_without_a_gradient_and_without_measure_it_does_nothing(
     assert silent.metrics == {}
 
 
+def test_what_to_log_of_a_batch_has_the_name_of_the_metric() -> None:
+    for loss_fn, name in ((sg.MAPLoss(1), "map"), (sg.DetectionLoss(1, "f1"), "f1")):
+        switch = MapLossSwitch(loss_fn)
+        assert switch.batch_value == {}
+        switch.map_loss(*one_window())
+        assert switch.batch_value == {name: 1.0}
+
+
 def test_weight_multiplies_the_loss_and_its_gradient() -> None:
     gradients = []
     for weight in (1.0, 2.5):

@@ -222,14 +222,20 @@ AREAS = [(0.0, 36.0), (36.0, 64.0), (50.0, 1e10)]
 OTHER_WAY_ROUND = replace(COCO, name="other way round", difficult="drop", crowds="drop", equal_overlaps="first")
 
 
+def sparse_batch(rng: np.random.Generator) -> Batch:
+    """More windows than objects: many of another size lie on none."""
+    ties = bool(rng.random() < 0.4)
+    return random_batch(rng, windows=12, images=2, K=1, objects=int(rng.integers(1, 4)), ties=ties, clusters=3)
+
+
 @pytest.mark.parametrize("base", [COCO, OTHER_WAY_ROUND], ids=lambda p: p.name)
 @pytest.mark.parametrize("nms_threshold", [None, 0.3])
 @over_seeds(4, 60)
 def test_steps_of_ap_of_some_sizes_equal_brute_force(seed: int, nms_threshold: float | None, base: Protocol) -> None:
     rng = np.random.default_rng([seed, 127])
     protocol = replace(base, match_thresholds=(0.5,), max_detections=int(rng.choice([3, 100])))
-    for _ in range(3):
-        batch = small_batch(rng, crowds=True, most_windows=10)
+    for few in (False, False, True):
+        batch = sparse_batch(rng) if few else small_batch(rng, crowds=True, most_windows=10)
         area = AREAS[rng.integers(3)]
         steps = sg.map_steps(
             *batch.tensors(), protocol=protocol, nms_threshold=nms_threshold, metric=sg.metrics.AP(area=area)
@@ -242,6 +248,31 @@ def test_steps_of_ap_of_some_sizes_equal_brute_force(seed: int, nms_threshold: f
             for i, b in ((i, b) for i, b, label in batch.windows() if label == c):
                 wanted = as_floats(step_function(scene, batch.column(c), i, b).nearest_steps())
                 assert at(steps, i, b, c) == wanted, f"image {i}, window {b}, class {c}, {area}"
+
+
+@pytest.mark.parametrize("nms_threshold", [None, 0.3])
+@over_seeds(4, 60)
+def test_slopes_at_a_radius_of_ap_of_some_sizes_equal_brute_force(seed: int, nms_threshold: float | None) -> None:
+    rng = np.random.default_rng([seed, 129])
+    protocol = replace(COCO, match_thresholds=(0.5, 0.7), max_detections=int(rng.choice([3, 100])))
+    batch, area, radius = sparse_batch(rng), AREAS[rng.integers(3)], float(rng.choice([0.25, 1.0]))
+    slopes = sg.map_pseudogradient(
+        *batch.tensors(),
+        protocol=protocol,
+        nms_threshold=nms_threshold,
+        estimator="radius",
+        radius=radius,
+        metric=sg.metrics.AP(area=area),
+    )
+    lists = [describe_class(batch.boxes, batch.targets, 0, protocol, t, nms_threshold, area) for t in (0.5, 0.7)]
+    for i, b, _ in batch.windows():
+        values = []
+        for moved in (radius, -radius):
+            column = [scores.copy() for scores in batch.column(0)]
+            column[i][b] += moved
+            values.append(sum(class_ap(scene, column).rounded for scene in lists) / 2)
+        wanted = (values[0] - values[1]) / (2 * radius) if lists[0].P else 0.0
+        assert float(slopes[i][b, 0]) == pytest.approx(wanted, rel=1e-12, abs=1e-13), f"image {i}, window {b}, {area}"
 
 
 def test_partial_ap_up_to_recall_one_has_the_steps_of_ap() -> None:

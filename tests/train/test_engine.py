@@ -253,7 +253,10 @@ def test_a_run_chooses_its_best_step_by_the_metric_it_trains_for(
     assert result.best_step == max(by_step, key=lambda step: (by_step[step], -step))
     assert sign * result.metrics[name] == pytest.approx(by_step[result.best_step])
     trained = [line for line in lines if line["kind"] == "train"]
-    assert ["value" in line for line in trained] == [line["phase"] == "map" for line in trained]
+    assert [list(line.get("metrics", {})) for line in trained] == [
+        [name] * (line["phase"] == "map") for line in trained
+    ]
+    assert next(line for line in lines if line["kind"] == "end")["best_metrics"] == result.metrics
     assert (
         json.loads((tmp_path / "run" / "evaluation.json").read_text())["metrics"][name]["value"] == result.metrics[name]
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepgrad.files import WriteError
-from stepgrad.train.run_log import Log, read_log
+from stepgrad.train.run_log import Log, _scalars, read_log
 
 
 def line(step: int) -> dict[str, object]:
@@ -65,3 +65,8 @@ def test_a_folder_in_the_place_of_the_log_is_named(tmp_path: Path) -> None:
         Log(tmp_path / "log.jsonl")
     with pytest.warns(UserWarning, match=r"log\.jsonl: cannot be read"):
         assert read_log(tmp_path / "log.jsonl") == []
+
+
+def test_the_log_of_tensorboard_has_the_metric_by_its_name() -> None:
+    of_a_step = {"kind": "train", "step": 3, "map": None, "losses": {"map": 0.5}, "metrics": {"f1": 0.25}}
+    assert dict(_scalars(of_a_step)) == {"train/losses/map": 0.5, "train/metrics/f1": 0.25}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # imported where they are used: the help page should not wait
     from stepgrad.evaluation.read_files import FileDetections
     from stepgrad.evaluation.records import Evidence
     from stepgrad.evaluation.result import EvaluationResult
+    from stepgrad.metric.list_metric import ListMetric
     from stepgrad.metric.protocol import Protocol
 
 
@@ -118,16 +120,14 @@ def evaluate(
     from stepgrad.evaluation.plots import plot_curves
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.files import write_whole
-    from stepgrad.metric.named_metrics import get_metric
 
     evidence = made.evidence(as_they_stand=boxes == "file")
     if compare and metric:
         raise ConfigError("metric: goes with one protocol, not with --compare.")
-    metrics = [get_metric(name) for name in dict.fromkeys([*made.metrics, *(metric or [])])]
     outcome = (
         compare_protocols(evidence, protocols)
         if compare
-        else evaluate_under(evidence, Counting.of(protocols[0]), metrics)
+        else evaluate_under(evidence, Counting.of(protocols[0]), _metrics(made.metrics, metric or [], protocols[0]))
     )
     console.print(str(outcome))
     numbers = coco_numbers(made.evidence()) if coco else None
@@ -149,6 +149,18 @@ def evaluate(
         content |= {} if mistakes is None else {"errors": mistakes.to_dict()}
         write_whole(Path(report), (json.dumps(content, indent=1) + "\n").encode())
     return 0
+
+
+def _metrics(of_the_run: Sequence[str], asked: Sequence[str], protocol: Protocol) -> list[ListMetric]:
+    """What the run trained for, unless the protocol has no such number, and what was asked for."""
+    from stepgrad.metric.named_metrics import get_metric
+
+    found = {}
+    for name in of_the_run:
+        with suppress(ConfigError):  # AP of small objects, judged by another protocol than the run's
+            get_metric(name).check_protocol(protocol)
+            found[name] = get_metric(name)
+    return list((found | {name: get_metric(name) for name in asked}).values())
 
 
 def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evidence: Evidence, path: str) -> None:

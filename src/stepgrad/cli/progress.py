@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -56,7 +56,7 @@ class RichProgress:
         self._total = 0
         self._began = self._printed = time.monotonic()
         self._first = 0
-        self._validated: list[float] = []
+        self._validated: list[Mapping[str, Any]] = []
 
     def __enter__(self) -> RichProgress:
         self._bars.start()
@@ -88,12 +88,11 @@ class RichProgress:
 
     def val(self, line: Mapping[str, Any]) -> None:
         """Print the result above the bar, where it stays."""
-        maps = line.get("map") or {}
-        first = next(iter(maps.values()), None)
-        best = line.get("best", first is not None and first > max(self._validated, default=-1.0))
-        if first is not None:
-            self._validated.append(first)
-        shown = ", ".join(f"{name} {_percent(value)}" for name, value in maps.items())
+        first, earlier = first_map(line), [first_map(val) for val in self._validated]
+        best = line.get("best", first > max(earlier, default=-1.0))
+        if line.get("map"):
+            self._validated.append(line)
+        shown = ", ".join(f"{name} {_percent(value)}" for name, value in (line.get("map") or {}).items())
         shown += "".join(f", {name} {value:.4g}" for name, value in (line.get("metrics") or {}).items())
         text = f"step {line['step']} ({line.get('phase', 'start')}): validation mAP {shown} on {line.get('images', '?')} images"
         self._print(text + (", the best so far" if best and len(self._validated) > 1 else ""))
@@ -148,24 +147,42 @@ class _PlainStage:
             self.say(f"{self.what}: {self.done}/{self.total}, {clock(left)} left")
 
 
-def describe_step(line: Mapping[str, Any], validated: list[float]) -> str:
-    """The numbers of a step that tell whether training goes well.
+def describe_step(line: Mapping[str, Any], validated: Sequence[Mapping[str, Any]]) -> str:
+    """The numbers of a step, and of the validations before it, that tell whether training goes well.
 
-    >>> describe_step({"loss": 0.25, "map": 0.5, "positives": 31, "nonzero": 0.125}, [0.3, 0.25])
+    >>> validated = [{"map": {"voc12": 0.3}}, {"map": {"voc12": 0.25}}]
+    >>> describe_step({"loss": 0.25, "map": 0.5, "positives": 31, "nonzero": 0.125}, validated)
     'loss 0.250, batch mAP 50.0, validation mAP 25.0 (best 30.0), 31 positives, 12.5 % of gradients not zero'
     """
     parts = [f"loss {line['loss']:.3f}"] if line.get("loss") is not None else []
     if line.get("map") is not None:
         parts.append(f"batch mAP {_percent(line['map'])}")
-    if line.get("value") is not None:
-        parts.append(f"batch metric {line['value']:.4g}")
+    parts += [f"batch {name} {value:.4g}" for name, value in (line.get("metrics") or {}).items()]
     if validated:
-        parts.append(f"validation mAP {_percent(validated[-1])} (best {_percent(max(validated))})")
+        parts += _describe_validations(validated)
     if line.get("positives") is not None:
         parts.append(f"{line['positives']} positives")
     if line.get("nonzero") is not None:
         parts.append(f"{_percent(line['nonzero'])} % of gradients not zero")
     return ", ".join(parts)
+
+
+def _describe_validations(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the last validation found, and the best of each number so far: of the metric that is trained for, and of mAP."""
+    from stepgrad.metric.named_metrics import get_metric  # other commands' bars should not wait for numba
+
+    parts = []
+    for name, value in (lines[-1].get("metrics") or {}).items():
+        better = max if get_metric(name).higher_is_better else min
+        best = better(line["metrics"][name] for line in lines if name in line.get("metrics", {}))
+        parts.append(f"validation {name} {value:.4g} (best {best:.4g})")
+    maps = [first_map(line) for line in lines]
+    return [*parts, f"validation mAP {_percent(maps[-1])} (best {_percent(max(maps))})"]
+
+
+def first_map(line: Mapping[str, Any]) -> float:
+    """The mAP of a validation by its first protocol; -1 where there is none."""
+    return next(iter((line.get("map") or {}).values()), -1.0)
 
 
 def _percent(value: float | None) -> str:

@@ -32,6 +32,7 @@ from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table, rounded
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED
 from stepgrad.metric.mean_ap import mean_over_classes
+from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -95,11 +96,7 @@ def _ap(hits: NDArray[np.bool_], P: int, protocol: Protocol) -> float:
     if P == 0:
         counts, norm = protocol.level_counts(1)
         return 0.0 if len(hits) else float(counts.sum() / norm)
-    ranks = np.flatnonzero(hits) + 1
-    T = len(ranks)
-    precision = np.maximum.accumulate((np.arange(1, T + 1) / ranks)[::-1])[::-1]
-    counts, norm = protocol.level_counts(P)
-    return math.fsum((counts[1 : T + 1] * precision).tolist()) / norm + protocol.tail_ap(T, len(hits), P)
+    return AVERAGE_PRECISION.of_list(hits, P, 1, protocol)
 
 
 def find_mistakes(evidence: Evidence, protocol: Protocol, threshold: float = 0.5, background: float = 0.1) -> Mistakes:

@@ -48,8 +48,10 @@ def metric_of(
     return _over_classes(result, metric, values, [row.objects for row in result.classes], classes, class_weights)
 
 
-def area_metric(evidence: Evidence, counting: Counting, result: EvaluationResult, metric: ListMetric) -> MetricResult:
-    """AP of objects of some sizes, for which detections are judged anew."""
+def metric_under(evidence: Evidence, counting: Counting, result: EvaluationResult, metric: ListMetric) -> MetricResult:
+    """A metric of the detections; for AP of objects of some sizes they are judged anew."""
+    if metric.area is None:
+        return metric_of(result, metric)
     metric.check_protocol(counting.protocol)
     rows = area_average_precisions(evidence, counting, metric)
     return _over_classes(result, metric, [mean_of(ap) for ap, _ in rows], [P for _, P in rows], "mean", None)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
-from stepgrad.evaluation.metrics import AnyMetric, MetricResult, area_metric, metric_of
+from stepgrad.evaluation.metrics import AnyMetric, MetricResult, metric_of, metric_under
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table, rounded
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
@@ -256,9 +256,7 @@ def evaluate_under(evidence: Evidence, counting: Counting, metrics: Sequence[Lis
         warn_of_giants(evidence)
     result = result_from(judge(evidence, counting), evidence, counting.protocol)
     for metric in metrics:
-        by_size = metric.area is not None
-        found = area_metric(evidence, counting, result, metric) if by_size else metric_of(result, metric)
-        result.metrics[metric.name] = found
+        result.metrics[metric.name] = metric_under(evidence, counting, result, metric)
     return result
 
 

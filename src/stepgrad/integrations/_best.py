@@ -163,9 +163,18 @@ class BestWeights:
         return f"Kept the weights {kept}: {'; '.join(numbers)}."
 
     @property
+    def held_out_value(self) -> dict[str, float]:
+        """What to log of the last measurement: "held_out_map", or another metric by its name, as it is (not minus a cost)."""
+        last = self.history[-1].map
+        if self.switch is None:
+            return {"held_out_map": last}
+        objective = self.switch.loss_fn.objective
+        return {f"held_out_{objective.logged_name}": last if objective.metric.higher_is_better else -last}
+
+    @property
     def _metric(self) -> str:
         """What is measured: the metric that the model trains for."""
-        if self.switch is None or self.switch.loss_fn.objective.names[0] == "map":
+        if self.switch is None or self.switch.loss_fn.objective.logged_name == "map":
             return "mAP"
         metric = self.switch.loss_fn.objective.metric
         return metric.name if metric.higher_is_better else f"minus {metric.name}"

@@ -42,7 +42,8 @@ class MapLossSwitch:
         mode: "mix": the model's loss plus `weight` times MAPLoss; "replace": `weight` times MAPLoss alone.
         weight: of MAPLoss; set to a number, to "auto" or to an `AutoWeight`, it reads as the number in use.
         loss_fn: the MAPLoss, or another DetectionLoss.
-        metrics: those of `loss_fn` for the last training batch: "map", "ap" and so on; empty before the first.
+        metrics: those of `loss_fn` for the last training batch: "map", "ap" and so on, or "metric", "value", "by_class" and
+            so on of another DetectionLoss; empty before the first.
 
     >>> from stepgrad.losses.map_loss import MAPLoss
     >>> switch = MapLossSwitch(MAPLoss(num_classes=1), weight=2.0, enabled=False)
@@ -99,6 +100,12 @@ class MapLossSwitch:
     def needed(self) -> bool:
         """Whether `map_loss` would look at scores and boxes: when not, the model need not prepare them."""
         return self.enabled or self.measure
+
+    @property
+    def batch_value(self) -> dict[str, float]:
+        """What to log of the last training batch: its "map", or the metric of another loss by its name; empty before it."""
+        objective = self.loss_fn.objective
+        return {objective.logged_name: self.metrics[objective.names[0]]} if self.metrics else {}
 
     def map_loss(
         self,

@@ -37,6 +37,8 @@ class MAPTraining:
 
     settings: ClassVar[YoloSettings] = YoloSettings(loss=loss_settings({}, "coco", None, [MAPLoss], YoloSettings))
     map_switches: Mapping[str, HeadSwitch] = {}
+    map_loss_switch: HeadSwitch
+    """That of the head whose mAP is in the log; like the switch of other models, its `metrics` are of the last batch."""
     args: Any
     model: Any
     loss_names: Any
@@ -131,7 +133,9 @@ class MAPTraining:
         # Validation reports the head without NMS where nms is False; elsewhere the other, if there are two.
         shown = ONE if getattr(self.args, "nms", None) is False else MANY
         self.map_settings.first_epoch(self.args, self.epochs)  # says at once if it never comes
-        model.criterion = WithMAP(stock, self.map_switches, shown if shown in self.map_switches else "")
+        shown = shown if shown in self.map_switches else ""
+        self.map_loss_switch = self.map_switches[shown]
+        model.criterion = WithMAP(stock, self.map_switches, shown)
         if self.loss_names and NAME not in self.loss_names:  # where they are not taken from the first batch
             self.loss_names = (*self.loss_names, NAME)
 

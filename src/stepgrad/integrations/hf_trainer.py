@@ -24,8 +24,8 @@ class MAPCallback(TrainerCallback):
     """Logs the true mAP of the training batches, and switches from the model's own loss to MAPLoss at a step.
 
     For a model prepared by `stepgrad.integrations.transformers.train_for_map`. Each entry of the log that has the
-    training loss gets the mean mAP of the batches since the last as "batch_map"; TensorBoard and others show it as
-    train/batch_map.
+    training loss gets the mean mAP of the batches since the last as "batch_map" (for a `DetectionLoss`, "batch_" and the name of
+    its metric); TensorBoard and others show it as train/batch_map.
 
     Args:
         switch_at: number of optimiser steps with the model's own loss; MAPLoss comes after them. It depends on the
@@ -33,7 +33,8 @@ class MAPCallback(TrainerCallback):
             switch as it is.
         val_data: held-out batches for `keep_best`, or a function, see there: training ends with the weights that have the
             highest mAP on them, those at the start and at the switch included. What was kept is `callback.best.summary`,
-            and the last measurement is in the log as "held_out_map". A resumed training starts its comparison anew.
+            and the last measurement is in the log as "held_out_map" (or the metric's name). A resumed training starts its
+            comparison anew.
         every: number of optimiser steps between measurements.
 
     `MAPCallback(...).add_to(trainer)` puts it before the callbacks that write logs to files and services, which would
@@ -48,7 +49,7 @@ class MAPCallback(TrainerCallback):
         self.val_data = val_data
         self.every = whole_number("every", every, least=1)
         self.best: BestWeights | None = None
-        self._batch_maps: list[float] = []
+        self._batches: list[dict[str, float]] = []
 
     def add_to(self, trainer: Any) -> MAPCallback:
         """Make this the first callback of a Trainer; returns the callback."""
@@ -58,7 +59,7 @@ class MAPCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         find_switch(kwargs["model"])  # says at once if the model was not prepared
-        self._batch_maps = []
+        self._batches = []
         if self.val_data is not None:
             self.best = keep_best(kwargs["model"], self.val_data, every=self.every)
 
@@ -67,9 +68,7 @@ class MAPCallback(TrainerCallback):
             turn_on(find_switch(kwargs["model"]), state.global_step >= self.switch_at, self.best)
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        metrics = find_switch(kwargs["model"]).metrics
-        if "map" in metrics:
-            self._batch_maps.append(metrics["map"])
+        self._batches.append(find_switch(kwargs["model"]).batch_value)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.on_substep_end(args, state, control, **kwargs)
@@ -84,10 +83,11 @@ class MAPCallback(TrainerCallback):
         if "loss" not in kwargs["logs"]:
             return
         ours = {}
-        if self._batch_maps:
-            ours["batch_map"] = sum(self._batch_maps) / len(self._batch_maps)
+        for name in {name for batch in self._batches for name in batch}:
+            values = [batch[name] for batch in self._batches if name in batch]
+            ours[f"batch_{name}"] = sum(values) / len(values)
         if self.best is not None:
-            ours["held_out_map"] = self.best.history[-1].map
+            ours |= self.best.held_out_value
         kwargs["logs"].update(ours)
         state.log_history[-1].update(ours)  # the Trainer has made this entry already
-        self._batch_maps = []
+        self._batches = []

@@ -41,11 +41,12 @@ class _MAPCallback:
         switch_at: number of optimiser steps with the model's own loss; MAPLoss comes after them. It depends on the
             Trainer's count alone, so a run resumed from a checkpoint switches when it would have. None: leave the
             switch as it is.
-        log_name: of the mAP in the log.
+        log_name: of the batch's value in the log. None: "train/batch_map", or for a `DetectionLoss` "train/batch_" and the
+            name of its metric.
         prog_bar: show it in the progress bar as well.
         val_data: held-out batches for `keep_best`, or a function, see there: the fit ends with the weights that have the
             highest mAP on them, those at the start and at the switch included. What was kept is `callback.best.summary`,
-            and the measurements are logged as "held_out_map". A resumed fit starts its comparison anew.
+            and the measurements are logged as "held_out_map" (or the metric's name). A resumed fit starts its comparison anew.
         every: number of optimiser steps between measurements.
 
     >>> MAPCallback(switch_at=1000)
@@ -55,7 +56,7 @@ class _MAPCallback:
     def __init__(
         self,
         switch_at: int | None = None,
-        log_name: str = "train/batch_map",
+        log_name: str | None = None,
         prog_bar: bool = True,
         val_data: HeldOut | None = None,
         every: int = 100,
@@ -82,13 +83,13 @@ class _MAPCallback:
             turn_on(find_switch(pl_module), trainer.global_step >= self.switch_at, self.best)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
-        metrics = find_switch(pl_module).metrics
-        if "map" in metrics:
-            pl_module.log(self.log_name, metrics["map"], on_step=True, on_epoch=False, prog_bar=self.prog_bar)
+        for name, value in find_switch(pl_module).batch_value.items():
+            log_name = self.log_name or f"train/batch_{name}"
+            pl_module.log(log_name, value, on_step=True, on_epoch=False, prog_bar=self.prog_bar)
         if self.best is not None and trainer.global_step != self._steps:  # not in the middle of an accumulation
             self._steps = trainer.global_step
             self.best.step()
-            pl_module.log("held_out_map", self.best.history[-1].map, on_step=True, on_epoch=False)
+            pl_module.log_dict(self.best.held_out_value, on_step=True, on_epoch=False)
 
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
         if self.best is not None:

@@ -12,6 +12,7 @@ from stepgrad.kernels.jit import inlined, kernel
 FALSE_POSITIVE, TRUE_POSITIVE, IGNORED, ABSENT = 0, 1, 2, 3
 BEST, BEST_FREE = 0, 1  # protocol.duplicates
 EXCUSED = np.inf
+ONLY_EXCUSED = -2  # in Reach.number
 _ALMOST_ONE = 1.0 - 1e-10  # pycocotools never asks for more overlap than this
 
 
@@ -48,9 +49,12 @@ class Rules(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What windows could be matched to, at each match threshold t. *Reachers* overlap an object enough at one of them."""
+    """What windows could be matched to, at each match threshold t. *Reachers* overlap an object enough at one of them.
 
-    number: NDArray[np.int32]  # (slots,) of a window among the reachers, -1 for the others
+    *Bystanders* reach nothing but an excuse: they are ignored wherever they stand, and nobody's role depends on them.
+    """
+
+    number: NDArray[np.int32]  # (slots,) of a window among the reachers; ONLY_EXCUSED for bystanders, -1 for the others
     slots: NDArray[np.int32]  # (R,) the reachers in slot order
     first: NDArray[np.int32]  # (R,) their entries in Pairs ...
     last: NDArray[np.int32]  # (R,) ... up to here
@@ -77,13 +81,16 @@ def rule_at(rules: Rules, t: int) -> Rule:
 
 @kernel
 def _reachers(pairs: Pairs, rules: Rules, slots: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The slots that reach an object (few), in slot order, so image after image; and the number of each slot among them."""
+    """The slots that reach an object (few), in slot order, so image after image; and `Reach.number`."""
     number = np.full(slots, -1, dtype=np.int32)
     found = np.empty(len(pairs.slot), dtype=np.int32)
     count = 0
     for k in range(len(pairs.slot)):
         slot = pairs.slot[k]
         if number[slot] >= 0:
+            continue
+        if pairs.iou[k] == EXCUSED:
+            number[slot] = ONLY_EXCUSED  # so far
             continue
         for t in range(len(rules.thresholds)):
             if reaches(pairs.iou[k], rule_at(rules, t)):

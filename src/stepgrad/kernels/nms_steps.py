@@ -30,7 +30,7 @@ from stepgrad.kernels.rank_steps import (
 )
 from stepgrad.kernels.ranked_list import tp_above
 from stepgrad.kernels.replay import edit_for_place, list_no_rivals, list_rivals, place_of, sum_with, unrivalled
-from stepgrad.kernels.scene import COUNT, Scene, best_of, build_scene, is_reacher, role_at
+from stepgrad.kernels.scene import COUNT, Scene, best_of, build_scene, is_bystander, is_plain, is_reacher, role_at
 from stepgrad.kernels.shifts import forget_shifts, leaves_list_alone, leaves_ranks_alone, sums_after_replay
 
 THROUGH_NONE, THROUGH_EXACT = 0, 1
@@ -161,19 +161,21 @@ def _plain_steps(scene: Scene, t: int, slot: int, barrier: int, fp: GapSteps) ->
     """`_list_steps` for a window on no object, in closed form; the last is False where ties at the limit forbid it.
 
     Where more windows are kept than count, one that sinks below the first that does not count changes places with it, and
-    one that does not count rises as the last that does. Both are false positives: nothing else happens.
+    one that does not count rises as the last that does. If both are false positives, nothing else happens.
     """
     windows, listed, ties = scene.windows, scene.judged.listed, scene.ties
     at, image, hi = windows.position[slot], image_of(windows, slot), scene.high[t]
     if scene.judged.over_limit[image]:
         next_in = listed.slots[listed.ptr[image] + windows.max_detections]
         last = scene.judged.last_counted[image]
-        if is_reacher(scene, next_in) or is_reacher(scene, windows.order[last]):
+        if not (is_plain(scene, slot) and is_plain(scene, next_in) and is_plain(scene, windows.order[last])):
             return NONE, hi, NONE, hi, False
         if at > last:
             u = tp_above(scene.ranked, t, last)
             return fp.up[t, u], fp.up_sum[t, u], NONE, hi, tp_above(scene.ranked, t, ties.start[last]) == u
         barrier = min(barrier, windows.position[next_in])
+    elif is_bystander(scene, slot):
+        return NONE, hi, NONE, hi, True
     u = tp_above(scene.ranked, t, at)
     down = fp.down[t, u] if fp.down[t, u] < barrier else NONE
     # Equal scores are passed as a whole: with the limit among them more than this true positive may be passed.
@@ -243,11 +245,13 @@ def _kept_steps(scene: Scene, slot: int, theta: int, search: Search) -> None:
 
 @kernel
 def _replaces(scene: Scene, t: int, slot: int) -> bool:
-    """Whether the replay only put this window in its suppressor's place, with the same claim on objects."""
+    """Whether the replay only put this window in its suppressor's place, with the same claim on objects, or excuse."""
     counts = scene.cascade.counts
     best = best_of(scene, t, slot)
     other = scene.windows.kept.suppressor[slot]
     if counts[REMOVED] != 1 or counts[ADDED] != 0 or best != best_of(scene, t, other):
+        return False
+    if is_bystander(scene, slot) != is_bystander(scene, other):
         return False
     return scene.rules.rule != BEST_FREE or best < 0 or not scene.judged.reach.several[t, image_of(scene.windows, slot)]
 
@@ -262,23 +266,45 @@ def _enters_alone(scene: Scene, t: int, at: int) -> bool:
 
 
 @kernel
-def _suppressed_steps(scene: Scene, slot: int, out: StepSums) -> None:
-    above = scene.windows.kept.suppressor[slot]
-    at = scene.windows.position[above]
-    limit = scene.last_relevant[image_of(scene.windows, slot)]
+def _enters_below_all(scene: Scene, slot: int, at: int, search: Search) -> bool:
+    """Steps of a window that enters below everything that matters, while its suppressor has another role; False where ties or
+    the limit of detections have a say."""
+    ranked, fp, out = scene.ranked, search.fp, search.out
+    if scene.judged.over_limit[image_of(scene.windows, slot)] or ranked.zone[scene.ties.start[at]] != ranked.zone[at]:
+        return False
+    if is_plain(scene, slot):  # one false positive more, from behind the last true positive
+        for t in range(len(scene.high)):
+            up = fp.up[t, ranked.T[t]]
+            if up != NONE:
+                out.up_at[t, slot], out.up_sum[t, slot] = _score_at(scene, up, np.inf), fp.up_sum[t, ranked.T[t]]
+    return True
+
+
+@kernel
+def _suppressed_steps(scene: Scene, slot: int, search: Search) -> None:
+    out, above = search.out, scene.windows.kept.suppressor[slot]
+    at, image = scene.windows.position[above], image_of(scene.windows, slot)
+    limit = scene.last_relevant[image]
+    same_kind = is_bystander(scene, slot) == is_bystander(scene, above)
     # Entering next to its suppressor, a window that changes nothing there rises through the same list to the same steps.
-    if at > limit:
+    if at > limit and same_kind:
         _share_all(out, slot, above)
+        return
+    if at > limit and _enters_below_all(scene, slot, at, search):
         return
     on_top(slot, scene.cascade, scene.windows, limit)
     alone = leaves_ranks_alone(scene, slot, at)
-    if alone == 1 and scene.ranked.zone[scene.ties.start[at]] == scene.ranked.zone[at]:
+    if alone == 1 and same_kind and scene.ranked.zone[scene.ties.start[at]] == scene.ranked.zone[at]:
         _share_all(out, slot, above)
         forget_shifts(scene)
         return
     listed = False
+    unseen = is_bystander(scene, slot) and at <= scene.judged.last_counted[image]  # wherever it rises to from there
     for t in range(len(scene.high)):
-        same = alone != NONE and leaves_list_alone(scene, t) and _enters_alone(scene, t, at)
+        unchanged = alone != NONE and leaves_list_alone(scene, t)
+        if unchanged and unseen:
+            continue
+        same = unchanged and same_kind and _enters_alone(scene, t, at)
         if same or _replaces(scene, t, slot):
             out.up_at[t, slot], out.up_sum[t, slot] = out.up_at[t, above], out.up_sum[t, above]
             continue
@@ -327,7 +353,7 @@ def nearest_steps(scene: Scene, through: int, search: Search) -> None:
     if exact:
         for slot in range(slots):  # a window may share the steps of its suppressor, known by now
             if scene.windows.kept.suppressor[slot] >= 0:
-                _suppressed_steps(scene, slot, search.out)
+                _suppressed_steps(scene, slot, search)
 
 
 @kernel

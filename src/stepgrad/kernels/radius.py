@@ -11,7 +11,7 @@ from stepgrad.kernels.jit import by_reference, keep_alive, kernel
 from stepgrad.kernels.matching import Rules
 from stepgrad.kernels.nms_steps import THROUGH_EXACT
 from stepgrad.kernels.rank_steps import NONE, no_ties
-from stepgrad.kernels.scene import Scene, build_scene, is_reacher
+from stepgrad.kernels.scene import Scene, build_scene, is_bystander, is_reacher
 from stepgrad.kernels.shifts import sums_after_replay, sums_of_move
 
 
@@ -60,7 +60,7 @@ def _raised(scene: Scene, slot: int, gap: int) -> bool:
             at > limit and len(scene.judged.listed.slots) == 0
         ):  # whom it suppresses is too low to matter: one more, no less
             zone = scene.ranked.zone
-            return sums_of_move(scene, zone[len(windows.order)], zone[gap])
+            return not is_bystander(scene, slot) and sums_of_move(scene, zone[len(windows.order)], zone[gap])
         if at > limit:
             clear(scene.cascade, windows.rows)
         else:
@@ -74,7 +74,7 @@ def _moved_within_list(scene: Scene, slot: int, gap: int) -> bool:
     """`scene.replayed` with a kept window at another gap of the same list."""
     if not is_reacher(scene, slot) and not scene.judged.over_limit[image_of(scene.windows, slot)]:
         zone = scene.ranked.zone
-        return sums_of_move(scene, zone[scene.windows.position[slot]], zone[gap])
+        return not is_bystander(scene, slot) and sums_of_move(scene, zone[scene.windows.position[slot]], zone[gap])
     only_lift_out(slot, scene.cascade, scene.windows.rows)
     return sums_after_replay(scene, slot, gap)
 

@@ -17,7 +17,7 @@ from stepgrad.kernels.edited_ap import edited_sum
 from stepgrad.kernels.jit import kernel
 from stepgrad.kernels.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, role_of
 from stepgrad.kernels.ranked_list import put_edit, take_edit
-from stepgrad.kernels.scene import COUNT, LAST_PLACE, LIMITED, Scene, best_of, is_reacher, role_at
+from stepgrad.kernels.scene import COUNT, LAST_PLACE, LIMITED, Scene, best_of, is_bystander, is_reacher, role_at
 
 
 @kernel
@@ -155,7 +155,7 @@ def _list_rivals_for_places(scene: Scene, image: int) -> None:
 def _claim(scene: Scene, t: int, slot: int) -> int:
     r = scene.judged.reach.number[slot]
     if r < 0:
-        return FALSE_POSITIVE
+        return IGNORED if is_bystander(scene, slot) else FALSE_POSITIVE
     windows = scene.windows
     return role_of(r, t, windows.pairs, windows.objects, scene.judged.reach, scene.rules, scene.taken, scene.stamp[0])
 
@@ -186,7 +186,7 @@ def edit_for_place(scene: Scene, t: int, slot: int, place: int) -> int:
     if not limited:  # else those newly kept are rivals themselves
         for i in range(cascade.counts[ADDED]):
             if not is_reacher(scene, cascade.added[i]):
-                _put_role(scene, t, cascade.added[i], FALSE_POSITIVE)
+                _put_role(scene, t, cascade.added[i], _claim(scene, t, cascade.added[i]))
     # Rivals claim objects in decreasing score, as in matching, the moved window when its turn comes. All other windows
     # of the image reach no object and stay what they are.
     scene.stamp[0] += 1  # frees every object

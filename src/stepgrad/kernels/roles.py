@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stepgrad.kernels.class_view import ClassView, image_of, is_kept
 from stepgrad.kernels.edited_ap import ranked_sum
 from stepgrad.kernels.jit import by_reference, inlined, keep_alive, kernel
-from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, Reach, Rules, reach_of, role_of
+from stepgrad.kernels.matching import ABSENT, FALSE_POSITIVE, IGNORED, ONLY_EXCUSED, Reach, Rules, reach_of, role_of
 from stepgrad.kernels.metric_code import NO_CUT, copied
 from stepgrad.kernels.ranked_list import Ranked, rank_detections
 
@@ -45,7 +45,8 @@ def role_in(judged: RoleTable, view: ClassView, t: int, slot: int) -> int:
         return judged.roles[t, r]
     if not is_kept(view, slot):
         return ABSENT
-    return FALSE_POSITIVE if view.position[slot] <= judged.last_counted[image_of(view, slot)] else IGNORED
+    counts = view.position[slot] <= judged.last_counted[image_of(view, slot)]
+    return FALSE_POSITIVE if counts and r != ONLY_EXCUSED else IGNORED
 
 
 @kernel
@@ -127,7 +128,8 @@ def rank_judged(judged: RoleTable, view: ClassView) -> Ranked:
     plain = np.empty(len(view.order), dtype=np.bool_)
     for p in range(len(view.order)):
         slot = view.order[p]
-        plain[p] = is_kept(view, slot) and (not limited or p <= judged.last_counted[image_of(view, slot)])
+        counts = is_kept(view, slot) and (not limited or p <= judged.last_counted[image_of(view, slot)])
+        plain[p] = counts and judged.reach.number[slot] != ONLY_EXCUSED
     at = view.position[judged.contenders]
     roles = np.empty((len(judged.roles), len(at)), dtype=np.int8)
     for z in range(len(at)):

@@ -11,7 +11,7 @@ from stepgrad.kernels.cascade import Cascade, new_cascade
 from stepgrad.kernels.class_view import ClassView, image_of
 from stepgrad.kernels.edited_ap import Lift, edited_sum, new_lift
 from stepgrad.kernels.jit import by_reference, inlined, kernel
-from stepgrad.kernels.matching import Rules
+from stepgrad.kernels.matching import ONLY_EXCUSED, Rules
 from stepgrad.kernels.rank_steps import Ties
 from stepgrad.kernels.ranked_list import Edits, Ranked, new_edits
 from stepgrad.kernels.roles import ByImage, RoleTable, judge_class, rank_judged, role_in
@@ -95,6 +95,18 @@ def role_at(scene: Scene, t: int, slot: int) -> int:
 def is_reacher(scene: Scene, slot: int) -> bool:
     """Whether a window reaches an object at some threshold."""
     return scene.judged.reach.number[slot] >= 0
+
+
+@inlined
+def is_plain(scene: Scene, slot: int) -> bool:
+    """Whether a window reaches nothing at any threshold, so that it is a false positive wherever it counts."""
+    return scene.judged.reach.number[slot] == -1
+
+
+@inlined
+def is_bystander(scene: Scene, slot: int) -> bool:
+    """Whether a window is ignored wherever it stands: of another size, and on no object. It counts for the limit only."""
+    return scene.judged.reach.number[slot] == ONLY_EXCUSED
 
 
 @kernel

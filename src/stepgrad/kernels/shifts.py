@@ -23,12 +23,14 @@ from stepgrad.kernels.replay import (
     replay_touches_objects,
     sum_with,
 )
-from stepgrad.kernels.scene import PUSHED_OUT, SIZE, Scene, is_reacher
+from stepgrad.kernels.scene import PUSHED_OUT, SIZE, Scene, is_bystander, is_reacher
 
 
 @inlined
-def _gain(scene: Scene, position: int, amount: int) -> None:
-    """A false positive more, or less, in the zone of a position."""
+def _gain(scene: Scene, slot: int, position: int, amount: int) -> None:
+    """A window more, or less, in the zone of a position; a bystander is no false positive."""
+    if is_bystander(scene, slot):
+        return
     shifts, zone = scene.shifts, scene.ranked.zone[position]
     if shifts.gained[zone] == 0:
         shifts.zones[shifts.state[SIZE]] = zone
@@ -49,9 +51,10 @@ def _last_of_three(scene: Scene, listed: int, added: int, gap: int) -> int:
 
 
 @kernel
-def _push_out(scene: Scene, image: int, gap: int, too_many: int) -> bool:
+def _push_out(scene: Scene, slot: int, gap: int, too_many: int) -> bool:
     """More windows than count stand within the old limit: the lowest stop to count. False if one of them is a contender."""
     listed, cascade, place = scene.judged.listed, scene.cascade, scene.windows.position
+    image = image_of(scene.windows, slot)
     bound, first = scene.judged.last_counted[image], listed.ptr[image]
     i = min(listed.ptr[image + 1], first + scene.windows.max_detections) - 1
     j = cascade.counts[ADDED] - 1
@@ -63,24 +66,25 @@ def _push_out(scene: Scene, image: int, gap: int, too_many: int) -> bool:
             i -= 1
         which = _last_of_three(scene, i if i >= first else -1, j, here)
         if which == 2:
-            _gain(scene, here, -1)
+            _gain(scene, slot, here, -1)
             here = NONE
             scene.shifts.state[PUSHED_OUT] = 1
         elif which == 1:
-            _gain(scene, place[cascade.added[j]], -1)
+            _gain(scene, cascade.added[j], place[cascade.added[j]], -1)
             j -= 1
         else:
             if is_reacher(scene, listed.slots[i]):
                 return False
-            _gain(scene, place[listed.slots[i]], -1)
+            _gain(scene, listed.slots[i], place[listed.slots[i]], -1)
             i -= 1
     return True
 
 
 @kernel
-def _let_in(scene: Scene, image: int, gap: int, missing: int) -> bool:
+def _let_in(scene: Scene, slot: int, gap: int, missing: int) -> bool:
     """Fewer windows than may count stand within the old limit: the next begin to count. False if one is a contender."""
     listed, cascade, place = scene.judged.listed, scene.cascade, scene.windows.position
+    image = image_of(scene.windows, slot)
     bound, end = scene.judged.last_counted[image], len(scene.windows.order)
     i, stop = listed.ptr[image] + scene.windows.max_detections, listed.ptr[image + 1]
     j, added = 0, cascade.counts[ADDED]
@@ -93,44 +97,45 @@ def _let_in(scene: Scene, image: int, gap: int, missing: int) -> bool:
         next_listed = place[listed.slots[i]] if i < stop else end
         next_added = place[cascade.added[j]] if j < added else end
         if here != NONE and here <= min(next_listed, next_added):
-            _gain(scene, here, 1)
+            _gain(scene, slot, here, 1)
             here = NONE
         elif next_added < next_listed:
-            _gain(scene, next_added, 1)
+            _gain(scene, cascade.added[j], next_added, 1)
             j += 1
         elif i < stop:
             if is_reacher(scene, listed.slots[i]):
                 return False
-            _gain(scene, next_listed, 1)
+            _gain(scene, listed.slots[i], next_listed, 1)
             i += 1
     return True
 
 
 @kernel
-def _tally(scene: Scene, image: int, gap: int) -> bool:
-    """Count what the replay does to each zone with the moved window at `gap` (NONE: nowhere); no window of it is a reacher.
+def _tally(scene: Scene, slot: int, gap: int) -> bool:
+    """Count what the replay does to each zone with window `slot` at `gap` (NONE: nowhere); no window of it is a reacher.
 
     False if the limit of detections per image reaches a contender: then the count means nothing.
     """
     cascade, listed, place = scene.cascade, scene.judged.listed, scene.windows.position
+    image = image_of(scene.windows, slot)
     bound, most = scene.judged.last_counted[image], scene.windows.max_detections
     counted = min(most, listed.ptr[image + 1] - listed.ptr[image])
     for i in range(cascade.counts[REMOVED]):
         if place[cascade.removed[i]] <= bound:
-            _gain(scene, place[cascade.removed[i]], -1)
+            _gain(scene, cascade.removed[i], place[cascade.removed[i]], -1)
             counted -= 1
     for i in range(cascade.counts[ADDED]):
         if place[cascade.added[i]] <= bound:
-            _gain(scene, place[cascade.added[i]], 1)
+            _gain(scene, cascade.added[i], place[cascade.added[i]], 1)
             counted += 1
     if gap != NONE and gap <= bound:
-        _gain(scene, gap, 1)
+        _gain(scene, slot, gap, 1)
         counted += 1
     if len(listed.slots) == 0:  # every detection counts
         return True
     if counted > most:
-        return _push_out(scene, image, gap, counted - most)
-    return counted == most or _let_in(scene, image, gap, most - counted)
+        return _push_out(scene, slot, gap, counted - most)
+    return counted == most or _let_in(scene, slot, gap, most - counted)
 
 
 @kernel
@@ -168,7 +173,7 @@ def leaves_ranks_alone(scene: Scene, slot: int, gap: int) -> int:
     """
     if replay_touches_objects(scene, slot):
         return -1
-    if not _tally(scene, image_of(scene.windows, slot), gap) or scene.shifts.state[PUSHED_OUT]:
+    if not _tally(scene, slot, gap) or scene.shifts.state[PUSHED_OUT]:
         forget_shifts(scene)
         return -1
     return 1 if _keep_changed(scene) == 0 else 0
@@ -260,7 +265,7 @@ def sums_after_replay(scene: Scene, slot: int, gap: int) -> bool:
     """`scene.replayed` with the window at `gap` of the replayed scene (NONE: not there); False if it cannot differ."""
     image = image_of(scene.windows, slot)
     if not replay_touches_objects(scene, slot):
-        if _tally(scene, image, gap):
+        if _tally(scene, slot, gap):
             return _sums_of_shifts(scene)
         forget_shifts(scene)
     list_rivals(scene, slot)

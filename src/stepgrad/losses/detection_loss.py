@@ -39,8 +39,8 @@ class DetectionLoss(nn.Module):
         absent_classes: classes without objects in the batch are left out ("skip") or count as 0 ("zero"); those of a miss
             rate or of the worst class are always left out, and a cost they can have themselves.
 
-    The other options are those of `MAPLoss`. After each call, `metrics` holds value, by_class (K,) and kept, objects,
-    nonzero, positive_sum and negative_sum as for `MAPLoss`.
+    The other options are those of `MAPLoss`. After each call, `metrics` holds metric (its name), value, by_class (K,) and kept,
+    objects, nonzero, positive_sum and negative_sum as for `MAPLoss`.
 
     >>> from stepgrad.metric.metrics import Cost
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
@@ -136,7 +136,7 @@ class DetectionLoss(nn.Module):
 
 def describe(objective: MAPObjective) -> str:
     """The settings that matter most, as modules print them."""
-    metric = "" if objective.names[0] == "map" else f"metric={objective.metric.name!r}, "
+    metric = "" if objective.logged_name == "map" else f"metric={objective.metric.name!r}, "
     return (
         f"{objective.num_classes}, {metric}protocol={objective.protocol.name!r}, "
         f"nms_threshold={objective.nms_threshold}, estimator={objective.method.estimator!r}, "

@@ -108,6 +108,11 @@ class MAPObjective:
         self.metric.check_protocol(self.protocol)
 
     @property
+    def logged_name(self) -> str:
+        """What logs call the value: "map", or the name of another metric."""
+        return "map" if self.names[0] == "map" else self.metric.name
+
+    @property
     def over_classes(self) -> OverClasses:
         """How the classes become one value."""
         return OverClasses(self.classes, self.class_weights, self.protocol.absent_classes)
@@ -137,6 +142,7 @@ class MAPObjective:
         result = self.over_classes.join(self.metric, [c.value for c in classes], [c.P for c in classes])
         value, outer = self._outer(result.value)
         metrics = {
+            **({} if self.logged_name == "map" else {"metric": self.logged_name}),
             self.names[0]: result.value,
             self.names[1]: result.by_class,
             "kept": sum(ranked.kept for ranked in classes),

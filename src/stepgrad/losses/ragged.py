@@ -24,7 +24,8 @@ from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.objective import MAPObjective, Measured, report_sums
 from stepgrad.metric.arrange import Arrangement
-from stepgrad.metric.batch import CONVERT, CORNERS, Batch, Target, check_box_format, inside_out, make_batch
+from stepgrad.metric.batch import Batch, Target, make_batch
+from stepgrad.metric.boxes import CONVERT, CORNERS, check_box_format, inside_out
 from stepgrad.metric.cut import with_cut
 from stepgrad.parallel import run_threads
 from stepgrad.plain_tensors import refuse_unreadable

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
+from stepgrad.metric.boxes import CONVERT, CORNERS, check_box_format, inside_out
 from stepgrad.plain_tensors import joined, refuse_unreadable, tensor_of, widened
 
 Target = Mapping[str, Any]  # boxes, labels and, if wanted, difficult and iscrowd; other keys are left alone
@@ -104,17 +105,6 @@ def _refuse_detections(scores: object) -> None:
         )
 
 
-def check_box_format(boxes: object, where: str) -> None:
-    """Raise if a tensor that knows its format, as torchvision's tv_tensors.BoundingBoxes do, has another than corners."""
-    known = getattr(boxes, "format", None)
-    name = str(getattr(known, "name", known)).upper()
-    if known is not None and name != "XYXY":
-        raise InputError(
-            f"{where} as corners (x1, y1, x2, y2) but got BoundingBoxes of format {name}; convert them with "
-            "torchvision.transforms.v2.functional.convert_bounding_box_format(boxes, new_format='XYXY')."
-        )
-
-
 def _check_frames(boxes: Sequence[Tensor], targets: Sequence[Target]) -> None:
     """Raise if objects know that they are no corners, or if an image's windows and objects know different sizes of it.
 
@@ -193,20 +183,6 @@ def _check_windows(scores: NDArray[np.floating], boxes: NDArray[np.float64], off
         raise InputError(
             f"image {image}: expected boxes as {CORNERS} but boxes[{index}] is {boxes[tuple(first)].tolist()}; {CONVERT}."
         )
-
-
-CORNERS = "corners (x1, y1, x2, y2) with x2 >= x1 and y2 >= y1"
-CONVERT = "boxes with a width and a height, or a centre, need torchvision.ops.box_convert first"
-
-
-def inside_out(boxes: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which boxes (..., 4) have a right edge left of the left one, or a lower above the upper: no box, at any scale.
-
-    >>> inside_out(np.array([[0.0, 0.0, 5.0, 0.0], [3.0, 0.0, 2.0, 4.0]]))    # one without area, one impossible
-    array([False,  True])
-    """
-    backwards: NDArray[np.bool_] = (boxes[..., 2] < boxes[..., 0]) | (boxes[..., 3] < boxes[..., 1])
-    return backwards
 
 
 def _tensors_on_cpu(targets: Sequence[Target]) -> Sequence[Target]:

@@ -1,9 +1,35 @@
-"""Overlaps of boxes with boxes."""
+"""What is a box, and overlaps of boxes with boxes."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stepgrad.errors import InputError
+
+CORNERS = "corners (x1, y1, x2, y2) with x2 >= x1 and y2 >= y1"
+CONVERT = "boxes with a width and a height, or a centre, need torchvision.ops.box_convert first"
+
+
+def check_box_format(boxes: object, where: str) -> None:
+    """Raise if a tensor that knows its format, as torchvision's tv_tensors.BoundingBoxes do, has another than corners."""
+    known = getattr(boxes, "format", None)
+    name = str(getattr(known, "name", known)).upper()
+    if known is not None and name != "XYXY":
+        raise InputError(
+            f"{where} as corners (x1, y1, x2, y2) but got BoundingBoxes of format {name}; convert them with "
+            "torchvision.transforms.v2.functional.convert_bounding_box_format(boxes, new_format='XYXY')."
+        )
+
+
+def inside_out(boxes: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which boxes (..., 4) have a right edge left of the left one, or a lower above the upper: no box, at any scale.
+
+    >>> inside_out(np.array([[0.0, 0.0, 5.0, 0.0], [3.0, 0.0, 2.0, 4.0]]))    # one without area, one impossible
+    array([False,  True])
+    """
+    backwards: NDArray[np.bool_] = (boxes[..., 2] < boxes[..., 0]) | (boxes[..., 3] < boxes[..., 1])
+    return backwards
 
 
 def overlaps_with(box: NDArray[np.float64], others: NDArray[np.float64], pixel_offset: float) -> NDArray[np.float64]:

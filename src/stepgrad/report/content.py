@@ -11,8 +11,11 @@ import numpy as np
 
 from stepgrad.errors import ConfigError
 from stepgrad.evaluation.errors_by_type import error_types
+from stepgrad.evaluation.judge import Counting
+from stepgrad.evaluation.metrics import metric_under
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import ClassResult, Cut, EvaluationResult
+from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.report.examples import RULE, JudgedEvidence, Mark, best_and_worst, describe_image
 from stepgrad.report.history import Line, summary, thin
@@ -69,6 +72,7 @@ def gather(
         "dataset": describe_dataset(dataset_name, evidence, results[first.name]),
         "protocols": [p.name for p in chosen],
         "maps": {name: result.map for name, result in results.items()},
+        "metrics": _metrics(config, judged[first.name]),
         "comparison": _comparison(comparison, [p.name for p in chosen]),
         "run": summary(history, first.name),
         "classes": [_class_row(c, results, cuts[c]) for c in range(evidence.num_classes)],
@@ -109,6 +113,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int)) else str(value)
+
+
+def _metrics(config: Mapping[str, Any], judged: JudgedEvidence) -> dict[str, float]:
+    """The metric that the run trained for, if that is another than AP; by the first protocol."""
+    if config.get("metric", "ap") == "ap":
+        return {}
+    metric, counting = get_metric(config["metric"]), Counting.of(judged.result.protocol)
+    return {metric.name: metric_under(judged.seen, counting, judged.result, metric).value}
 
 
 def describe_dataset(name: str, evidence: Evidence, result: EvaluationResult) -> dict[str, Any]:

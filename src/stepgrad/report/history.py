@@ -104,13 +104,13 @@ def losses(train: Sequence[Line], phases: Sequence[Mapping[str, Any]]) -> list[d
     return charted
 
 
-def validation(val: Sequence[Line]) -> dict[str, dict[str, list[Any]]]:
-    """By protocol: steps and mAP."""
-    names = list(dict.fromkeys(name for line in val for name in parts(line, "map")))
+def validation(val: Sequence[Line], key: str = "map") -> dict[str, dict[str, list[Any]]]:
+    """By protocol: steps and mAP; or, with the key "metrics", by metric: steps and its values."""
+    names = list(dict.fromkeys(name for line in val for name in parts(line, key)))
     return {
         name: {"steps": [step for step, _ in points], "values": [value for _, value in points]}
         for name in names
-        if (points := [(line["step"], v) for line in val if (v := number_in(line, "map", name)) is not None])
+        if (points := [(line["step"], v) for line in val if (v := number_in(line, key, name)) is not None])
     }
 
 
@@ -123,6 +123,7 @@ def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
         "phases": phases,
         "loss": losses(train, phases),
         "validation": validated,
+        "metrics": validation(val, "metrics"),
         "batch_map": series(train, "map"),
         "nonzero": series(train, "nonzero"),
         "positive_sum": series(train, "positive_sum"),

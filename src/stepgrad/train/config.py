@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from stepgrad.errors import ConfigError, one_of, suggest
-from stepgrad.metric.protocol import PROTOCOLS
+from stepgrad.errors import ConfigError, suggest
+from stepgrad.train.check_config import check_config
 
 LossName = Literal["nll", "map", "nll-then-map"]
 PhaseName = Literal["nll", "map"]
@@ -236,48 +236,7 @@ class TrainConfig:
         return () if self.metric == "ap" else (self.metric,)
 
     def __post_init__(self) -> None:
-        _check(self)
-
-
-def _check_metric(config: TrainConfig) -> None:
-    from stepgrad.metric.named_metrics import get_metric  # not for AP: the help page should not wait for numba
-
-    metric = get_metric(config.metric)
-    for protocol in (config.protocol, *config.also_report):
-        metric.check_protocol(PROTOCOLS[protocol])
-    if config.map_loss.balance != "none" and not metric.shift_invariant:
-        raise ConfigError(f"map_loss.balance: expected `none` for {metric.name}, whose threshold a shift crosses.")
-
-
-def _check(config: TrainConfig) -> None:
-    """Raise ConfigError, naming the key, for what cannot work."""
-    for protocol in (config.protocol, *config.also_report):
-        one_of("protocol", protocol, list(PROTOCOLS))
-    if config.metric != "ap":
-        _check_metric(config)
-    if config.loss != "map" and config.model.score == "raw":
-        raise ConfigError("model.score: cross-entropy needs `logprob` (it has a background column) but got `raw`.")
-    if config.map_loss.nll_weight > 0 and config.model.score == "raw":
-        raise ConfigError("map_loss.nll_weight: needs model.score `logprob` but got `raw`.")
-    for name, phase in (("nll", config.nll), ("map", config.map)):
-        for key in ("images", "lr"):
-            if not getattr(phase, key) > 0:
-                raise ConfigError(f"{name}.{key}: expected a number > 0 but got {getattr(phase, key)!r}.")
-        for key in ("steps", "warmup", "weight_decay"):
-            if getattr(phase, key) < 0:
-                raise ConfigError(f"{name}.{key}: expected a number >= 0 but got {getattr(phase, key)!r}.")
-        if phase.foreground is not None and not 0 <= phase.foreground <= 1:
-            raise ConfigError(f"{name}.foreground: expected a share from 0 to 1 but got {phase.foreground!r}.")
-        for key in ("windows", "chunk_images", "drop_every", "max_gradient_norm"):
-            if getattr(phase, key) is not None and not getattr(phase, key) > 0:
-                raise ConfigError(f"{name}.{key}: expected a number > 0 or null but got {getattr(phase, key)!r}.")
-    for key in ("keep", "log_every", "devices"):
-        if getattr(config.run, key) < 1:
-            raise ConfigError(f"run.{key}: expected a number >= 1 but got {getattr(config.run, key)!r}.")
-    if config.map_loss.memory_images < 0:
-        raise ConfigError(f"map_loss.memory_images: expected a number >= 0 but got {config.map_loss.memory_images}.")
-    if not config.phases():
-        raise ConfigError(f"loss: {config.loss!r} has no steps; give nll.steps or map.steps.")
+        check_config(self)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

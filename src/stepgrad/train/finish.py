@@ -84,6 +84,7 @@ def finish_run(
             "step": state.step,
             "best_step": state.best_step,
             "best_map": state.best_map,
+            **({"best_metrics": values} if values else {}),
             "seconds": state.seconds,
         }
     )

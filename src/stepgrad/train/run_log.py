@@ -107,11 +107,11 @@ def open_log(folder: RunFolder, state: State, writes: bool) -> RunLog:
 
 
 def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """TensorBoard's names and numbers of a line: train/loss, train/losses/nll, val/map/voc12, ..."""
+    """TensorBoard's names and numbers of a line: train/loss, train/losses/nll, val/map/voc12, val/metrics/f1, ..."""
     if line["kind"] not in ("train", "val"):
         return
     for key, value in line.items():
-        if isinstance(value, Mapping) and key in ("losses", "map"):
+        if isinstance(value, Mapping) and key in ("losses", "map", "metrics"):
             yield from ((f"{line['kind']}/{key}/{name}", float(entry)) for name, entry in value.items())
         elif isinstance(value, (int, float)) and key != "step":
             yield f"{line['kind']}/{key}", float(value)

@@ -128,7 +128,8 @@ def _facts(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     facts = {
         name: metrics.get(name) for name in ("windows", "positives", "map", "nonzero", "positive_sum", "negative_sum")
     }
-    facts |= {"value": metrics["value"]} if "value" in metrics else {}  # of another metric than mAP
+    if "metric" in metrics:  # another than mAP: by its name, as in the lines of validations
+        facts["metrics"] = {metrics["metric"]: metrics["value"]}
     return {**facts, "loss_share": metrics.get("loss_seconds", 0.0) / max(seconds, 1e-9)}
 
 

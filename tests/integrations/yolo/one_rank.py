@@ -49,7 +49,7 @@ def main(data: str, run: str, size: str) -> None:
 
     def note(trainer: Any) -> None:
         used.append(trainer.map_switches[""].weight)
-        maps.append(trainer.map_switches[""].metrics["map"])
+        maps.append(trainer.map_loss_switch.metrics["map"])
 
     trainer = OnCPUs(overrides=overrides)
     trainer.add_callback("on_train_batch_end", note)

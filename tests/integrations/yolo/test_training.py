@@ -132,6 +132,7 @@ def test_the_boxes_of_other_tasks_train_for_mAP(task: str, model: str, tmp_path:
     assert yolo.trainer.args.task == task
     (row,) = rows_of(tmp_path / "run")
     assert row[f"train/{NAME}"] > 0
+    assert yolo.trainer.map_loss_switch is yolo.trainer.map_switches[""]
     assert yolo.trainer.map_switches[""].weight != 1.0  # measured next to the stock loss
     assert f"val/{NAME}" not in row
 
