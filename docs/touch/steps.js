@@ -279,5 +279,5 @@ const Steps = (() => {
     });
   }
 
-  return { PROTOCOLS, TRUE, FALSE, IGNORED, SUPPRESSED, iou, measure, apAlong, mapSteps };
+  return { PROTOCOLS, TRUE, FALSE, IGNORED, SUPPRESSED, levelsServed, measure, apAlong, mapSteps };
 })();
