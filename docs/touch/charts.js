@@ -16,7 +16,7 @@ const Charts = (() => {
     const back = (pixel) => low + ((pixel - MARGIN.left) / (right - MARGIN.left)) * (high - low);
     for (const value of [least, (least + most) / 2, most]) {
       Svg.add(svg, "line", { class: "grid", x1: MARGIN.left, x2: right, y1: y(value), y2: y(value) });
-      Svg.add(svg, "text", { class: "tick", x: MARGIN.left - 7, y: y(value) + 4, "text-anchor": "end" }, String(Number(value.toFixed(2))));
+      Svg.add(svg, "text", { class: "tick", x: MARGIN.left - 7, y: y(value) + 4, "text-anchor": "end" }, Number(value.toFixed(2)));
     }
     for (const [value, text] of ticks) {
       Svg.add(svg, "text", { class: "tick", x: x(value), y: bottom + 17, "text-anchor": "middle" }, text);

@@ -13,7 +13,18 @@
   const chosenIn = (name) => document.querySelector(`input[name=${name}]:checked`).value;
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
-  const state = { name: "", case: "", scene: null, selected: 0, before: null, found: null, along: null, wanted: "radius", moving: 0, scale: 1 };
+  const state = {
+    name: "", // of the scene
+    case: "", // of the paper's cases, the one that is shown
+    scene: null,
+    selected: 0, // the window that the charts are about
+    found: null, // what Steps.measure says of the scene
+    along: null, // AP along the score of the chosen window
+    before: null, // what was found before the last move
+    wanted: "radius", // the estimator that was asked for
+    moving: 0, // counts moves, so that a later one ends a glide
+    scale: 1, // units of the picture per pixel of the screen
+  };
   let rows = [], frames = [], grip = null, chartScale = null;
 
   const options = () => {
@@ -34,7 +45,8 @@
   // Where a gradient step takes each score.
   function afterStep() {
     const steepest = Math.max(...slopes().map(Math.abs));
-    return state.scene.windows.map((w, b) => (steepest ? clamp(w.score + (LARGEST_MOVE * slopes()[b]) / steepest, LOW, HIGH) : w.score));
+    const rate = steepest ? LARGEST_MOVE / steepest : 0;
+    return state.scene.windows.map((w, b) => clamp(w.score + rate * slopes()[b], LOW, HIGH));
   }
 
   // ---- showing
@@ -117,10 +129,6 @@
 
   const remember = () => { state.before = state.found; };
 
-  function select(b) {
-    state.selected = b;
-  }
-
   function setScore(b, score) {
     state.scene.windows[b].score = tidy(score);
     refresh();
@@ -133,15 +141,18 @@
   }
 
   function resizeBox(b, [x1, y1, x2, y2], dx, dy) {
-    const right = Math.round(clamp(x2 + dx, x1 + SMALLEST_SIDE, WIDTH)), low = Math.round(clamp(y2 + dy, y1 + SMALLEST_SIDE, HEIGHT));
-    state.scene.windows[b].box = [x1, y1, right, low];
+    const right = Math.round(clamp(x2 + dx, x1 + SMALLEST_SIDE, WIDTH));
+    const bottom = Math.round(clamp(y2 + dy, y1 + SMALLEST_SIDE, HEIGHT));
+    state.scene.windows[b].box = [x1, y1, right, bottom];
     refresh();
   }
 
   // Scores glide from where they are to where they go, so that one sees who passes whom; `after` speaks at the end.
   function glide(targets, milliseconds, after) {
     const from = state.scene.windows.map((w) => w.score), turn = ++state.moving, start = performance.now();
-    const put = (t) => state.scene.windows.forEach((w, b) => { w.score = t < 1 ? from[b] + t * (targets[b] - from[b]) : targets[b]; });
+    const put = (t) => state.scene.windows.forEach((w, b) => {
+      w.score = t < 1 ? from[b] + t * (targets[b] - from[b]) : targets[b];
+    });
     const frame = (now) => {
       if (turn !== state.moving) return; // something else has moved since
       const t = clamp((now - start) / milliseconds, 0, 1);
@@ -192,18 +203,20 @@
 
   // ---- touches and keys
 
-  const KEYS = { ArrowRight: 0.1, ArrowUp: 0.1, ArrowLeft: -0.1, ArrowDown: -0.1, PageUp: 1, PageDown: -1, Home: -Infinity, End: Infinity };
+  const KEYS = {
+    ArrowRight: 0.1, ArrowUp: 0.1, ArrowLeft: -0.1, ArrowDown: -0.1, PageUp: 1, PageDown: -1, Home: -Infinity, End: Infinity,
+  };
   const MOVES = { ArrowRight: [4, 0], ArrowUp: [0, -4], ArrowLeft: [-4, 0], ArrowDown: [0, 4] };
 
   function listen(slider, b) {
     Svg.set(slider, { "aria-label": `Window ${state.scene.windows[b].name}`, "aria-valuemin": LOW, "aria-valuemax": HIGH });
     slider.addEventListener("focus", () => {
-      select(b);
+      state.selected = b;
       remember();
       refresh();
     });
     slider.addEventListener("keydown", (event) => {
-      if (!(event.key in KEYS)) return;
+      if (!(event.key in KEYS) || event.ctrlKey || event.altKey || event.metaKey) return; // those are the browser's own
       event.preventDefault();
       state.moving += 1;
       if (event.shiftKey && event.key in MOVES) moveBox(b, state.scene.windows[b].box, ...MOVES[event.key]);
@@ -216,10 +229,10 @@
     if (event.button !== 0) return;
     event.preventDefault(); // no selection of text; the focus is given by hand
     slider.focus({ preventScroll: true });
-    select(b);
+    state.selected = b;
     remember();
-    if (slider === rows[b].row) dragScore(event, slider, b, (e) => List.scoreAt(rows[b], e.clientX), rows[b].track.contains(event.target));
-    else dragBox(event, slider, b);
+    if (slider !== rows[b].row) dragBox(event, slider, b);
+    else dragScore(event, slider, b, (e) => List.scoreAt(rows[b], e.clientX), rows[b].track.contains(event.target));
   }
 
   // The score goes as far as the pointer. A mouse may also point to where it should be; a finger may be about to scroll.
@@ -227,7 +240,7 @@
     const away = state.scene.windows[b].score - scoreAt(event);
     const offset = onAxis && event.pointerType === "mouse" && Math.abs(away) > 0.5 ? 0 : away;
     const change = (e) => setScore(b, scoreAt(e) + offset);
-    change(event);
+    if (offset === 0) change(event);
     follow(element, event, change);
   }
 
@@ -265,11 +278,13 @@
   for (const button of document.querySelectorAll("[data-scene]")) {
     button.addEventListener("click", () => load(button.dataset.scene, FIRST[button.dataset.scene]));
   }
-  for (const button of document.querySelectorAll("[data-case]")) button.addEventListener("click", () => showCase(button.dataset.case));
+  for (const button of document.querySelectorAll("[data-case]")) {
+    button.addEventListener("click", () => showCase(button.dataset.case));
+  }
   byId("step").addEventListener("click", takeStep);
   byId("reset").addEventListener("click", () => load(state.name, FIRST[state.name]));
   List.drawScale(byId("scale"));
-  const measureScreen = () => { state.scale = WIDTH / byId("picture").clientWidth; }; // units of the picture per pixel
+  const measureScreen = () => { state.scale = WIDTH / byId("picture").clientWidth; };
   measureScreen();
   load("meadow", FIRST.meadow);
   new ResizeObserver(() => {

@@ -28,11 +28,17 @@ const Picture = (() => {
       <g class="face"><ellipse cx="16" cy="42" rx="13" ry="18"/><ellipse cx="30" cy="32" rx="9" ry="4.5" transform="rotate(-18 30 32)"/></g>
       <circle class="eye" cx="12" cy="38" r="2.4"/>`,
     sun: `<circle class="sun" cx="50" cy="50" r="44"/>`,
-    cloud: `<g class="cloud"><ellipse cx="30" cy="62" rx="28" ry="28"/><ellipse cx="54" cy="44" rx="28" ry="36"/><ellipse cx="76" cy="64" rx="22" ry="26"/></g>`,
-    tree: `<rect class="trunk" x="43" y="62" width="14" height="38" rx="3"/><g class="leaf"><circle cx="50" cy="28" r="27"/><circle cx="28" cy="48" r="25"/><circle cx="72" cy="48" r="25"/></g>`,
-    house: `<rect class="wall" x="12" y="44" width="76" height="56"/><path class="roof" d="M2 48 50 4 98 48Z"/><rect class="door" x="42" y="66" width="18" height="34"/><rect class="pane" x="20" y="58" width="15" height="16"/><rect class="pane" x="67" y="58" width="15" height="16"/>`,
-    bush: `<g class="leaf"><circle cx="26" cy="66" r="25"/><circle cx="52" cy="50" r="32"/><circle cx="76" cy="66" r="24"/><rect x="10" y="66" width="80" height="30" rx="14"/></g>`,
-    rock: `<path class="rock" d="M6 96 14 52 38 14 68 10 92 46 97 96Z"/><path class="facet" d="M38 14 46 56 14 52ZM68 10 46 56 80 96 97 96 92 46Z"/>`,
+    cloud: `<g class="cloud"><ellipse cx="30" cy="62" rx="28" ry="28"/><ellipse cx="54" cy="44" rx="28" ry="36"/>
+      <ellipse cx="76" cy="64" rx="22" ry="26"/></g>`,
+    tree: `<rect class="trunk" x="43" y="62" width="14" height="38" rx="3"/>
+      <g class="leaf"><circle cx="50" cy="28" r="27"/><circle cx="28" cy="48" r="25"/><circle cx="72" cy="48" r="25"/></g>`,
+    house: `<rect class="wall" x="12" y="44" width="76" height="56"/><path class="roof" d="M2 48 50 4 98 48Z"/>
+      <rect class="door" x="42" y="66" width="18" height="34"/>
+      <rect class="pane" x="20" y="58" width="15" height="16"/><rect class="pane" x="67" y="58" width="15" height="16"/>`,
+    bush: `<g class="leaf"><circle cx="26" cy="66" r="25"/><circle cx="52" cy="50" r="32"/><circle cx="76" cy="66" r="24"/>
+      <rect x="10" y="66" width="80" height="30" rx="14"/></g>`,
+    rock: `<path class="rock" d="M6 96 14 52 38 14 68 10 92 46 97 96Z"/>
+      <path class="facet" d="M38 14 46 56 14 52ZM68 10 46 56 80 96 97 96 92 46Z"/>`,
   };
 
   const stretched = (kind, [x1, y1, x2, y2]) =>
@@ -90,8 +96,9 @@ const Picture = (() => {
     Svg.set(parts.tag, { x: x1, y: y1, width: size, height: size, rx: 3 * scale });
     Svg.set(parts.letter, { x: x1 + size / 2, y: y1 + size * 0.74, "font-size": 12.5 * scale });
     const length = Math.sign(share) * (13 + 27 * Math.abs(share)) * scale; // long enough to have a head
-    const middle = (y1 + y2) / 2 + length / 2 + (y2 - y1 < 50 * scale ? 0 : 6 * scale);
-    parts.push.setAttribute("d", share ? arrow((x1 + x2) / 2, middle, length, width) : "");
+    const start = (y1 + y2) / 2 + length / 2;
+    // Right of the middle, where arrows of windows on the same spot are further apart.
+    parts.push.setAttribute("d", share ? arrow(x1 + 0.7 * (x2 - x1), start, length, width) : "");
   }
 
   // The corner by which the chosen window is made larger or smaller.

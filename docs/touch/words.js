@@ -41,7 +41,7 @@ const Words = (() => {
     sde: () => "The mean of the slopes to the nearest jump on either side.",
   };
   const COCO = " For coco, the mean of ten slopes, one per overlap.";
-  const PAPER = " In the paper's way a suppressed window borrows the jumps of the one above it, which need not be those drawn here.";
+  const PAPER = " In the paper's way a suppressed window borrows the jumps of the one above it, not those drawn here.";
   const how = (estimator, options, along) =>
     HOW[estimator](options, along) + (options.protocol === "coco" ? COCO : "") + (options.throughNms === "paper" ? PAPER : "");
 

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +14,11 @@ import stepgrad as sg
 from docs import figure_pr
 from docs.touch.build import PAGE, built
 from stepgrad.metric.protocol import PROTOCOLS
-from tests.docs.touch_scenes import ESTIMATORS, MODES, TouchScene, script, touch_scenes
+from tests.docs.touch_scenes import ESTIMATORS, MODES, script, touch_scenes
+from tests.docs.touched import Touched
 from tests.report.browser import Browser
-from tests.scenes import Batch
 
 BOUND = 1e-9
-READ_WINDOWS = """[...document.querySelectorAll("g[data-window]")].map(g => {
-  const at = name => Number(g.querySelector(".frame").getAttribute(name));
-  return {name: g.dataset.window, score: Number(g.getAttribute("aria-valuenow")), text: g.getAttribute("aria-valuetext"),
-          box: [at("x"), at("y"), at("x") + at("width"), at("y") + at("height")]};})"""
 READ_SLOPES = '[...document.querySelectorAll(".row .slope")].map(e => Number(e.textContent.replace("−", "-")))'
 
 
@@ -106,71 +101,6 @@ def test_recall_levels_are_served_as_in_the_library(browser: Browser, name: str)
 
 
 # ---- the page
-
-
-class Touched:
-    """The page in a browser, as somebody who does not want motion sees it: all moves are over at once."""
-
-    def __init__(self, browser: Browser, width: int = 1280, scheme: str = "light") -> None:
-        self.browser = browser
-        browser.open(PAGE, width=width, height=800, scheme=scheme)
-        wishes = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
-        browser.call("Emulation.setEmulatedMedia", features=[{"name": n, "value": v} for n, v in wishes.items()])
-
-    def click(self, selector: str) -> None:
-        self.browser.run(f"document.querySelector({json.dumps(selector)}).click()")
-
-    def text(self, selector: str) -> str:
-        return str(self.browser.run(f"document.querySelector({json.dumps(selector)}).textContent"))
-
-    @property
-    def ap(self) -> float:
-        return float(self.browser.run("document.querySelector('#ap').dataset.value"))
-
-    @property
-    def windows(self) -> dict[str, dict[str, Any]]:
-        return {window["name"]: window for window in self.browser.run(READ_WINDOWS)}
-
-    def scene(self, name: str, protocol: str = "voc12", nms: float | None = 0.3, radius: float = 3.0) -> TouchScene:
-        """What is on the screen now, for the library."""
-        objects = self.browser.run(f"Scenes.make.{name}().objects")
-        target = {
-            "boxes": np.array([o["box"] for o in objects], dtype=np.float64),
-            "labels": np.zeros(len(objects), dtype=np.int64),
-            "difficult": np.array([o["difficult"] for o in objects]),
-        }
-        windows = self.windows.values()
-        scores, boxes = (np.array([w[key] for w in windows], dtype=np.float64) for key in ("score", "box"))
-        return TouchScene(Batch([scores[:, None]], [boxes], [target]), protocol, nms, radius, min_step=0.1)
-
-    def press(self, key: str, shift: bool = False) -> None:
-        modifiers = 8 if shift else 0
-        for kind in ("rawKeyDown", "keyUp"):
-            self.browser.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, modifiers=modifiers)
-
-    def focus(self, selector: str) -> None:
-        self.browser.run(f"document.querySelector({json.dumps(selector)}).focus()")
-
-    def middle_of(self, selector: str) -> tuple[float, float]:
-        x, y = self.browser.run(
-            f"""(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: "center"}});
-            const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"""
-        )
-        return x, y
-
-    def drag(self, selector: str, dx: float, dy: float = 0.0) -> None:
-        x, y = self.middle_of(selector)
-        for kind, share in (("mousePressed", 0.0), ("mouseMoved", 0.5), ("mouseMoved", 1.0), ("mouseReleased", 1.0)):
-            self.browser.call(
-                "Input.dispatchMouseEvent", type=kind, x=x + share * dx, y=y + share * dy, button="left", clickCount=1
-            )
-
-    def drag_with_a_finger(self, selector: str, dx: float, dy: float = 0.0) -> None:
-        x, y = self.middle_of(selector)
-        for kind, share in (("touchStart", 0.0), ("touchMove", 0.3), ("touchMove", 0.7), ("touchMove", 1.0)):
-            point = {"x": x + share * dx, "y": y + share * dy}
-            self.browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=[point])
-        self.browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
 
 @pytest.fixture
@@ -287,12 +217,18 @@ def test_gradient_steps_lead_to_the_best_ap_and_reset_leads_back(page: Touched, 
         page.click("#step")
     assert page.ap == 1.0
     page.click("#reset")
-    assert (page.ap, {n: w["box"] for n, w in page.windows.items()}) == (first, {n: w["box"] for n, w in windows.items()})
+    assert (page.ap, {n: w["box"] for n, w in page.windows.items()}) == (
+        first,
+        {n: w["box"] for n, w in windows.items()},
+    )
 
 
 @pytest.mark.parametrize("case", [*figure_pr.MOVES, figure_pr.Move("f", 6, 7.5, 0.0)], ids=lambda case: case.name)
 def test_cases_of_the_paper_change_ap_as_in_its_figure(page: Touched, case: figure_pr.Move) -> None:
-    for setting in ("[name=protocol][value=coco]", "[name=through][value=paper]"):  # the case sees to the protocol itself
+    for setting in (
+        "[name=protocol][value=coco]",
+        "[name=through][value=paper]",
+    ):  # the case sees to the protocol itself
         page.click(setting)
     page.click(f"[data-case={case.name}]")
     before = figure_pr.average_precision(figure_pr.RANKED)
@@ -300,7 +236,9 @@ def test_cases_of_the_paper_change_ap_as_in_its_figure(page: Touched, case: figu
     after = figure_pr.average_precision(ranked[:6] + "FT" + ranked[8:] if case.name == "f" else case.apply(ranked))
     assert page.ap == pytest.approx(after, abs=BOUND)
     assert page.text("#says").startswith(f"({case.name})")
-    assert page.text("#says").endswith(f"from {before:.3f} to {after:.3f}." if before != after else f"still {after:.3f}.")
+    assert page.text("#says").endswith(
+        f"from {before:.3f} to {after:.3f}." if before != after else f"still {after:.3f}."
+    )
 
 
 def test_the_nms_threshold_decides_who_is_kept(page: Touched) -> None:
