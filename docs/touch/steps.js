@@ -43,7 +43,7 @@ const Steps = (() => {
     const counts = Array(P).fill(0);
     const last = levels - 1;
     for (let q = 0; q <= last && P > 0; q++) {
-      const level = q === last ? 1 : q * (1 / last);
+      const level = q * (1 / last);
       const reaches = (k) => (floatLevels ? k / P >= level : k * last >= q * P);
       let k = 1;
       while (!reaches(k)) k++;

@@ -162,6 +162,14 @@ def test_tab_reaches_every_window_and_control(page: Touched) -> None:
     assert all(node["name"]["value"] for node in sliders)
 
 
+@pytest.mark.parametrize("selector", [".row[data-window=Q]", "g[data-window=Q]", "#step", "[name=protocol]:checked"])
+def test_what_has_the_focus_of_the_keyboard_has_a_ring(page: Touched, selector: str) -> None:
+    rings = page.browser.run(f"""(() => {{ const e = document.querySelector("{selector}"); e.focus({{focusVisible: true}});
+        return [e, e.firstElementChild, e.nextElementSibling].filter(Boolean)
+            .map(e => getComputedStyle(e).outlineStyle); }})()""")
+    assert "solid" in rings
+
+
 def test_a_row_dragged_past_others_changes_ap_in_steps(page: Touched) -> None:
     page.drag(".row[data-window=M] .dot", dx=-130)
     after = page.windows["M"]["score"]
