@@ -1,0 +1,3 @@
+from tests.report.conftest import browser
+
+__all__ = ["browser"]
