@@ -19,15 +19,8 @@ _EXAMPLE = re.compile(
 def fenced(docstring: str) -> str:
     r"""A docstring with every run of doctests between fences.
 
-    >>> print(fenced("Doubles.\n\n>>> double(2)\n4\n\nSee also."))
-    Doubles.
-    <BLANKLINE>
-    ```pycon
-    >>> double(2)
-    4
-    ```
-    <BLANKLINE>
-    See also.
+    >>> fenced("Doubles.\n\n>>> double(2)\n4\n\nSee also.")
+    'Doubles.\n\n```pycon\n>>> double(2)\n4\n```\n\nSee also.'
     """
     return _EXAMPLE.sub(lambda run: f"{run['indent']}```pycon\n{run[0]}\n{run['indent']}```", docstring)
 

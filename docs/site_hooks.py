@@ -136,6 +136,8 @@ def source_of(page: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    if page.parent is None:  # alone in its tab: the room of the menu is better used for the page
+        page.meta["hide"] = ["navigation"]
     return site_links(markdown, source_of(page.file.src_uri), config.repo_url.rstrip("/"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import pkgutil
 import re
@@ -14,7 +15,7 @@ import pytest
 import yaml
 
 import stepgrad as sg
-from docs import site_hooks
+from docs import notebook, site_docstrings, site_hooks
 from docs.site_docstrings import fenced
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,6 +124,11 @@ def test_links_of_the_site_lead_to_pages_files_or_out_of_it(page: str) -> None:
 def test_links_out_of_the_site_to_the_repository_lead_to_what_it_has(page: str) -> None:
     for kind, path in re.findall(rf"\]\({REPOSITORY}/(blob|tree)/main/([^)#]+)", on_site(page)):
         assert (ROOT / path).is_dir() if kind == "tree" else (ROOT / path).is_file(), path
+
+
+@pytest.mark.parametrize("module", [site_hooks, site_docstrings, notebook], ids=lambda module: module.__name__)
+def test_examples_of_what_makes_the_site_hold(module: ModuleType) -> None:
+    assert doctest.testmod(module).failed == 0
 
 
 def test_the_notebook_opens_where_it_can_be_run() -> None:
