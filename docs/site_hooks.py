@@ -28,6 +28,7 @@ _COPIED = "from_repository"
 """Folder of the site with images from outside docs/."""
 _LINK = re.compile(r"(!?)(\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 _FENCE = re.compile(r"(^```.*?^```[ ]*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^`(\w+/[\w/]+\.py)`$")
 _MATH = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
@@ -38,14 +39,26 @@ def site_links(markdown: str, page: str, repository: str) -> str:
     '[a](method.md#ties), [b](https://host/r/blob/main/src/stepgrad/errors.py), [c](changelog.md)'
     >>> site_links("[docs](docs/data.md), `[code](../src)`, [out](https://host)", "CHANGELOG.md", "https://host/r")
     '[docs](data.md), `[code](../src)`, [out](https://host)'
+    >>> site_links("see `kernels/nms.py`", "docs/x.md", "https://host/r")
+    'see [`kernels/nms.py`](https://host/r/blob/main/src/stepgrad/kernels/nms.py)'
     """
 
     def moved(match: re.Match[str]) -> str:
         image, text, target, rest = match.groups()
         return f"{image}{text}{site_target(target, page, repository)}{rest}"
 
-    # every other part is code, which the pattern of the split has caught
-    return "".join(part if i % 2 else _LINK.sub(moved, part) for i, part in enumerate(_FENCE.split(markdown)))
+    parts = _FENCE.split(markdown)  # every other one is code, which the pattern has caught
+    parts[::2] = [_LINK.sub(moved, prose) for prose in parts[::2]]
+    for i in range(1, len(parts), 2):
+        if not parts[i - 1].endswith("["):  # else it is the text of a link already
+            parts[i] = _FILE.sub(lambda file: _link_to_source(file, repository), parts[i])
+    return "".join(parts)
+
+
+def _link_to_source(file: re.Match[str], repository: str) -> str:
+    """A file of the package that is named in backticks, as a link; anything else as it is."""
+    path = f"src/stepgrad/{file[1]}"
+    return f"[{file[0]}]({repository}/blob/main/{path})" if (ROOT / path).is_file() else file[0]
 
 
 def site_target(target: str, page: str, repository: str) -> str:
