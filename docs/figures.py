@@ -23,12 +23,14 @@ from docs.figure_front import draw_front
 from docs.figure_nms import draw_cascade
 from docs.figure_pr import draw_pr_curve
 from docs.figure_steps import draw_steps
+from docs.figure_tutorial import draw_tutorial
 
 FIGURES: dict[str, Callable[[], Figure]] = {
     "front": draw_front,
     "steps": draw_steps,
     "pr_curve": draw_pr_curve,
     "nms_cascade": draw_cascade,
+    "tutorial": draw_tutorial,
 }
 
 STYLE: dict[Any, Any] = {

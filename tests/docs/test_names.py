@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/stepgrad"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     PACKAGE / "kernels/README.md",
 ]
 FOLDERS = {path.name for place in (ROOT, PACKAGE) for path in place.iterdir() if path.is_dir()}

@@ -129,10 +129,12 @@ def pseudogradient(
     """The pseudogradient of a piecewise-constant f at x; for outputs of shape S the pseudo-Jacobian, S + x.shape.
 
     Args:
-        f, x, vectorized: as for `find_steps`.
+        f: the function, as for `find_steps`.
+        x: where, as for `find_steps`.
         estimator: "mee" and "sde" use the nearest steps; "radius" is (f(x + radius) - f(x - radius)) / (2 radius) per coordinate.
         radius: for the radius estimator, in units of x.
         min_step: lower bound on the distance to a step, as for `sde` and `mee`.
+        vectorized: as for `find_steps`.
         full: return a `Pseudogradient`, which also tells the steps found, and where the budget ran out. Without it a
             search that ran out of budget warns, and what is unknown contributes nothing.
         search: candidates, oracle, search_range, tolerance, value_tolerance, growth and budget of `find_steps`.

@@ -75,7 +75,8 @@ class APLossErrorDriven(RankingBaseline):
         delta: half the width of the step, in units of score; 1 as published, for logits.
         interpolated: precision is the largest at the same or a higher recall, as published.
         lists: "class" ranks every class for itself; "all" ranks all windows of all classes in one list, as published.
-        num_classes, match_threshold, grey_zone, absent_classes: see `RankingBaseline`.
+
+    num_classes, match_threshold, grey_zone and absent_classes are those of `RankingBaseline`.
 
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> scores = torch.tensor([[0.0], [3.0]], requires_grad=True)

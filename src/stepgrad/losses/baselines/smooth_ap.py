@@ -47,7 +47,8 @@ class SmoothAPLoss(RankingBaseline):
 
     Args:
         tau: temperature of the sigmoids, in units of score. 0.01 was published for similarities in [-1, 1].
-        num_classes, match_threshold, grey_zone, absent_classes: see `RankingBaseline`.
+
+    num_classes, match_threshold, grey_zone and absent_classes are those of `RankingBaseline`.
 
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> scores = torch.tensor([[0.5], [0.5]], requires_grad=True)

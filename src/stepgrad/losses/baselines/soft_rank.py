@@ -70,7 +70,8 @@ class TaylorSoftAPLoss(RankingBaseline):
         max_windows: because of the cubic cost, a class keeps its positives and of the negatives only the highest-scored:
             `max_windows` windows in all, but never fewer than max_windows / 2 negatives; the others get no gradient.
             None: every window stays.
-        num_classes, match_threshold, grey_zone, absent_classes: see `RankingBaseline`.
+
+    num_classes, match_threshold, grey_zone and absent_classes are those of `RankingBaseline`.
 
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> scores = torch.tensor([[0.5], [0.5]], requires_grad=True)

@@ -56,7 +56,8 @@ class SongAPLoss(RankingBaseline):
             length of the lists: too large, and y_direct is the worst (or best) ranking of all; too small, and there is
             hardly any gradient. The default reaches across about 2 units of score in 9,600 windows.
         update: "positive" pushes the scores away from a worse ranking, "negative" towards a better one.
-        num_classes, match_threshold, grey_zone, absent_classes: see `RankingBaseline`.
+
+    num_classes, match_threshold, grey_zone and absent_classes are those of `RankingBaseline`.
 
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> scores = torch.tensor([[0.9], [0.1], [0.2]], requires_grad=True)
@@ -84,7 +85,8 @@ class YueAPLoss(RankingBaseline):
 
     Args:
         margin: weight of 1 - AP beside the scores; 1 as published.
-        num_classes, match_threshold, grey_zone, absent_classes: see `RankingBaseline`.
+
+    num_classes, match_threshold, grey_zone and absent_classes are those of `RankingBaseline`.
 
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> scores = torch.tensor([[0.2], [0.9]], requires_grad=True)
