@@ -141,7 +141,7 @@ def test_last_checkpoint_can_be_judged(run: Path, capsys: pytest.CaptureFixture[
     expected = next(line for line in read_log(run / "log.jsonl") if line["kind"] == "val" and line["step"] == 5)
     captured = capsys.readouterr()
     assert "step 5: 4 images of shapes val" in captured.err
-    assert f"mAP {expected['map']['voc12']:.4f}" in captured.out
+    assert f"mAP {100 * expected['map']['voc12']:.1f}" in captured.out
 
 
 def test_compressed_layers_make_the_detections_of_evaluate_and_the_run_stays(
@@ -191,7 +191,7 @@ def test_voc_data_is_counted_as_in_training_unless_told_otherwise(
         saved = tmp_path / "found"
         assert main(["evaluate", *common, *boxes, "--save_detections", str(saved)]) == 0
         shares[" ".join(boxes)] = capsys.readouterr().out.splitlines()[2].split()[4]  # recall of the first class
-    assert shares == {"": "1.0000", "--boxes converted": "1.0000", "--boxes file": "0.0000"}
+    assert shares == {"": "100.0", "--boxes converted": "100.0", "--boxes file": "0.0"}
 
 
 def test_one_run_has_one_number_however_it_is_asked_for(
