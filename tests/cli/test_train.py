@@ -136,6 +136,20 @@ def test_evaluate_gives_the_number_of_the_run(run: Path, tmp_path: Path, capsys:
     assert capsys.readouterr().out.startswith(f"voc12, 4 images, {expected['detections']} detections")
 
 
+def test_a_run_has_the_same_page_by_evaluate_and_by_report(run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "found.html"
+    assert main(["evaluate", "--run", str(run), "--report", str(page)]) == 0
+    assert main(["report", str(run), "--out", str(tmp_path / "again")]) == 0
+    numbers = json.loads(page.with_suffix(".json").read_text())
+    assert numbers == json.loads((tmp_path / "again/report.json").read_text())
+    assert numbers["maps"]["voc12"] == json.loads((run / "evaluation.json").read_text())["map"]
+    assert numbers["run"]["steps"] == 5
+    assert main(["report", str(run), str(run), "--out", str(tmp_path / "both")]) == 0
+    compared = json.loads((tmp_path / "both/report.json").read_text())
+    assert "did as well as" in compared["sentence"]
+    assert "(cross-entropy, then mAP training)" in compared["sentence"]
+
+
 def test_last_checkpoint_can_be_judged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--run", str(run), "--checkpoint", "last"]) == 0
     expected = next(line for line in read_log(run / "log.jsonl") if line["kind"] == "val" and line["step"] == 5)

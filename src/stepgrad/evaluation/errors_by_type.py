@@ -218,9 +218,7 @@ class ErrorTypes:
         return plot_error_types(self, path)
 
     def __str__(self) -> str:
-        title = (
-            f"{self.protocol} at IoU {self.threshold:g}: mAP {per_cent(self.map)}; what fixing a mistake gives back"
-        )
+        title = f"{self.protocol} at IoU {self.threshold:g}: mAP {per_cent(self.map)}; what fixing a mistake gives back"
         return f"{title}\n{plain_table(*self.table())}"
 
 
