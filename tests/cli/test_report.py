@@ -56,14 +56,22 @@ def test_a_file_of_another_name_gets_the_numbers_alone(data: str) -> None:
 
 def test_several_files_are_set_side_by_side(data: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "bad", "good", "--data", data, "--protocol", "voc12-devkit", "coco"]) == 0
-    assert "report: comparison/report.html" in capsys.readouterr().out
+    *_, said, where = capsys.readouterr().out.splitlines()
     numbers = json.loads(Path("comparison/report.json").read_text())
+    assert (said, where) == (numbers["sentence"], "report: comparison/report.html")
     assert [arm["name"] for arm in numbers["arms"]] == ["bad", "good"]
     assert [arm["maps"]["voc12-devkit"]["mean"] for arm in numbers["arms"]] == [0.25, 1.0]
     assert numbers["sentence"].startswith(
-        "good gained 75.0 over bad (25.0 to 100.0, voc12-devkit): missed objects cost"
+        "good gained 75.0 over bad (25.0 to 100.0, voc12-devkit): false alarms on background cost"
     )
     assert len(numbers["curves"][0]["mean"]) == 2
+
+
+def test_files_without_pictures_are_set_side_by_side_as_boxes(data: str) -> None:
+    for image in (Path(data) / "JPEGImages").iterdir():
+        image.unlink()
+    assert main(["report", "bad", "good", "--data", data, "--out", "both"]) == 0
+    assert Path("both/report.html").read_text().count("data:image/jpeg") == 2  # one image changed, on both sides
 
 
 def test_one_file_needs_a_folder_and_a_file_needs_its_data(data: str, capsys: pytest.CaptureFixture[str]) -> None:

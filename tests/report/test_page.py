@@ -191,6 +191,24 @@ def test_text_stands_out_from_its_background_in_both_themes(browser: Browser, pa
     assert grounds["dark"] < 0.1 < 0.8 < grounds["light"]
 
 
+COLOURS_OF_CELLS = """[...document.querySelectorAll('.matrix td[class]')].map(cell => {
+  const paper = new OffscreenCanvas(1, 1).getContext('2d'), style = getComputedStyle(cell);
+  return [style.color, style.backgroundColor].map(colour => {  // whatever way it is written
+    paper.fillStyle = colour;
+    paper.fillRect(0, 0, 1, 1);
+    return `rgb(${paper.getImageData(0, 0, 1, 1).data.slice(0, 3).join(', ')})`;
+  });
+})"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_counts_in_the_shaded_cells_of_confused_classes_can_be_read(browser: Browser, page: Path, scheme: str) -> None:
+    browser.open(page, scheme=scheme)
+    cells = browser.run(COLOURS_OF_CELLS)
+    assert len(cells) > 15
+    assert min(contrast(text, ground) for text, ground in cells) >= 4.5
+
+
 def luminance(colour: str) -> float:
     """Relative luminance of rgb(r, g, b) (WCAG 2)."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
@@ -250,6 +268,11 @@ def test_names_and_ids_with_markup_and_control_characters_stay_text(browser: Bro
     assert all(name in captions for name in ids[:4])
     choices = browser.run("[...document.querySelectorAll('#of-class option')].map(o => o.text)")
     assert choices[1:4] == NASTY[:3]
+    browser.run("document.querySelector('#gallery .open').click()")
+    listed = browser.run("[...document.querySelectorAll('#marks b')].map(b => b.textContent)")
+    assert listed
+    assert set(listed) <= set(choices)
+    assert browser.complaints() == []
 
 
 def nothing_found(dataset: DetectionDataset) -> list[Any]:

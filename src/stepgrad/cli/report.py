@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,7 +54,7 @@ def report(
     from stepgrad.metric.protocol import get_protocol
 
     made = [_judged(run, data, split, checkpoint, images_outside) for run in runs]
-    pictures = made[0].dataset
+    pictures = next((one.dataset for one in made if one.run), made[0].dataset)
     if data is not None and all(one.run is None for one in made):
         from stepgrad.cli.judged import with_pictures
 
@@ -64,10 +65,14 @@ def report(
         if folder is None:
             raise ConfigError("out: expected a folder to write the report of a file of detections to.")
         page = Path(folder).expanduser() / "report.html"
-        written = report_page(page, made[0], made[0].evidence(), protocols, pictures, with_plots=made[0].run is not None)
+        written = report_page(
+            page, made[0], made[0].evidence(), protocols, pictures, with_plots=made[0].run is not None
+        )
     else:
         written = _comparison(Path(out or "comparison").expanduser(), runs, made, protocols, pictures)
-    Terminal(markup=False, soft_wrap=True).print(f"report: {visible(written)}")
+    console = Terminal(markup=False, soft_wrap=True)
+    console.print(visible(json.loads(written.with_suffix(".json").read_text(encoding="utf-8"))["sentence"]))
+    console.print(f"report: {visible(written)}")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -13,6 +14,7 @@ from stepgrad.data.base import DetectionDataset
 from stepgrad.evaluation.records import Evidence
 from stepgrad.report.draw import draw_verdicts
 from stepgrad.report.examples import Mark
+from stepgrad.report.pictures import read_picture
 
 PICTURE_BYTES = 1_000_000
 """All pictures of a page together, as JPEG; base64 makes them a third larger."""
@@ -20,6 +22,10 @@ _QUALITIES = ((560, 85), (480, 80), (400, 72), (320, 65), (240, 55), (160, 45))
 """Longest side in pixels and JPEG quality, from the best downward."""
 _LEAST_BYTES = 0.1
 """Of a pixel in a JPEG of a photograph."""
+
+
+LARGEST_BLANK = 4096.0
+"""Pixels: a side of a stand-in, however far the boxes reach."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,9 @@ class EncodedPicture:
 
 def encode_pictures(wanted: Sequence[Picture], evidence: Evidence, dataset: DetectionDataset) -> list[EncodedPicture]:
     """All pictures of a page, at the best quality that keeps it small; `evidence` gives the names."""
-    images = [dataset.image(dataset.index_of(evidence.image_ids[picture.position])) for picture in wanted]
+    images = [
+        read_picture(dataset, evidence.image_ids[picture.position]) or _blank(picture.marks) for picture in wanted
+    ]
     drawn: list[tuple[bytes, tuple[int, int]]] = []
     for side, quality in _QUALITIES:
         if len(wanted) * side**2 * _LEAST_BYTES > PICTURE_BYTES and side > _QUALITIES[-1][0]:
@@ -58,6 +66,12 @@ def encode_pictures(wanted: Sequence[Picture], evidence: Evidence, dataset: Dete
         )
         for (data, size), picture in zip(drawn, wanted, strict=True)
     ]
+
+
+def _blank(marks: Sequence[Mark]) -> Image.Image:
+    """In the place of a picture that is not at hand: grey, and large enough for the boxes."""
+    right, bottom = (max([1.0, *(mark.box[side] for mark in marks)]) for side in (2, 3))
+    return Image.new("RGB", (math.ceil(min(right, LARGEST_BLANK)), math.ceil(min(bottom, LARGEST_BLANK))), "#59626e")
 
 
 def _jpeg(

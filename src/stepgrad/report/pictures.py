@@ -39,7 +39,7 @@ def prepare_photos(page: Path, evidence: Evidence, dataset: DetectionDataset | N
     """
     store = _Store(page.with_name(f"{page.stem}_images"))
     for position, image_id in enumerate(evidence.image_ids):
-        image = None if dataset is None else _read(dataset, image_id)
+        image = None if dataset is None else read_picture(dataset, image_id)
         if image is not None:
             store.add(position, _jpeg(image), image.size)
     return store.photos(evidence.num_images)
@@ -81,7 +81,8 @@ def _file_of(place: int) -> str:
     return f"{place:06}.jpg"
 
 
-def _read(dataset: DetectionDataset, image_id: ImageId) -> Image.Image | None:
+def read_picture(dataset: DetectionDataset, image_id: ImageId) -> Image.Image | None:
+    """The picture of an image, None if it is not at hand."""
     try:
         return dataset.image(dataset.index_of(image_id))
     except DataError:  # loaded without images, or the file is gone or damaged
