@@ -17,7 +17,7 @@ from stepgrad.evaluation.result import evaluate_under
 from stepgrad.kernels.matching import FALSE_POSITIVE, TRUE_POSITIVE
 from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.protocol import get_protocol
-from stepgrad.report.diagnosis import Diagnosis, calibration, confused_classes, confusion
+from stepgrad.report.diagnosis import Findings, calibration, confused_classes, confusion
 from stepgrad.report.levels import Graded, score_levels
 from tests.evaluation.datasets import random_dataset
 
@@ -70,24 +70,24 @@ def test_classes_with_the_most_mistakes_are_shown_in_their_own_order() -> None:
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_counts_at_a_level_are_those_of_the_verdicts_with_scores_that_reach_it(name: str) -> None:
     evidence, protocol = evidence_of(4), get_protocol(name)
-    diagnosis = Diagnosis.of(evidence, protocol)
+    findings = Findings.of(evidence, protocol)
     rows = evaluate_under(evidence, Counting.of(protocol)).classes
     for level in range(0, 101, 7):
-        value = diagnosis.graded.values[level]
+        value = findings.graded.values[level]
         right, wrong = (
             sum(int(np.count_nonzero((row.scores >= value) & (row.verdicts[0] == verdict))) for row in rows)
             for verdict in (TRUE_POSITIVE, FALSE_POSITIVE)
         )
-        found = diagnosis.graded.at(level)
+        found = findings.graded.at(level)
         assert (found["right"], found["wrong"]) == (right, wrong)
         assert found["missed"] == sum(row.objects for row in rows) - right
 
 
 def test_no_other_level_has_a_larger_f1() -> None:
     for seed in range(4):
-        diagnosis = Diagnosis.of(evidence_of(seed), get_protocol("voc12"))
-        every = [diagnosis.graded.at(level)["f1"] or 0.0 for level in range(101)]
-        assert every[diagnosis.level] == max(every)
+        findings = Findings.of(evidence_of(seed), get_protocol("voc12"))
+        every = [findings.graded.at(level)["f1"] or 0.0 for level in range(101)]
+        assert every[findings.level] == max(every)
 
 
 def test_a_score_reaches_a_level_exactly_if_it_is_no_smaller() -> None:
@@ -104,9 +104,9 @@ def test_a_score_reaches_a_level_exactly_if_it_is_no_smaller() -> None:
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_bars_of_scores_hold_every_detection_that_counts(name: str) -> None:
     evidence, protocol = evidence_of(5), get_protocol(name)
-    diagnosis = Diagnosis.of(evidence, protocol)
-    scores = diagnosis.numbers(protocol, evaluate_under(evidence, Counting.of(protocol)))["scores"]
-    kinds = diagnosis.mistakes.of_detections
+    findings = Findings.of(evidence, protocol)
+    scores = findings.numbers(protocol, evaluate_under(evidence, Counting.of(protocol)))["scores"]
+    kinds = findings.mistakes.of_detections
     assert sum(scores["hits"]) == np.count_nonzero(kinds == RIGHT)
     assert sum(scores["alarms"]) == np.count_nonzero((kinds != RIGHT) & (kinds != LEFT_OUT))
 
@@ -132,8 +132,8 @@ def test_calibration_error_is_the_mean_distance_of_score_and_share_that_is_right
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_sizes_share_out_the_objects_and_have_the_ap_of_the_evaluator(name: str) -> None:
     evidence, protocol = evidence_of(6), get_protocol(name)
-    diagnosis = Diagnosis.of(evidence, protocol)
-    numbers = diagnosis.numbers(protocol, evaluate_under(evidence, Counting.of(protocol)))
+    findings = Findings.of(evidence, protocol)
+    numbers = findings.numbers(protocol, evaluate_under(evidence, Counting.of(protocol)))
     assert sum(row["objects"] for row in numbers["sizes"]) == np.count_nonzero(countable(evidence, protocol))
     assert sum(row["found"] for row in numbers["sizes"]) == numbers["working"]["right"]
     if name == "coco":

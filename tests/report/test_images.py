@@ -12,7 +12,7 @@ import pytest
 from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, TYPES
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report import image_data, pictures, write_report
-from stepgrad.report.diagnosis import Diagnosis
+from stepgrad.report.diagnosis import Findings
 from tests.report.browser import Browser
 from tests.report.runs import shapes_evidence
 
@@ -36,8 +36,8 @@ COUNTS = "[...document.querySelectorAll('#gallery figcaption')].map(c => c.lastC
 
 
 @pytest.fixture(scope="module")
-def diagnosis() -> Diagnosis:
-    return Diagnosis.of(shapes_evidence(IMAGES)[1], get_protocol("voc12"))
+def findings() -> Findings:
+    return Findings.of(shapes_evidence(IMAGES)[1], get_protocol("voc12"))
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +51,13 @@ def write(folder: Path, images: int = IMAGES, clutter: int = 3) -> Path:
     return write_report(folder, evidence=evidence, dataset=dataset, **given)
 
 
-def marks_by_image(diagnosis: Diagnosis, level: int, label: int | None = None) -> list[Counter[str]]:
+def marks_by_image(findings: Findings, level: int, label: int | None = None) -> list[Counter[str]]:
     """Kinds of marks on each image, counted one by one."""
-    evidence, mistakes = diagnosis.evidence, diagnosis.mistakes
+    evidence, mistakes = findings.evidence, findings.mistakes
     images: list[Counter[str]] = [Counter() for _ in range(evidence.num_images)]
     found = set()
     for row, kind in enumerate(mistakes.of_detections.tolist()):
-        if kind == LEFT_OUT or diagnosis.graded.values[level] > evidence.detections.scores[row]:
+        if kind == LEFT_OUT or findings.graded.values[level] > evidence.detections.scores[row]:
             continue
         if kind == RIGHT:
             found.add(int(mistakes.touched[row]))
@@ -80,15 +80,15 @@ def show_all(browser: Browser) -> None:
 
 @pytest.mark.parametrize("label", [None, 2])
 def test_the_slider_sets_precision_recall_f1_and_the_boxes_drawn(
-    browser: Browser, page: Path, diagnosis: Diagnosis, label: int | None
+    browser: Browser, page: Path, findings: Findings, label: int | None
 ) -> None:
     browser.open(page)
     if label is not None:
         browser.run(f"({SET})('of-class', '{label}')")
-    for level in (0, 20, 50, 80, 100, diagnosis.level):
+    for level in (0, 20, 50, 80, 100, findings.level):
         browser.run(f"({SET})('threshold', '{level}')")
         show_all(browser)
-        right, wrong, missed = layers(sum(marks_by_image(diagnosis, level, label), Counter()))
+        right, wrong, missed = layers(sum(marks_by_image(findings, level, label), Counter()))
         share = lambda part, whole: f"{100 * part / whole:.1f}" if whole else "–"  # noqa: E731
         assert browser.run(RATES) == [
             share(right, right + wrong),
@@ -100,12 +100,10 @@ def test_the_slider_sets_precision_recall_f1_and_the_boxes_drawn(
     assert browser.complaints() == []
 
 
-def test_it_opens_at_the_best_f1_with_the_worst_images_first(
-    browser: Browser, page: Path, diagnosis: Diagnosis
-) -> None:
+def test_it_opens_at_the_best_f1_with_the_worst_images_first(browser: Browser, page: Path, findings: Findings) -> None:
     browser.open(page)
-    assert browser.run("Number(document.getElementById('threshold').value)") == diagnosis.level
-    marks = [layers(counts) for counts in marks_by_image(diagnosis, diagnosis.level)]
+    assert browser.run("Number(document.getElementById('threshold').value)") == findings.level
+    marks = [layers(counts) for counts in marks_by_image(findings, findings.level)]
 
     def goodness(image: str) -> float:
         right, wrong, missed = marks[int(image)]
@@ -123,7 +121,7 @@ def test_it_opens_at_the_best_f1_with_the_worst_images_first(
 
 @pytest.mark.parametrize("kind", ["", "wrong", "right", *TYPES])
 def test_filters_leave_the_images_that_have_such_a_mistake_of_that_class(
-    browser: Browser, page: Path, diagnosis: Diagnosis, kind: str
+    browser: Browser, page: Path, findings: Findings, kind: str
 ) -> None:
     browser.open(page)
     browser.run(f"({SET})('threshold', '15')")
@@ -134,7 +132,7 @@ def test_filters_leave_the_images_that_have_such_a_mistake_of_that_class(
         show_all(browser)
         expected = [
             str(image)
-            for image, counts in enumerate(marks_by_image(diagnosis, 15, label))
+            for image, counts in enumerate(marks_by_image(findings, 15, label))
             if (
                 counts["box"] or counts.total() - counts["right"] - counts["missed"]
                 if kind == "wrong"

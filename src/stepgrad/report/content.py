@@ -13,7 +13,7 @@ from stepgrad.errors import ConfigError
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import ClassResult, Cut, EvaluationResult
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.report.diagnosis import Diagnosis
+from stepgrad.report.diagnosis import Findings
 from stepgrad.report.examples import JudgedEvidence
 from stepgrad.report.history import Line, summary, thin
 from stepgrad.report.sentence import opening
@@ -39,14 +39,14 @@ def gather(
     protocols: Sequence[str | Protocol],
     dataset_name: str,
     comparison: Sequence[ComparisonRow],
-) -> tuple[dict[str, Any], Diagnosis]:
+) -> tuple[dict[str, Any], Findings]:
     """Judge the detections under every protocol and collect all numbers of the report."""
     chosen = reported_protocols(protocols)
     judged = {p.name: JudgedEvidence.under(p, evidence) for p in chosen}
     results = {name: under.result for name, under in judged.items()}
     first = chosen[0]
     cuts = judged[first.name].cuts()
-    diagnosis = Diagnosis.of(evidence, first)
+    findings = Findings.of(evidence, first)
     starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
     numbers = {
         "title": title,
@@ -61,12 +61,12 @@ def gather(
             for name, result in results.items()
             for iou in result.protocol.match_thresholds[:1]
         },
-        **diagnosis.numbers(first, results[first.name]),
+        **findings.numbers(first, results[first.name]),
         "config": config,
         "versions": starts[-1]["versions"] if starts else {},
     }
     found = plain(numbers)
-    return {"title": found["title"], "sentence": opening(found), **found}, diagnosis
+    return {"title": found["title"], "sentence": opening(found), **found}, findings
 
 
 def reported_protocols(protocols: Sequence[str | Protocol]) -> list[Protocol]:

@@ -28,7 +28,7 @@ SIZES = ("small", "medium", "large")
 
 
 @dataclass(frozen=True, eq=False)
-class Diagnosis:
+class Findings:
     """Detections with their mistakes at the first match threshold, and the level that the page opens with."""
 
     evidence: Evidence
@@ -39,7 +39,7 @@ class Diagnosis:
     background: float
 
     @classmethod
-    def of(cls, evidence: Evidence, protocol: Protocol) -> Diagnosis:
+    def of(cls, evidence: Evidence, protocol: Protocol) -> Findings:
         threshold, background = thresholds_of(protocol)
         mistakes = find_mistakes(evidence, protocol, threshold, background)
         graded = Graded.of(evidence, mistakes)
@@ -132,12 +132,12 @@ def calibration(evidence: Evidence, mistakes: Mistakes) -> dict[str, Any] | None
     return {"points": points, "error": error}
 
 
-def sizes(diagnosis: Diagnosis, protocol: Protocol, result: EvaluationResult) -> list[dict[str, Any]]:
+def sizes(findings: Findings, protocol: Protocol, result: EvaluationResult) -> list[dict[str, Any]]:
     """Objects and found ones by size, at the level of the page, and the AP of each size as COCO counts it."""
-    mistakes, objects = diagnosis.mistakes, diagnosis.evidence.objects
+    mistakes, objects = findings.mistakes, findings.evidence.objects
     there = mistakes.of_objects != LEFT_OUT
     found = np.zeros(len(objects), dtype=np.bool_)
-    found[mistakes.touched[(mistakes.of_detections == RIGHT) & (diagnosis.graded.levels >= diagnosis.level)]] = True
+    found[mistakes.touched[(mistakes.of_detections == RIGHT) & (findings.graded.levels >= findings.level)]] = True
     rows = []
     for name in SIZES:
         metric = get_metric(f"ap@area={name}")
@@ -145,7 +145,7 @@ def sizes(diagnosis: Diagnosis, protocol: Protocol, result: EvaluationResult) ->
         # Each object has one size here. To COCO's AP one of exactly 32 x 32 is both small and medium.
         of_size = there & (objects.area >= low) & ((objects.area < high) | (name == SIZES[-1]))
         count, hit = int(np.count_nonzero(of_size)), int(np.count_nonzero(of_size & found))
-        ap = area_metric(diagnosis.evidence, Counting.of(_as_coco_matches(protocol)), result, metric).value
+        ap = area_metric(findings.evidence, Counting.of(_as_coco_matches(protocol)), result, metric).value
         rows.append(
             {
                 "name": name,

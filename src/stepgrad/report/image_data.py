@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stepgrad.evaluation.errors_by_type import LEFT_OUT, TYPES
 from stepgrad.evaluation.records import Evidence
-from stepgrad.report.diagnosis import Diagnosis
+from stepgrad.report.diagnosis import Findings
 from stepgrad.report.pictures import Photo
 from stepgrad.report.svg import printable
 
@@ -21,20 +21,20 @@ MOST_BOXES = 60_000
 Size = tuple[int, int]
 
 
-def image_data(diagnosis: Diagnosis, photos: Sequence[Photo | None]) -> dict[str, Any]:
+def image_data(findings: Findings, photos: Sequence[Photo | None]) -> dict[str, Any]:
     """The content of the page's data block; images.js says what it does with it."""
-    evidence, graded = diagnosis.evidence, diagnosis.graded
-    least = _least_level(diagnosis)
+    evidence, graded = findings.evidence, findings.graded
+    least = _least_level(findings)
     return {
         "classes": [printable(name) for name in evidence.class_names],
         "types": TYPES,
         "scores": graded.values.tolist(),
-        "level": diagnosis.level,
+        "level": findings.level,
         "least": least,
         "objects": graded.objects.tolist(),
         "hits": [_sparse(row) for row in graded.hits],
         "alarms": [_sparse(row) for row in graded.alarms],
-        "images": _images(diagnosis, photos, least),
+        "images": _images(findings, photos, least),
     }
 
 
@@ -44,10 +44,10 @@ def as_script(data: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c"))
 
 
-def _least_level(diagnosis: Diagnosis) -> int:
+def _least_level(findings: Findings) -> int:
     """The lowest level all of whose detections have room."""
-    counted = diagnosis.graded.levels[diagnosis.mistakes.of_detections != LEFT_OUT]
-    reaching = np.cumsum(np.bincount(counted, minlength=len(diagnosis.graded.values))[::-1])[::-1]
+    counted = findings.graded.levels[findings.mistakes.of_detections != LEFT_OUT]
+    reaching = np.cumsum(np.bincount(counted, minlength=len(findings.graded.values))[::-1])[::-1]
     return int(np.argmax(reaching <= MOST_BOXES)) if (reaching <= MOST_BOXES).any() else len(reaching) - 1
 
 
@@ -61,8 +61,8 @@ def _sparse(counts: NDArray[np.int64]) -> list[int]:
     return [int(value) for level in levels for value in (level, counts[level])]
 
 
-def _images(diagnosis: Diagnosis, photos: Sequence[Photo | None], least: int) -> list[dict[str, Any]]:
-    evidence, mistakes, graded = diagnosis.evidence, diagnosis.mistakes, diagnosis.graded
+def _images(findings: Findings, photos: Sequence[Photo | None], least: int) -> list[dict[str, Any]]:
+    evidence, mistakes, graded = findings.evidence, findings.mistakes, findings.graded
     images: list[dict[str, Any]] = [
         {"id": printable(str(image_id)), "objects": [], "found": []} for image_id in evidence.image_ids
     ]

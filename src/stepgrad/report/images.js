@@ -1,9 +1,5 @@
 "use strict";
 // The browser over all images. A slider cuts detections by score; layers, class, kind and order choose what is shown.
-//
-// The block #evidence holds, per image, `objects`: [class, x1, y1, x2, y2] and `found`, by decreasing score:
-// [class, level, score, x1, y1, x2, y2, type of mistake (-1: right), place of the object it is about (-1: none)].
-// A verdict depends on better detections only, so cutting at a score changes none: it just makes more objects missed.
 (() => {
   const get = (id) => document.getElementById(id);
   if (!get("gallery")) return;
@@ -15,56 +11,12 @@
   };
   const state = { level: data.level, wanted: PAGE, open: null, zoom: 1, pointed: null };
 
-  // What is on an image at the chosen score.
-
-  function marksOf(image) {
-    const marks = [], found = new Set();
-    for (const [label, level, score, x1, y1, x2, y2, type, object] of image.found) {
-      if (level < state.level) break;
-      if (type < 0) found.add(object);
-      const about = object < 0 ? null : image.objects[object][0];
-      marks.push({ kind: type < 0 ? "right" : data.types[type], label, score, about, box: [x1, y1, x2, y2] });
-    }
-    image.objects.forEach(([label, ...box], place) => {
-      if (!found.has(place)) marks.push({ kind: "missed", label, score: null, about: null, box });
-    });
-    return marks;
-  }
-
-  const layerOf = (kind) => (kind === "right" || kind === "missed" ? kind : "wrong");
-
-  function tally(marks) {
-    const counts = { right: 0, wrong: 0, missed: 0 };
-    for (const mark of marks) counts[layerOf(mark.kind)]++;
-    return counts;
-  }
-
-  function goodness({ right, wrong, missed }) {
-    return right + wrong + missed ? 2 * right / (2 * right + wrong + missed) : null;
-  }
-
-  // Counts over the whole dataset come from all detections, drawn or not.
-
-  function countsAt(level, label) {
-    const labels = label === "" ? data.objects.map((_, c) => c) : [Number(label)];
-    let right = 0, wrong = 0, objects = 0;
-    const reaching = (pairs) => {
-      let sum = 0;
-      for (let k = 0; k < pairs.length; k += 2) if (pairs[k] >= level) sum += pairs[k + 1];
-      return sum;
-    };
-    for (const c of labels) {
-      right += reaching(data.hits[c]);
-      wrong += reaching(data.alarms[c]);
-      objects += data.objects[c];
-    }
-    return { right, wrong, missed: objects - right };
-  }
-
   const percent = (part, whole) => (whole ? (100 * part / whole).toFixed(1) : "–");
 
+  const chosenClass = () => (get("of-class").value === "" ? null : Number(get("of-class").value));
+
   function showRates() {
-    const { right, wrong, missed } = countsAt(state.level, get("of-class").value);
+    const { right, wrong, missed } = countsAt(data, state.level, chosenClass());
     get("threshold-value").textContent = data.scores[state.level].toFixed(2);
     get("precision").textContent = percent(right, right + wrong);
     get("recall").textContent = percent(right, right + missed);
@@ -72,30 +24,6 @@
     get("count-right").textContent = right;
     get("count-wrong").textContent = wrong;
     get("count-missed").textContent = missed;
-  }
-
-  // Which images to show, in which order.
-
-  function chosenImages() {
-    const label = get("of-class").value, kind = get("of-kind").value, text = get("find").value.toLowerCase();
-    const fits = (mark) => (label === "" || mark.label === Number(label)) &&
-      (kind === "" || kind === mark.kind || kind === layerOf(mark.kind));
-    const chosen = [];
-    data.images.forEach((image, place) => {
-      if (text && !image.id.toLowerCase().includes(text)) return;
-      const marks = marksOf(image);
-      if ((label !== "" || kind !== "") && !marks.some(fits)) return;
-      const of_class = label === "" ? marks : marks.filter((mark) => mark.label === Number(label));
-      const counts = tally(of_class);
-      for (const mark of of_class) mark.dim = !fits(mark);
-      chosen.push({ place, image, marks: of_class, counts, f: goodness(counts) });
-    });
-    const order = get("order").value, sign = order === "worst" ? 1 : -1;
-    const size = (one) => (order === "worst" ? one.counts.wrong + one.counts.missed : one.counts.right);
-    if (order !== "given") {
-      chosen.sort((a, b) => (a.f === null) - (b.f === null) || sign * (a.f - b.f) || size(b) - size(a) || a.place - b.place);
-    }
-    return chosen;
   }
 
   // Drawing. Names come from data, so they are only ever set as text.
@@ -154,7 +82,7 @@
     const button = make("button", { type: "button", className: "open" }, picture(one));
     button.setAttribute("aria-label", `image ${one.image.id}: ${inWords(one.counts)}`);
     button.addEventListener("click", () => open(one.place));
-    const f = one.f === null ? "" : `F1 ${(100 * one.f).toFixed(1)}`;
+    const f = one.f1 === null ? "" : `F1 ${(100 * one.f1).toFixed(1)}`;
     const title = make("b", {}, make("span", { textContent: one.image.id }), make("span", { textContent: f }));
     return make("figure", {}, button, make("figcaption", {}, title, inWords(one.counts)));
   }
@@ -163,7 +91,9 @@
 
   function show() {
     showRates();
-    chosen = chosenImages();
+    chosen = chosenImages(data, {
+      level: state.level, label: chosenClass(), kind: get("of-kind").value, text: get("find").value, order: get("order").value,
+    });
     get("gallery").replaceChildren(...chosen.slice(0, state.wanted).map(tile));
     get("more").hidden = chosen.length <= state.wanted;
     const shown = Math.min(chosen.length, state.wanted);

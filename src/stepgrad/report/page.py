@@ -106,6 +106,7 @@ ASSETS = {
     "chart_style": "chart.css",
     "style": "style.css",
     "script": "sort.js",
+    "marks_script": "marks.js",
     "images_script": "images.js",
     "images_style": "images.css",
 }

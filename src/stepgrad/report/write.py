@@ -76,8 +76,8 @@ def write_page(
         with_plots: whether to write the charts of the training to plots/ as well.
     """
     name = "images" if dataset is None else dataset.name
-    numbers, diagnosis = gather(title, config or {}, history, evidence, protocols, name, comparison)
-    data = image_data(diagnosis, prepare_photos(page, evidence, dataset))
+    numbers, findings = gather(title, config or {}, history, evidence, protocols, name, comparison)
+    data = image_data(findings, prepare_photos(page, evidence, dataset))
     drawn = plots(numbers) if with_plots else {}
     return write_files(page, numbers, drawn, render(numbers, data, page.stem, bool(drawn)))
 
