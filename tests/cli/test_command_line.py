@@ -19,7 +19,7 @@ from stepgrad.cli.options import REQUIRED, Option, parse
 from stepgrad.train.config import DataConfig, MAPLossConfig, ModelConfig, PhaseConfig, RunConfig
 from tests.patience import PATIENCE
 
-COMMANDS = ["demo", "train", "evaluate", "detect", "propose", "doctor", "convert", "warmup"]
+COMMANDS = ["demo", "train", "evaluate", "report", "detect", "propose", "doctor", "convert", "warmup"]
 
 
 def test_help_lists_every_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:

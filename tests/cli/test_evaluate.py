@@ -50,8 +50,12 @@ def test_voc_annotations_without_images_are_enough(voc: dict[str, str], capsys: 
     assert evaluate(**voc) == 0
     lines = output(capsys).splitlines()
     eleven, area = (6 * 1 + 5 * 2 / 3) / 11, (1 + 2 / 3) / 2
-    assert f"voc07-devkit, 2 images, 3 detections: mAP {eleven / 2:.4f}" in lines  # of two classes, one without objects
-    assert ["dog", "2", "0", "3", "1.0000", f"{eleven:.4f}", f"{area:.4f}"] in [line.split() for line in lines]
+    assert (
+        f"voc07-devkit, 2 images, 3 detections: mAP {100 * eleven / 2:.1f}" in lines
+    )  # of two classes, one without objects
+    assert ["dog", "2", "0", "3", "100.0", f"{100 * eleven:.1f}", f"{100 * area:.1f}"] in [
+        line.split() for line in lines
+    ]
     assert "note: no file for cat: counted as without detections" in lines
 
 
@@ -59,9 +63,9 @@ def test_coco_files_are_judged_by_coco_unless_told_otherwise(
     coco: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate(**coco) == 0
-    assert output(capsys).startswith("coco, 2 images, 1 detections: mAP 0.0500")
+    assert output(capsys).startswith("coco, 2 images, 1 detections: mAP 5.0")
     assert evaluate(**coco, protocol="voc12") == 0
-    assert output(capsys).startswith("voc12, 2 images, 1 detections: mAP 0.2500")  # VOC knows no crowds
+    assert output(capsys).startswith("voc12, 2 images, 1 detections: mAP 25.0")  # VOC knows no crowds
 
 
 def test_empty_files_of_detections_find_nothing(
@@ -69,7 +73,7 @@ def test_empty_files_of_detections_find_nothing(
 ) -> None:
     Path(coco["detections"]).write_text("[]")
     assert evaluate(**coco) == 0
-    assert output(capsys).startswith("coco, 2 images, 0 detections: mAP 0.0000")
+    assert output(capsys).startswith("coco, 2 images, 0 detections: mAP 0.0")
     (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text("")
     assert evaluate(**voc, compare=["voc07-devkit", "coco"]) == 0
     assert "no detection is judged differently" in output(capsys)
@@ -82,7 +86,7 @@ def test_objects_without_area_are_refused_or_dropped(coco: dict[str, str], capsy
     with pytest.raises(DataError, match=r"instances.json: annotation 1 .*width 0"):
         evaluate(**coco)
     assert evaluate(**coco, degenerate="drop") == 0
-    assert "mAP 0.1000" in output(capsys)
+    assert "mAP 10.0" in output(capsys)
 
 
 def test_compare_names_the_rule(voc: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,8 +137,8 @@ def test_pixel_convention_is_named_and_can_be_converted(
         text = output(capsys)
         maps[boxes] = text.split("mAP ")[1].split()[0]
         assert ("counted these numbers without a pixel added" in text) == (boxes == "file")
-    assert maps == {"file": "0.0000", "converted": "0.2500"}
-    for bottom, expected in ((15, "0.2500"), (14.75, "0.0000")):  # a half; less, unless a pixel were added twice
+    assert maps == {"file": "0.0", "converted": "25.0"}
+    for bottom, expected in ((15, "25.0"), (14.75, "0.0")):  # a half; less, unless a pixel were added twice
         (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text(f"a 0.9 11 6 30 {bottom}\n")
         for boxes in ("file", "converted"):
             assert evaluate(**voc, protocol="voc12-devkit", boxes=boxes) == 0  # type: ignore[arg-type]
@@ -147,7 +151,7 @@ def test_report_and_plot_are_written(voc: dict[str, str], tmp_path: Path, capsys
     content = json.loads(report.read_text())
     assert content["protocol"] == "voc07-devkit"
     assert content["classes"][0]["name"] == "dog"
-    assert f"mAP {content['map']:.4f}" in output(capsys)
+    assert f"mAP {100 * content['map']:.1f}" in output(capsys)
     assert plot.read_text().rstrip().endswith("</svg>")
     assert evaluate(**voc, compare=["voc12", "coco"], report=str(report), plot=str(plot)) == 0
     assert json.loads(report.read_text())["pairs"][0]["protocols"] == ["voc12", "coco"]
@@ -203,9 +207,9 @@ def test_command_line_prints_errors_without_a_traceback(
 def test_command_line_runs(voc: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["evaluate", f"--detections={voc['detections']}", f"--data={voc['data']}"]
     assert main([*arguments, "--protocol", "voc12-devkit"]) == 0
-    assert output(capsys).startswith("voc12-devkit, 2 images, 3 detections: mAP 0.4167")
+    assert output(capsys).startswith("voc12-devkit, 2 images, 3 detections: mAP 41.7")
     assert main([*arguments, "--compare", '["voc12-devkit", "coco"]']) == 0
-    assert "voc12-devkit 0.4167, coco" in output(capsys)
+    assert "voc12-devkit 41.67, coco" in output(capsys)
 
 
 def test_full_disk_leaves_the_old_report(voc: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,12 +153,26 @@ def test_the_metric_of_a_run_is_everywhere_its_map_is(tiny: str, capsys: pytest.
     assert name not in capsys.readouterr().out
 
 
+def test_a_run_has_the_same_page_by_evaluate_and_by_report(run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "found.html"
+    assert main(["evaluate", "--run", str(run), "--report", str(page)]) == 0
+    assert main(["report", str(run), "--out", str(tmp_path / "again")]) == 0
+    numbers = json.loads(page.with_suffix(".json").read_text())
+    assert numbers == json.loads((tmp_path / "again/report.json").read_text())
+    assert numbers["maps"]["voc12"] == json.loads((run / "evaluation.json").read_text())["map"]
+    assert numbers["run"]["steps"] == 5
+    assert main(["report", str(run), str(run), "--out", str(tmp_path / "both")]) == 0
+    compared = json.loads((tmp_path / "both/report.json").read_text())
+    assert "did as well as" in compared["sentence"]
+    assert "(cross-entropy, then mAP training)" in compared["sentence"]
+
+
 def test_last_checkpoint_can_be_judged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--run", str(run), "--checkpoint", "last"]) == 0
     expected = next(line for line in read_log(run / "log.jsonl") if line["kind"] == "val" and line["step"] == 5)
     captured = capsys.readouterr()
     assert "step 5: 4 images of shapes val" in captured.err
-    assert f"mAP {expected['map']['voc12']:.4f}" in captured.out
+    assert f"mAP {100 * expected['map']['voc12']:.1f}" in captured.out
 
 
 def test_compressed_layers_make_the_detections_of_evaluate_and_the_run_stays(
@@ -208,7 +222,7 @@ def test_voc_data_is_counted_as_in_training_unless_told_otherwise(
         saved = tmp_path / "found"
         assert main(["evaluate", *common, *boxes, "--save_detections", str(saved)]) == 0
         shares[" ".join(boxes)] = capsys.readouterr().out.splitlines()[2].split()[4]  # recall of the first class
-    assert shares == {"": "1.0000", "--boxes converted": "1.0000", "--boxes file": "0.0000"}
+    assert shares == {"": "100.0", "--boxes converted": "100.0", "--boxes file": "0.0"}
 
 
 def test_one_run_has_one_number_however_it_is_asked_for(

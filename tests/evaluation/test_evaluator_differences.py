@@ -292,7 +292,7 @@ def test_row_17_both_average_precisions_of_2007_are_reported() -> None:
     assert result.map != result.area_map
     table = str(result).splitlines()
     assert table[1].split()[-3:] == ["AP", "AP", "(area)"]
-    assert table[2].split()[-2:] == [f"{result.map:.4f}", f"{result.area_map:.4f}"]
+    assert table[2].split()[-2:] == [f"{100 * result.map:.1f}", f"{100 * result.area_map:.1f}"]
     assert (
         result.area_map
         == sg.mean_average_precision(

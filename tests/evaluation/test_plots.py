@@ -25,7 +25,7 @@ def small_evaluator() -> Evaluator:
 def test_every_class_has_a_panel_with_its_curve_and_envelope() -> None:
     figure = small_evaluator().compute().plot()
     cat, dog, cow = figure.axes
-    assert [panel.get_title() for panel in (cat, dog, cow)] == ["cat  0.8333", "dog  0.0000", "cow  0.0000"]
+    assert [panel.get_title() for panel in (cat, dog, cow)] == ["cat  83.3", "dog  0.0", "cow  0.0"]
     curve, envelope = (line.get_xydata() for line in cat.get_lines())
     np.testing.assert_allclose(curve, [[0.5, 1.0], [0.5, 0.5], [1.0, 2 / 3]])
     np.testing.assert_allclose(envelope, [[0, 1], [0.5, 1], [0.5, 2 / 3], [1, 2 / 3], [1, 0]])
@@ -36,7 +36,7 @@ def test_panel_names_the_ap_at_the_threshold_drawn() -> None:
     evaluator = Evaluator(1, "coco")
     evaluator.update([pred(boxes_at(0, height=6), [0.9])], [target(boxes_at(0))])  # IoU 0.6
     titles = [evaluator.compute().plot(threshold=t).axes[0].get_title() for t in (0.5, 0.6, 0.65, 0.95)]
-    assert titles == ["0  1.0000", "0  1.0000", "0  0.0000", "0  0.0000"]
+    assert titles == ["0  100.0", "0  100.0", "0  0.0", "0  0.0"]
 
 
 def test_area_under_the_drawn_envelope_is_ap() -> None:

@@ -84,8 +84,8 @@ def test_table_has_a_row_per_class_and_the_mean() -> None:
         "objects": ["2", "0", "0", "2"],
         "ignored": ["0", "1", "0", "1"],
         "detections": ["2", "1", "0", "3"],
-        "recall": ["0.5000", "-", "-", ""],
-        "AP": ["0.5000", "0.0000", "0.0000", "0.1667"],
+        "recall": ["50.0", "-", "-", ""],
+        "AP": ["50.0", "0.0", "0.0", "16.7"],
     }
 
 
@@ -93,7 +93,7 @@ def test_classes_left_out_have_no_numbers_and_are_not_in_the_mean() -> None:
     table = table_of(replace(COCO, name="coco"))
     assert table["class"][-1] == "mean of 1"
     for name in ("AP", "AP50", "AP75"):
-        assert table[name] == ["0.5050", "-", "-", "0.5050"]  # 51 of 101 levels
+        assert table[name] == ["50.5", "-", "-", "50.5"]  # 51 of 101 levels
 
 
 def test_further_columns_are_those_people_look_for() -> None:

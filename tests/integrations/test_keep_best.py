@@ -108,7 +108,7 @@ def test_restored_weights_and_buffers_are_the_best_to_the_last_bit() -> None:
         best.step()
     parameters = list(model.parameters())
     assert best.restore() == (
-        "Kept the weights after 2 steps with mAP: mAP on held-out images 0.7000; at the start 0.3000."
+        "Kept the weights after 2 steps with mAP: mAP on held-out images 70.0; at the start 30.0."
     )
     assert equal(weights_of(model), seen[1])  # of equals the first
     assert [score.map for score in best.history] == [0.3, 0.2, 0.7, 0.7, 0.6]
@@ -123,9 +123,7 @@ def test_the_start_is_kept_where_nothing_is_better() -> None:
             model.weight.data += 1.0
             best.step()
     assert equal(weights_of(model), start)
-    assert best.summary == (
-        "Kept the weights at the start: mAP on held-out images 0.5000; with mAP 0.5000, after 2 steps."
-    )
+    assert best.summary == ("Kept the weights at the start: mAP on held-out images 50.0; with mAP 50.0, after 2 steps.")
     assert [score.step for score in best.history] == [0, 2, 4, 5]  # the end was measured too
 
 

@@ -55,7 +55,7 @@ def test_every_number_on_the_page_equals_the_json_and_nothing_else_is_asked_for(
 
 def test_points_on_the_page_are_a_hundred_times_the_number_to_one_decimal(browser: Browser, compared: Path) -> None:
     browser.open(compared)
-    shown = [item for item in browser.run(READ_NUMBERS) if "points" in (item.get("kind") or "")]
+    shown = [item for item in browser.run(READ_NUMBERS) if item.get("kind") in ("points", "gain")]
     assert len(shown) > 20
     for item in shown:
         assert abs(float(item["text"]) - 100 * float(item["value"])) <= 0.05 * (1 + 1e-9)
@@ -131,8 +131,9 @@ def test_page_has_no_script_and_a_heading_for_every_section(browser: Browser, co
     assert browser.run("document.scripts.length") == 0
     sections = "[...document.querySelectorAll('section')]"
     assert browser.run(f"{sections}.map(s => s.querySelector('h2').textContent)") == [
-        "mAP in points",
+        "mAP in per cent",
         "Precision and recall",
+        "Mistakes",
         "Pictures that changed",
         "Configuration",
     ]
@@ -184,13 +185,13 @@ def test_empty_is_ordinary(browser: Browser, tmp_path: Path) -> None:
         texts[name] = browser.run("document.body.innerText")
         assert "nan" not in texts[name].lower().split()
     assert "b does as well as a on every image." in texts["nothing changed"]
-    assert "One arm alone has nothing to be compared with." in texts["one arm"]
+    assert "One training alone has nothing to be compared with." in texts["one arm"]
     assert "ahead in" not in texts["one arm"]
-    assert "The chosen arm is the reference" in texts["itself"]
+    assert "The training to look at is the reference" in texts["itself"]
     assert "No run was measured." in texts["no runs"]
     assert "none found" in texts["nothing found"]
     assert "no objects" in texts["no objects"]
-    assert "±" not in texts["nothing changed"].split("mAP in points")[1].split("Precision and recall")[0]
+    assert "±" not in texts["nothing changed"].split("mAP in per cent")[1].split("Precision and recall")[0]
 
 
 def test_hostile_names_stay_text(browser: Browser, tmp_path: Path) -> None:

@@ -79,6 +79,14 @@ def test_texts_of_neighbours_do_not_cover_each_other() -> None:
     np.testing.assert_array_equal(red(drawn), red(apart))
 
 
+def test_a_text_without_a_free_place_is_left_out_rather_than_put_on_another() -> None:
+    boxes = [[40, 60, 100, 120]] * 12
+    drawn = np.asarray(draw_detections(GREY, boxes, ["first"] + ["other"] * 11, ["#ff0000"] + ["#0000ff"] * 11))
+    apart = np.asarray(draw_detections(GREY, boxes[:1], ["first"], ["#ff0000"]))
+    red = lambda picture: (picture == (255, 0, 0)).all(-1)[:60]  # noqa: E731
+    np.testing.assert_array_equal(red(drawn), red(apart))
+
+
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])
 def test_any_mode_becomes_rgb(mode: str) -> None:
     assert draw_detections(Image.new(mode, (40, 40)), [[5, 5, 20, 20]], ["ü 日 \n x"]).mode == "RGB"

@@ -14,7 +14,7 @@ from stepgrad.evaluation.result import best_cut
 from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.reference.matching import best_free_object, best_object, describe_objects
-from stepgrad.report.examples import best_and_worst, cuts_of, marks_by_image
+from stepgrad.report.examples import cuts_of, marks_by_image
 from tests.evaluation.datasets import random_dataset
 
 PROTOCOLS = ["voc12", "voc07-devkit", "voc07-python", "coco"]
@@ -119,24 +119,3 @@ def test_no_other_threshold_has_a_larger_f1() -> None:
         f1 = [2 * (v == 1).sum() / ((v != 2).sum() + P) for v in (verdicts[scores >= s] for s in scores)]
         assert cut.f1 == max(f1)
         assert cut.passing == (0 if cut.threshold is None else np.count_nonzero(scores >= cut.threshold))
-
-
-def test_best_images_are_no_worse_than_the_worst_and_none_is_both() -> None:
-    evidence, protocol = evidence_of(5, "difficult"), get_protocol("voc12")
-    judged = judge(evidence, Counting.of(protocol))
-    marks = marks_by_image(evidence, evidence, judged, cuts_of(evidence, judged), protocol)
-
-    def f(image: int) -> float:
-        kinds = [mark.verdict for mark in marks[image]]
-        right = kinds.count("right")
-        return 2 * right / (len(kinds) + right)
-
-    busy = [image for image in range(len(marks)) if marks[image]]
-    for shown in (1, 2, 100):
-        best, worst = best_and_worst(marks, shown)
-        assert not set(best) & set(worst)
-        assert len(best) == min(shown, -(-len(busy) // 2))
-        assert f(best[0]) == max(map(f, busy))
-        if worst:
-            assert f(worst[0]) == min(map(f, busy))
-        assert sorted(best, key=f, reverse=True) == best

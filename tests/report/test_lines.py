@@ -19,6 +19,7 @@ from stepgrad.report.charts import curve_panel, loss_charts, map_chart, nonzero_
 from stepgrad.report.content import _curve
 from stepgrad.report.history import current_lines, smooth, summary, thin
 from stepgrad.report.page import look_up
+from stepgrad.report.score_charts import calibration_chart, score_chart
 from stepgrad.report.svg import DIGIT, Scale, markup, ticks
 from tests.report.runs import log_lines, shapes_evidence
 
@@ -106,6 +107,10 @@ def charts() -> list[Element]:
         nonzero_chart(run),
         sums_chart(run),
         curve_panel(CURVE, "dog", ""),
+        score_chart({"from": 0.0, "to": 1.0, "hits": [0, 3], "alarms": [40, 1]}, 0.5),
+        calibration_chart(
+            {"points": [{"count": 2, "score": 0.25, "right": 0.5}, {"count": 1, "score": 0.75, "right": 1}]}
+        ),
     ]
     assert None not in made
     return [chart for chart in made if chart is not None]
@@ -131,19 +136,19 @@ def test_the_theme_of_the_page_decides_every_colour_of_a_chart() -> None:
     style = files("stepgrad.report").joinpath("chart.css").read_text()
     for part in (part for chart in charts() for part in chart.iter()):
         assert not FIXED & set(part.attrib)
-        if part.tag in ("path", "line", "circle", "text"):
+        if part.tag in ("path", "line", "circle", "text", "rect"):
             assert any(f".{name}" in style for name in part.attrib["class"].split()), part.attrib
     assert any(FIXED & set(part.attrib) for part in fromstring(matplotlib_panel()).iter())
 
 
-def test_each_validation_tells_its_exact_number_to_who_points_at_it() -> None:
+def test_each_validation_tells_its_number_to_who_points_at_it() -> None:
     run = summary(log_lines(), "voc12")
     chart = map_chart(run)
     assert chart is not None
     told = [title.text or "" for title in chart.iter("title")]
     for name, points in run["validation"].items():
         for step, value in zip(points["steps"], points["values"], strict=True):
-            assert any(text.startswith(f"step {step}: {name} mAP {value!r}") for text in told)
+            assert any(text.startswith(f"step {step}: {name} mAP {100 * value:.2f}") for text in told)
 
 
 def test_a_panel_is_a_fraction_of_what_matplotlib_writes() -> None:

@@ -19,6 +19,7 @@ _COMMANDS = {
     "demo": "Train a detector on built-in pictures, from nothing to a report, in minutes.",
     "train": "Train a detector for mAP on your data; stopped runs go on where they were.",
     "evaluate": "Measure the AP of a trained run, or of anybody's files of detections, and see why protocols disagree.",
+    "report": "Write a page that shows what is wrong with a run, or several runs side by side.",
     "detect": "Find objects in pictures with a trained run: drawn boxes and JSON.",
     "propose": "Search a dataset for windows and keep them on disk.",
     "doctor": "Find what is wrong with a dataset before training on it.",

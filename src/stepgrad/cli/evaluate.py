@@ -72,11 +72,12 @@ def evaluate(
         degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
         class_names: The classes of a VOC folder, in the order of the labels.
         coco: Whether to print COCO's twelve numbers as well.
-        errors: Whether to print how many mistakes there are of each type, and the mAP that mending each would give back.
+        errors: Whether to print how many mistakes there are of each type, and the mAP that fixing each would give back.
         plot: The file (.png, .svg, .pdf) to draw the precision-recall curves in.
         plot_errors: The file to draw the types of mistakes in.
         draw: The file to draw the first detection in that the protocols of --compare judge differently.
-        report: The JSON file to write all numbers to.
+        report: The file to write a report to: a FILE.html gets a page that shows what is wrong (mistakes by type, confused
+            classes, every image with its boxes) and FILE.json its numbers; any other file gets all numbers as JSON.
         checkpoint: The weights of the run to detect with: best, last, or the step of a checkpoint.
         windows: The windows of the data for --run, as `stepgrad propose` writes them; by default they are searched for
             once and kept.
@@ -92,7 +93,8 @@ def evaluate(
     Returns:
         0.
     """
-    from stepgrad.cli.judged import read, run_on
+    from stepgrad.cli.judged import read, run_on, with_pictures
+    from stepgrad.cli.report import report_page
 
     if run is not None:
         if detections is not None:
@@ -144,7 +146,12 @@ def evaluate(
         mistakes.plot(plot_errors)
     if draw:
         _draw(outcome, made.dataset, evidence, draw)
-    if report:
+    if report and Path(report).suffix.lower() in (".html", ".htm"):
+        pictures = made.dataset
+        if data is not None and run is None:
+            pictures = with_pictures(pictures, data, split, class_names, degenerate, images_outside)
+        console.print(f"report: {visible(report_page(Path(report).expanduser(), made, evidence, protocols, pictures))}")
+    elif report:
         content = outcome.to_dict() | ({} if numbers is None else {"coco": numbers.to_dict()})
         content |= {} if mistakes is None else {"errors": mistakes.to_dict()}
         write_whole(Path(report), (json.dumps(content, indent=1) + "\n").encode())
@@ -186,14 +193,14 @@ def _protocols(protocol: str | None, compare: list[str] | None, dataset: Detecti
     from stepgrad.metric.protocol import get_protocol
 
     if compare is None:
-        return [get_protocol(protocol or _default_protocol(dataset))]
+        return [get_protocol(protocol or default_protocol(dataset))]
     names = list(dict.fromkeys([*([protocol] if protocol else []), *compare]))
     if len(names) < 2:
         raise ConfigError(f"Expected two or more protocols to compare but got {names}.")
     return [get_protocol(name) for name in names]
 
 
-def _default_protocol(dataset: DetectionDataset) -> str:
+def default_protocol(dataset: DetectionDataset) -> str:
     from stepgrad.data import COCODataset, VOCDataset, YOLODataset
 
     if isinstance(dataset, VOCDataset):

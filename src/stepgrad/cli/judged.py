@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from stepgrad.evaluation.read_files import FileDetections, read_detections
 from stepgrad.evaluation.records import Detections, Evidence
 from stepgrad.evaluation.write_files import write_coco_results, write_voc_results
 
+if TYPE_CHECKING:
+    from stepgrad.train.run_folder import RunFolder
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -35,6 +38,10 @@ class Judged:
     """The protocol of the run that made them."""
     metrics: tuple[str, ...] = ()
     """What the run trained for, if not AP."""
+    name: str = ""
+    """What to call them in a report."""
+    run: RunFolder | None = None
+    """The run that made them."""
 
     def evidence(self, as_they_stand: bool = False) -> Evidence:
         """Detections and objects; protocols count the numbers as they stand, or each in its own pixel convention."""
@@ -74,7 +81,23 @@ def read(
         degenerate=degenerate,
         images_outside=images_outside,
     )
-    return Judged(dataset, read_detections(detections, dataset, empty_boxes))
+    name = f"{Path(detections).name} on {dataset.name}"
+    return Judged(dataset, read_detections(detections, dataset, empty_boxes), name=name)
+
+
+def with_pictures(
+    dataset: DetectionDataset,
+    data: str,
+    split: str | None,
+    class_names: Sequence[str] | None,
+    degenerate: Degenerate,
+    images_outside: bool,
+) -> DetectionDataset:
+    """The same data with its images where they are at hand, else as it was."""
+    try:
+        return load_dataset(data, split, class_names=class_names, degenerate=degenerate, images_outside=images_outside)
+    except DataError:
+        return dataset
 
 
 def run_on(
@@ -89,7 +112,7 @@ def run_on(
 ) -> Judged:
     """Detect with a run on its validation data, or on other data."""
     from stepgrad.train.finish import validate
-    from stepgrad.train.run_folder import open_run
+    from stepgrad.train.run_folder import RunFolder, open_run
 
     if data is None and (split is not None or windows is not None):
         raise ConfigError(
@@ -106,7 +129,14 @@ def run_on(
     dataset = only_images(images.dataset, images.first, len(images))
     if save_to is not None:
         save_detections(save_to, detections, dataset)
-    return Judged(dataset, FileDetections(detections, inclusive=False), run.config.protocol, run.config.metrics)
+    return Judged(
+        dataset,
+        FileDetections(detections, inclusive=False),
+        run.config.protocol,
+        run.config.metrics,
+        name=f"{run.folder.name}, step {run.step}, on {dataset.name}",
+        run=RunFolder(run.folder),
+    )
 
 
 def _open(

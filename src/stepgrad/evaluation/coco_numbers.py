@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stepgrad.errors import ConfigError, LikelyMistakeWarning, one_of
 from stepgrad.evaluation.judge import ranked_by_class
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
-from stepgrad.evaluation.tables import plain_table, rounded
+from stepgrad.evaluation.tables import per_cent, plain_table
 from stepgrad.extras import need
 from stepgrad.metric.areas import AREAS, LARGEST_OF_COCO
 from stepgrad.metric.boxes import areas_of
@@ -48,7 +48,7 @@ class CocoNumbers:
         return {name: None if math.isnan(v) else v for name, v in zip(self.names, self.values, strict=True)}
 
     def __str__(self) -> str:
-        return plain_table(self.names, [[rounded(value) for value in self.values]])
+        return plain_table(self.names, [[per_cent(value) for value in self.values]])
 
 
 def coco_numbers(

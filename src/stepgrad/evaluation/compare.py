@@ -23,7 +23,7 @@ from stepgrad.evaluation.judge import (
 )
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
-from stepgrad.evaluation.tables import plain_table, rounded
+from stepgrad.evaluation.tables import per_cent, plain_table
 from stepgrad.metric.arithmetic import single_overlaps
 from stepgrad.metric.protocol import Protocol
 
@@ -105,7 +105,7 @@ class Pair:
         a, b = self.names
         maps = [self.maps[0], *(step.map for step in self.steps)]
         steps = [
-            [step.rule, step.before, step.after, rounded(now), f"{now - was:+.4f}"]
+            [step.rule, step.before, step.after, _fine(now), per_cent(now - was, 2, sign=True)]
             for step, was, now in zip(self.steps, maps, maps[1:], strict=False)
         ]
         first = [[d.class_name, str(d.image_id), f"{d.score:.6g}", *d.cells(), d.because] for d in self.first]
@@ -116,7 +116,7 @@ class Pair:
 
     def __str__(self) -> str:
         (rules, steps), (heads, first) = self.tables()
-        title = f"{self.names[0]} {rounded(self.maps[0])}, {self.names[1]} {rounded(self.maps[1])}"
+        title = f"{self.names[0]} {_fine(self.maps[0])}, {self.names[1]} {_fine(self.maps[1])}"
         if not steps:
             return f"{title}: the same rules"
         differences = plain_table(heads, first) if first else "no detection is judged differently"
@@ -133,12 +133,12 @@ class Comparison:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """AP of each class under each protocol, and the means."""
         rows = [
-            [name.name, *(rounded(result.classes[c].ap) for result in self.results)]
+            [name.name, *(_fine(result.classes[c].ap) for result in self.results)]
             for c, name in enumerate(self.results[0].classes)
         ]
         return (
             ["AP", *(result.protocol.name for result in self.results)],
-            [*rows, ["mean", *(rounded(result.map) for result in self.results)]],
+            [*rows, ["mean", *(_fine(result.map) for result in self.results)]],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -273,6 +273,11 @@ def _at_common_thresholds(a: Counting, b: Counting) -> tuple[Counting, Counting]
         replace(a, protocol=replace(a.protocol, match_thresholds=own)),
         replace(b, protocol=replace(b.protocol, match_thresholds=other)),
     )
+
+
+def _fine(value: float) -> str:
+    """In per cent like every mAP, with one decimal more: rules are often worth less than a tenth."""
+    return per_cent(value, 2)
 
 
 def _overlap(value: float, threshold: float) -> str:

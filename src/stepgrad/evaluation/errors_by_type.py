@@ -29,7 +29,7 @@ from stepgrad.errors import ConfigError
 from stepgrad.evaluation.found import NOTHING, countable, counted_overlaps, found_objects
 from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.tables import plain_table, rounded
+from stepgrad.evaluation.tables import per_cent, plain_table
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED
 from stepgrad.metric.mean_ap import mean_over_classes
 from stepgrad.metric.metrics import AVERAGE_PRECISION
@@ -55,6 +55,9 @@ class Mistakes:
     of_objects: NDArray[np.int8]  # (G,) missed, right, or left out; found through a mended mistake: that one's type
     claimed: NDArray[np.int64]  # (M,) row of the object that a mended mistake would find, NOTHING for others
     places: NDArray[np.int64]  # (M,) place of each detection in its class's ranking
+    touched: NDArray[
+        np.int64
+    ]  # (M,) row of the object that a detection found, or that its mistake is about, else NOTHING
 
     def count(self, kind: str) -> int:
         """How many mistakes there are of a type."""
@@ -109,24 +112,26 @@ def find_mistakes(evidence: Evidence, protocol: Protocol, threshold: float = 0.5
     types = np.full(len(seen.detections), LEFT_OUT, dtype=np.int8)
     places = np.zeros(len(types), dtype=np.int64)
     found = np.zeros(len(there), dtype=np.bool_)
+    touched = np.full(len(types), NOTHING, dtype=np.int64)
     for row in judge(evidence, Counting.of(protocol)):
         verdicts = row.verdicts[0]
         places[row.detections] = np.arange(len(row.detections))
         types[row.detections[verdicts != IGNORED]] = RIGHT
         types[row.detections[verdicts == FALSE_POSITIVE]] = _BACKGROUND  # until an overlap is seen
         by = found_objects(seen, row, protocol)
+        touched[row.detections] = by
         found[by[by != NOTHING]] = True
-    claimed = np.full(len(types), NOTHING, dtype=np.int64)
     wrong = _by_image(np.flatnonzero(types == _BACKGROUND), seen.detections.images, seen.num_images)
     objects = _by_image(np.flatnonzero(there), seen.objects.images, seen.num_images)
     for rows, near in zip(wrong, objects, strict=True):
         if len(rows) and len(near):
-            _type_image(seen, protocol, background, rows, near, types, claimed)
+            _type_image(seen, protocol, background, rows, near, types, touched)
+    claimed = np.where((types == _BOX) | (types == _CLASS), touched, NOTHING)
     _keep_first_claims(claimed, found, seen, places)
     of_objects = np.where(~there, LEFT_OUT, np.where(found, RIGHT, _MISSED)).astype(np.int8)
     claims = claimed != NOTHING
     of_objects[claimed[claims]] = types[claims]
-    return Mistakes(seen, protocol, types, of_objects, claimed, places)
+    return Mistakes(seen, protocol, types, of_objects, claimed, places, touched)
 
 
 def _nearest(protocol: Protocol, threshold: float) -> float:
@@ -148,9 +153,9 @@ def _type_image(
     rows: NDArray[np.int64],
     objects: NDArray[np.int64],
     types: NDArray[np.int8],
-    claimed: NDArray[np.int64],
+    touched: NDArray[np.int64],
 ) -> None:
-    """Fill in the types of the false positives of one image, and the objects of it they might have found."""
+    """Fill in the types of the false positives of one image, and the objects of it that they are about."""
     overlaps = counted_overlaps(evidence, rows, objects, protocol)
     own_class = evidence.detections.labels[rows][:, None] == evidence.objects.labels[objects][None]
     own, other = np.where(own_class, overlaps, -1.0), np.where(own_class, -1.0, overlaps)
@@ -162,8 +167,8 @@ def _type_image(
     both = ~box & ~wrong_class & ~duplicate & (other.max(axis=1) >= background)
     for kind, fits in ((_BOX, box), (_CLASS, wrong_class), (_DUPLICATE, duplicate), (_BOTH, both)):
         types[rows[fits]] = kind
-    claimed[rows[box]] = objects[own.argmax(axis=1)[box]]
-    claimed[rows[wrong_class]] = objects[other.argmax(axis=1)[wrong_class]]
+    for fits, overlapped in ((box | duplicate, own), (wrong_class | both, other)):
+        touched[rows[fits]] = objects[overlapped.argmax(axis=1)[fits]]
 
 
 def _keep_first_claims(
@@ -196,7 +201,7 @@ class ErrorTypes:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings and a row per type."""
-        rows = [[kind, str(self.counts[kind]), f"{self.gains[kind]:+.4f}"] for kind in TYPES]
+        rows = [[kind, str(self.counts[kind]), per_cent(self.gains[kind], sign=True)] for kind in TYPES]
         return ["mistake", "count", "mAP"], rows
 
     def to_dict(self) -> dict[str, Any]:
@@ -210,16 +215,20 @@ class ErrorTypes:
         return plot_error_types(self, path)
 
     def __str__(self) -> str:
-        title = f"{self.protocol} at IoU {self.threshold:g}: mAP {rounded(self.map)}; what mending a mistake gives back"
+        title = f"{self.protocol} at IoU {self.threshold:g}: mAP {per_cent(self.map)}; what fixing a mistake gives back"
         return f"{title}\n{plain_table(*self.table())}"
 
 
 def error_types(evidence: Evidence, protocol: Protocol, threshold: float = 0.5, background: float = 0.1) -> ErrorTypes:
     """Count the mistakes of each type under a protocol at one IoU threshold, and what mending each would give back."""
-    mistakes = find_mistakes(evidence, protocol, threshold, background)
+    return summarise(find_mistakes(evidence, protocol, threshold, background), threshold, background)
+
+
+def summarise(mistakes: Mistakes, threshold: float, background: float) -> ErrorTypes:
+    """The counts of mistakes that were found with these thresholds, and what mending each type would give back."""
     now = mistakes.map_after([])
     return ErrorTypes(
-        protocol=protocol.name,
+        protocol=mistakes.protocol.name,
         threshold=threshold,
         background=background,
         map=now,

@@ -64,11 +64,11 @@ class Evaluator:
     >>> result.map, result["coco"].map
     (0.5, 0.5)
     >>> print(result["coco"])
-    coco, 1 images, 1 detections: mAP 0.5000
-    class      objects  ignored  detections  recall      AP    AP50    AP75
-    cat              0        0           0       -       -       -       -
-    dog              1        0           1  1.0000  0.5000  1.0000  0.0000
-    mean of 1        1        0           1          0.5000  1.0000  0.0000
+    coco, 1 images, 1 detections: mAP 50.0
+    class      objects  ignored  detections  recall    AP   AP50  AP75
+    cat              0        0           0       -     -      -     -
+    dog              1        0           1   100.0  50.0  100.0   0.0
+    mean of 1        1        0           1          50.0  100.0   0.0
     """
 
     def __init__(

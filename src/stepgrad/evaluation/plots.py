@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.tables import rounded
+from stepgrad.evaluation.tables import per_cent
 from stepgrad.extras import need
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def plot_curves(
         panel.set_axis_off()
     figure.supxlabel("recall")
     figure.supylabel("precision")
-    title = f"{result.protocol.name}: mAP {rounded(result.map)}, curves at IoU {threshold:g}"
+    title = f"{result.protocol.name}: mAP {per_cent(result.map)}, curves at IoU {threshold:g}"
     figure.suptitle(title)
     if path is not None:
         save_figure(figure, Path(path))
@@ -57,7 +57,7 @@ def plot_curves(
 def _draw(panel: Any, row: ClassResult, threshold: float) -> None:
     curve = row.curve(threshold)
     ap = math.nan if math.isnan(row.ap) else row.ap_by_threshold[curve.threshold]
-    panel.set_title(f"{row.name}  {rounded(ap)}", fontsize=9)
+    panel.set_title(f"{row.name}  {per_cent(ap)}", fontsize=9)
     panel.set(xlim=(0, 1), ylim=(0, 1.04), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     panel.tick_params(labelsize=8)
     panel.grid(alpha=0.25, linewidth=0.6)
@@ -98,8 +98,8 @@ def plot_error_types(errors: ErrorTypes, path: str | Path | None = None) -> Figu
     bars = axes.barh(kinds, [100.0 * errors.gains[kind] for kind in kinds], color=ENVELOPE)
     axes.bar_label(bars, [f"{errors.counts[kind]} mistakes" for kind in kinds], padding=3, fontsize=8)
     axes.margins(x=0.25)
-    axes.set_xlabel("points of mAP that mending it would give back")
-    axes.set_title(f"{errors.protocol} at IoU {errors.threshold:g}: mAP {rounded(errors.map)}", fontsize=10)
+    axes.set_xlabel("points of mAP that fixing it would give back")
+    axes.set_title(f"{errors.protocol} at IoU {errors.threshold:g}: mAP {per_cent(errors.map)}", fontsize=10)
     if path is not None:
         save_figure(figure, Path(path))
     return figure

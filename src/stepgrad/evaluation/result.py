@@ -17,7 +17,7 @@ from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.metrics import AnyMetric, MetricResult, metric_of, metric_under
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.tables import plain_table, rounded
+from stepgrad.evaluation.tables import per_cent, plain_table, rounded
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.mean_ap import MAPResult, mean_over_classes, result_of
@@ -188,7 +188,7 @@ class EvaluationResult(MAPResult):
 
     def __str__(self) -> str:
         header, rows = self.table()
-        title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {rounded(self.map)}"
+        title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {per_cent(self.map)}"
         table = "\n".join(
             [title, plain_table(header, rows), *(f"{name} {rounded(m.value)}" for name, m in self.metrics.items())]
         )
@@ -198,17 +198,17 @@ class EvaluationResult(MAPResult):
         return f"EvaluationResult(protocol={self.protocol.name!r}, map={self.map}, classes={len(self.classes)})"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings, one row per class, and the mean."""
+        """Headings, one row per class, and the mean; recall and AP in per cent."""
         extra = self._extra_columns()
         header = ["class", "objects", "ignored", "detections", "recall", "AP", *extra]
         rows = [
-            [row.name, str(row.objects), str(row.ignored), str(row.detections), rounded(row.recall), rounded(row.ap)]
-            + [rounded(values[row.label]) for values, _ in extra.values()]
+            [row.name, str(row.objects), str(row.ignored), str(row.detections), per_cent(row.recall), per_cent(row.ap)]
+            + [per_cent(values[row.label]) for values, _ in extra.values()]
             for row in self.classes
         ]
         counted = sum(not math.isnan(row.ap) for row in self.classes)
         total = [str(sum(getattr(row, name) for row in self.classes)) for name in ("objects", "ignored", "detections")]
-        mean = [rounded(self.map), *(rounded(value) for _, value in extra.values())]
+        mean = [per_cent(self.map), *(per_cent(value) for _, value in extra.values())]
         return header, [*rows, [f"mean of {counted}", *total, "", *mean]]
 
     def _extra_columns(self) -> dict[str, tuple[list[float], float]]:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, NonFiniteError, whole_number
+from stepgrad.evaluation.tables import per_cent
 from stepgrad.integrations._held_out import HeldOut, RandomNumbers, held_out_map
 from stepgrad.integrations._switch import MapLossSwitch, find_switch
 from stepgrad.metric.protocol import Protocol, get_protocol
@@ -153,13 +154,13 @@ class BestWeights:
         what = self._metric
         words = {trained: text.format(what) for trained, text in _TRAINED.items()}
         kept = words["start"] if best.trained == "start" else f"{best.after} {words[best.trained]}"
-        numbers = [f"{what}{self._counted_by} on held-out images {best.map:.4f}"]
+        numbers = [f"{what}{self._counted_by} on held-out images {self._number(best.map)}"]
         for trained in _TRAINED:
             scores = [score for score in self.history if score.trained == trained != best.trained]
             if scores:
                 top = max(scores, key=lambda score: -math.inf if math.isnan(score.map) else score.map)
                 at_best = "" if trained == "start" else f", {top.after}"
-                numbers.append(f"{words[trained]} {top.map:.4f}{at_best}")
+                numbers.append(f"{words[trained]} {self._number(top.map)}{at_best}")
         return f"Kept the weights {kept}: {'; '.join(numbers)}."
 
     @property
@@ -178,6 +179,10 @@ class BestWeights:
             return "mAP"
         metric = self.switch.loss_fn.objective.metric
         return metric.name if metric.higher_is_better else f"minus {metric.name}"
+
+    def _number(self, value: float) -> str:
+        """mAP in per cent, as everywhere; other metrics in their own unit."""
+        return per_cent(value) if self._metric == "mAP" else f"{value:.4f}"
 
     @property
     def _counted_by(self) -> str:
@@ -225,7 +230,7 @@ def keep_best(
     ...     _ = model.weight.fill_(weight)
     ...     best.step()
     >>> best.restore()
-    'Kept the weights after 2 steps with mAP: mAP on held-out images 0.7500; at the start 0.1000.'
+    'Kept the weights after 2 steps with mAP: mAP on held-out images 75.0; at the start 10.0.'
     >>> float(model.weight)
     3.25
     """

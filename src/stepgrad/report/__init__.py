@@ -8,7 +8,7 @@ from stepgrad.report.arms import Arm
 from stepgrad.report.comparison import write_comparison
 from stepgrad.report.content import ComparisonRow
 from stepgrad.report.draw import colour_of, draw_detections, draw_verdicts
-from stepgrad.report.write import write_report
+from stepgrad.report.write import write_page, write_report
 
 __all__ = [
     "Arm",
@@ -17,5 +17,6 @@ __all__ = [
     "draw_detections",
     "draw_verdicts",
     "write_comparison",
+    "write_page",
     "write_report",
 ]

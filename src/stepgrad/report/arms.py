@@ -34,6 +34,8 @@ class Arm:
     """Detections of the first seed, continuous boxes: `Evaluator.evidence()`."""
     seconds: float | None = None
     """Of training, the mean per seed."""
+    training: str = ""
+    """What was done, in words that stand behind the name in a sentence."""
 
 
 def describe_arms(arms: Sequence[Arm], reference: int, protocols: Sequence[Protocol]) -> list[dict[str, Any]]:
@@ -43,6 +45,7 @@ def describe_arms(arms: Sequence[Arm], reference: int, protocols: Sequence[Proto
         {
             "name": arm.name,
             "note": arm.note,
+            "training": arm.training,
             "runs": [dict(run) for run in arm.runs],
             "maps": {name: spread([run[name] for run in arm.runs if _has(run, name)]) for name in names},
             "gains": {name: None if k == reference else _gain(arm, arms[reference], name) for name in names},

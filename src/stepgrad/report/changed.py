@@ -9,8 +9,8 @@ from stepgrad.evaluation.records import Evidence
 from stepgrad.report.examples import Mark, describe_boxes, tally
 
 CHANGED_RULE = (
-    "Each class of each arm has the score threshold that makes its F1 largest over all images; only detections that reach "
-    "it are shown. An image's count is right minus wrong minus missed. Better and worse: the images where the chosen arm's "
+    "Each class of each training has the score threshold that makes its F1 largest over all images; only detections that reach "
+    "it are shown. An image's count is right minus wrong minus missed. Better and worse: the images where the second training's "
     "count is the furthest above and below the reference's. Objects the protocol sets aside (difficult ones, COCO's "
     "crowds), and detections of them, neither count nor show."
 )

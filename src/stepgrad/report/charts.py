@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from stepgrad.evaluation.tables import per_cent
 from stepgrad.report.history import thin
-from stepgrad.report.svg import DIGIT, Scale, draw_axes, draw_legend, element, tick_text, ticks
+from stepgrad.report.svg import DIGIT, Scale, draw_axes, draw_legend, element, percent_text, tick_text, ticks
 
 WIDTH, HEIGHT = 480, 250
 PANEL = 150
@@ -47,7 +48,7 @@ def map_chart(run: Numbers) -> Element | None:
         return None
     bounds = [phase[end] for phase in run["phases"] for end in ("first", "last")]
     scale = _scale([*values, [0.0]], [*steps, *bounds])
-    svg = _chart("mAP over steps", scale)
+    svg = _chart("mAP in per cent over steps", scale, percent_text)
     _phases(svg, scale, run["phases"])
     names = []
     if batch:
@@ -97,7 +98,7 @@ def sums_chart(run: Numbers) -> Element | None:
 def curve_panel(curve: Numbers, name: str, empty: str) -> Element:
     """Precision over recall of one class; `empty` is what to say when there is no curve."""
     scale = Scale((0, 1), (0, 1), 26, 8, PANEL - 34, PANEL - 32)
-    svg = _svg(f"Precision over recall of {name}", PANEL, PANEL)
+    svg = chart_svg(f"Precision over recall of {name}", PANEL, PANEL)
     draw_axes(svg, scale, [0, 0.5, 1], [0, 0.5, 1], 15)
     if not curve["recall"]:
         element(svg, "text", empty, class_="legend middle", x=scale.x(0.5), y=scale.y(0.75) + 4)
@@ -113,12 +114,10 @@ def arms_chart(curves: Numbers, key: str, names: Sequence[str], styles: Sequence
     """Precision over recall of several arms, the mean over classes, with a legend that has a line for each."""
     top = 26.0 + LEGEND_LINE * len(names)
     scale = Scale((0, 1), (0, 1), 46, top, WIDTH - 46 - 14, 300)
-    maps = [
-        (name, "" if value is None else f"{100 * value:.1f}") for name, value in zip(names, curves["maps"], strict=True)
-    ]
+    maps = [(name, "" if value is None else per_cent(value)) for name, value in zip(names, curves["maps"], strict=True)]
     spoken = "; ".join(f"{name}: mAP {value or 'none'}" for name, value in maps)
     title = f"Precision over recall, mean over classes, at IoU {curves['iou']:g}. {spoken}"
-    svg = _svg(title, WIDTH, round(top + 300 + 40))
+    svg = chart_svg(title, WIDTH, round(top + 300 + 40))
     draw_axes(svg, scale, ticks(0, 1), ticks(0, 1))
     element(svg, "text", "recall", class_="tick end", x=scale.left + scale.width, y=top + 300 + 36)
     element(svg, "text", "precision", class_="tick", x=4, y=top - 8)
@@ -137,7 +136,7 @@ def arms_chart(curves: Numbers, key: str, names: Sequence[str], styles: Sequence
 def arms_panel(curves: Numbers, styles: Sequence[int]) -> Element:
     """Precision over recall of one class, for several arms."""
     scale = Scale((0, 1), (0, 1), 26, 8, PANEL - 34, PANEL - 32)
-    svg = _svg(f"Precision over recall of {curves['name']}", PANEL, PANEL)
+    svg = chart_svg(f"Precision over recall of {curves['name']}", PANEL, PANEL)
     draw_axes(svg, scale, [0, 0.5, 1], [0, 0.5, 1], 15)
     found = any(ap for ap in curves["aps"])
     _draw_arms(svg, scale, curves["precision"], styles, "no objects" if curves["objects"] == 0 else "none found", found)
@@ -178,14 +177,14 @@ def shortened(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 
-def _svg(title: str, width: int, height: int) -> Element:
+def chart_svg(title: str, width: int, height: int) -> Element:
     size = f"0 0 {width} {height}"
     return element(None, "svg", xmlns="http://www.w3.org/2000/svg", viewBox=size, role="img", aria_label=title)
 
 
-def _chart(title: str, scale: Scale) -> Element:
-    svg = _svg(title, WIDTH, HEIGHT)
-    draw_axes(svg, scale, ticks(*scale.x_range), ticks(*scale.y_range))
+def _chart(title: str, scale: Scale, y_text: Callable[[float], str] = tick_text) -> Element:
+    svg = chart_svg(title, WIDTH, HEIGHT)
+    draw_axes(svg, scale, ticks(*scale.x_range), ticks(*scale.y_range), y_text=y_text)
     element(svg, "text", "step", class_="tick end", x=scale.left + scale.width, y=HEIGHT - 4)
     return svg
 
@@ -215,14 +214,14 @@ def _line(
 
 
 def _points(svg: Element, scale: Scale, points: Numbers, kind: str, name: str, best: int | None) -> None:
-    """Validations, each with its exact number as a tooltip; the best one ringed."""
+    """Validations, each with its number as a tooltip; the best one ringed."""
     for k, (step, value) in enumerate(zip(points["steps"], points["values"], strict=True)):
         x, y = scale.x(step), scale.y(value)
         if step == best:
             element(svg, "circle", class_="ring", cx=x, cy=y, r=7)
         key = "/run/validation/" + escape_key(name) + f"/values/{k}"
         point = element(svg, "circle", class_=kind, r=3.5, data_key=key, data_value=repr(value), cx=x, cy=y)
-        element(point, "title", f"step {step}: {name} mAP {value!r}" + (" (best)" if step == best else ""))
+        element(point, "title", f"step {step}: {name} mAP {per_cent(value, 2)}" + (" (best)" if step == best else ""))
 
 
 def escape_key(name: str) -> str:

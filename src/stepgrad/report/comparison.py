@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,24 +12,36 @@ import numpy as np
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.errors import ConfigError, InputError
+from stepgrad.evaluation.errors_by_type import TYPES, error_types
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.arms import Arm, describe_arms, describe_curves, winner
 from stepgrad.report.changed import CHANGED_RULE, Marks, better_and_worse, changes, describe_change
 from stepgrad.report.charts import Numbers, arm_swatch, arms_chart, arms_panel, shortened
-from stepgrad.report.content import Content, Picture, describe_dataset, plain, reported_protocols
+from stepgrad.report.content import describe_dataset, plain, reported_protocols
+from stepgrad.report.diagnosis import thresholds_of
+from stepgrad.report.drawn_pictures import EncodedPicture, Picture, encode_pictures
 from stepgrad.report.examples import JudgedEvidence
-from stepgrad.report.page import EncodedPicture, fill_template, inline, standalone
-from stepgrad.report.write import encode_pictures, write_files
+from stepgrad.report.page import MEANINGS, fill_template, inline, standalone
+from stepgrad.report.sentence import compared
+from stepgrad.report.write import write_files
 
 KINDS = ("better", "worse")
+
+
+@dataclass(frozen=True)
+class Content:
+    """The numbers, and the pictures that go with `changed`."""
+
+    numbers: dict[str, Any]
+    pictures: dict[str, list[Picture]]
 
 
 def write_comparison(
     folder: Path | str,
     *,
     title: str,
-    sentence: str,
+    sentence: str | None,
     arms: Sequence[Arm],
     reference: int,
     chosen: int,
@@ -42,7 +55,7 @@ def write_comparison(
     Args:
         folder: made if it does not exist.
         title: the heading of the page.
-        sentence: what happened, in plain words; stands large below the title.
+        sentence: what happened, in plain words; stands large below the title. None: it is said from the numbers.
         arms: the trainings, all judged on the same images.
         reference: position of the arm that gains are counted from.
         chosen: position of the arm to look at: its pictures are set beside the reference's.
@@ -58,7 +71,7 @@ def write_comparison(
     numbers = content.numbers
     page = _render(numbers, _encode_pairs(content, arms[reference].evidence, dataset))
     drawn = {f"precision-recall-{curves['iou']:g}.svg": standalone(svg) for curves, svg in _mean_charts(numbers)}
-    return write_files(folder, numbers, drawn, page)
+    return write_files(folder / "report.html", numbers, drawn, page)
 
 
 def _check_arms(arms: Sequence[Arm], reference: int, chosen: int) -> None:
@@ -91,7 +104,7 @@ def _same_images(a: Evidence, b: Evidence) -> bool:
 
 def gather_comparison(
     title: str,
-    sentence: str,
+    sentence: str | None,
     arms: Sequence[Arm],
     reference: int,
     chosen: int,
@@ -111,13 +124,14 @@ def gather_comparison(
     described = describe_dataset(dataset_name, evidence, results[0])
     numbers = {
         "title": title,
-        "sentence": sentence,
+        "sentence": sentence or "",
         "dataset": {name: value for name, value in described.items() if name != "detections"},
         "protocols": [p.name for p in reported],
         "reference": reference,
         "chosen": chosen,
         "winner": winner(arms, first.name),
         "arms": describe_arms(arms, reference, reported),
+        "mistakes": [error_types(arm.evidence, first, *thresholds_of(first)).to_dict() for arm in arms],
         "curves": describe_curves(results, reference, chosen),
         "changed": {
             "rule": CHANGED_RULE,
@@ -128,7 +142,8 @@ def gather_comparison(
         "config": config,
     }
     sides = {kind: [Picture(i, marks[i]) for i in images[kind] for marks in (before, after)] for kind in KINDS}
-    return Content(plain(numbers), sides)
+    found = plain(numbers)
+    return Content({**found, "sentence": sentence or compared(found)}, sides)
 
 
 def _count_kinds(before: Marks, after: Marks) -> dict[str, int]:
@@ -174,6 +189,8 @@ def _render(numbers: Numbers, pairs: Mapping[str, Sequence[Pair]]) -> str:
         "comparison.html.jinja",
         numbers,
         pairs=pairs,
+        kinds=sorted(TYPES, key=lambda kind: -(numbers["mistakes"][numbers["chosen"]]["gains"][kind] or 0.0)),
+        meaning=MEANINGS,
         seeds=max(len(arm["runs"]) for arm in numbers["arms"]),
         short=[shortened(arm["name"]) for arm in numbers["arms"]],
         swatches=[inline(arm_swatch(style)) for style in styles],

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.errors_by_type import error_types
 from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.metrics import metric_under
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import ClassResult, Cut, EvaluationResult
 from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.report.examples import RULE, JudgedEvidence, Mark, best_and_worst, describe_image
+from stepgrad.report.diagnosis import Findings
+from stepgrad.report.examples import JudgedEvidence
 from stepgrad.report.history import Line, summary, thin
+from stepgrad.report.sentence import opening
 
 
 @dataclass(frozen=True)
@@ -33,22 +34,6 @@ class ComparisonRow:
     seconds: float | None = None
 
 
-@dataclass(frozen=True)
-class Picture:
-    """An image to show, and the boxes on it."""
-
-    position: int  # in the evidence
-    marks: Sequence[Mark]
-
-
-@dataclass(frozen=True)
-class Content:
-    """The numbers, and the pictures that go with `examples`."""
-
-    numbers: dict[str, Any]
-    pictures: dict[str, list[Picture]]
-
-
 def gather(
     title: str,
     config: Mapping[str, Any],
@@ -57,15 +42,14 @@ def gather(
     protocols: Sequence[str | Protocol],
     dataset_name: str,
     comparison: Sequence[ComparisonRow],
-    shown: int,
-) -> Content:
+) -> tuple[dict[str, Any], Findings]:
     """Judge the detections under every protocol and collect all numbers of the report."""
     chosen = reported_protocols(protocols)
     judged = {p.name: JudgedEvidence.under(p, evidence) for p in chosen}
     results = {name: under.result for name, under in judged.items()}
     first = chosen[0]
-    cuts, marks = judged[first.name].cuts(), judged[first.name].marks()
-    chosen_images = dict(zip(("best", "worst"), best_and_worst(marks, shown), strict=True))
+    cuts = judged[first.name].cuts()
+    findings = Findings.of(evidence, first)
     starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
     numbers = {
         "title": title,
@@ -81,18 +65,12 @@ def gather(
             for name, result in results.items()
             for iou in result.protocol.match_thresholds[:1]
         },
-        "mistakes": _mistakes(evidence, first),
-        "examples": {
-            "rule": RULE,
-            "iou": first.match_thresholds[0],
-            **{kind: [describe_image(evidence, i, marks[i]) for i in images] for kind, images in chosen_images.items()},
-        },
+        **findings.numbers(first, results[first.name]),
         "config": config,
         "versions": starts[-1]["versions"] if starts else {},
     }
-    return Content(
-        plain(numbers), {kind: [Picture(i, marks[i]) for i in images] for kind, images in chosen_images.items()}
-    )
+    found = plain(numbers)
+    return {"title": found["title"], "sentence": opening(found), **found}, findings
 
 
 def reported_protocols(protocols: Sequence[str | Protocol]) -> list[Protocol]:
@@ -133,12 +111,6 @@ def describe_dataset(name: str, evidence: Evidence, result: EvaluationResult) ->
         "ignored": sum(row.ignored for row in result.classes),
         "detections": len(evidence.detections),
     }
-
-
-def _mistakes(evidence: Evidence, protocol: Protocol) -> dict[str, Any]:
-    """By type, at the lowest threshold; less than a tenth of overlap is background, unless that threshold is lower still."""
-    threshold = min(protocol.match_thresholds)
-    return error_types(evidence, protocol, threshold, min(0.1, threshold / 2)).to_dict()
 
 
 def _comparison(rows: Sequence[ComparisonRow], protocols: Sequence[str]) -> list[dict[str, Any]]:

@@ -64,7 +64,7 @@ def draw_detections(
     Args:
         image: any mode; the copy is RGB.
         boxes: (M, 4) x1 y1 x2 y2, continuous pixels; what lies outside the picture is cut.
-        texts: one per box; "" for none.
+        texts: one per box; "" for none. One that would cover another, in all its places, is left out.
         colours: one per box, or one for all.
         styles: "solid", "dashed" or "dotted", one per box or one for all.
         line_width: in pixels; None chooses by the size of the picture.
@@ -176,16 +176,18 @@ def _thick(stroke: Corners, width: int) -> Corners:
 def _label(
     pencil: ImageDraw.ImageDraw, box: Corners, text: str, colour: str, size: tuple[int, int], taken: list[Corners]
 ) -> None:
-    """The text on its colour, at the first corner of the box where it covers no other text."""
+    """The text on its colour, at the first corner of the box where it covers no other text; none if there is no such place."""
     font = _font(max(11, round(max(size) / 36)))
     text = " ".join(text.split())  # one line
     left, top, right, bottom = font.getbbox(text)
     wide, high = right - left + 8, bottom - top + 6
     x = min(max(box[0] - 1, 0), max(size[0] - wide, 0))
     places = [box[1] - high, box[3] + 2, box[1], box[3] - high, box[1] + high, box[1] + 2 * high]
-    chips = [(x, y, x + wide, y + high) for y in places if 0 <= y <= size[1] - high]
+    inside = [y for y in places if 0 <= y <= size[1] - high] or [0.0]
+    chips = [(x, y, x + wide, y + high) for y in inside]
     chip = next((chip for chip in chips if not any(_touch(chip, other) for other in taken)), None)
-    chip = chip or (chips[0] if chips else (x, 0.0, x + wide, float(high)))
+    if chip is None:  # two texts on one another can neither be read, and hide what lies below
+        return
     taken.append(chip)
     pencil.rectangle(chip, fill=colour)
     pencil.text((chip[0] + 4 - left, chip[1] + 3 - top), text, font=font, fill=_readable_on(colour))

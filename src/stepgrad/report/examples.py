@@ -1,4 +1,4 @@
-"""The images a detector does best and worst on, and the detections and missed objects to draw on them."""
+"""The detections and missed objects to draw on an image."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.draw import Verdict
 
-RULE = (
-    "Each class has the score threshold that makes its F1 largest over all images; only detections that reach it are "
-    "shown. An image's F is 2 right / (2 right + wrong + missed), over all its classes. Best: the largest F, then the "
-    "most objects found. Worst: the smallest F, then the most mistakes. Objects the protocol sets aside (difficult "
-    "ones, COCO's crowds), and detections of them, neither count nor show."
-)
-
 
 @dataclass(frozen=True)
 class Mark:
@@ -38,7 +31,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class JudgedEvidence:
-    """Continuous boxes judged under one protocol."""
+    """Detections judged under one protocol."""
 
     evidence: Evidence
     seen: Evidence  # the boxes as the protocol sees them
@@ -47,7 +40,7 @@ class JudgedEvidence:
 
     @classmethod
     def under(cls, protocol: Protocol, evidence: Evidence) -> JudgedEvidence:
-        seen = evidence.shrunk(protocol.pixel_offset)
+        seen = evidence.seen_with(protocol.pixel_offset)
         rows = judge(seen, Counting.of(protocol))
         return cls(evidence, seen, rows, result_from(rows, seen, protocol))
 
@@ -94,28 +87,6 @@ def _corners(box: NDArray[np.float64]) -> tuple[float, float, float, float]:
     return x1, y1, x2, y2
 
 
-def best_and_worst(marks: Sequence[Sequence[Mark]], shown: int) -> tuple[list[int], list[int]]:
-    """Positions of up to `shown` images each, none in both; images with nothing to find or to show are left out."""
-    counts = {i: tally(of_image) for i, of_image in enumerate(marks) if of_image}
-    best = sorted(counts, key=lambda i: (-_f(*counts[i]), -counts[i][0], i))
-    top = best[: min(shown, (len(best) + 1) // 2)]
-    rest = sorted(best[len(top) :], key=lambda i: (_f(*counts[i]), -counts[i][1] - counts[i][2], i))
-    return top, rest[:shown]
-
-
-def describe_image(evidence: Evidence, position: int, marks: Sequence[Mark]) -> dict[str, Any]:
-    """One image for the JSON."""
-    right, wrong, missed = tally(marks)
-    return {
-        "image": str(evidence.image_ids[position]),
-        "f": _f(right, wrong, missed),
-        "right": right,
-        "wrong": wrong,
-        "missed": missed,
-        "boxes": describe_boxes(evidence, marks),
-    }
-
-
 def describe_boxes(evidence: Evidence, marks: Sequence[Mark]) -> list[dict[str, Any]]:
     """The boxes of one image for the JSON."""
     return [
@@ -133,7 +104,3 @@ def tally(marks: Sequence[Mark]) -> tuple[int, int, int]:
     """How many are right, wrong and missed."""
     kinds = [mark.verdict for mark in marks]
     return kinds.count("right"), kinds.count("wrong"), kinds.count("missed")
-
-
-def _f(right: int, wrong: int, missed: int) -> float:
-    return 2 * right / (2 * right + wrong + missed)

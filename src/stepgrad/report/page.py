@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from itertools import pairwise
@@ -15,17 +14,12 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
+from stepgrad.evaluation.tables import per_cent
 from stepgrad.report.charts import Numbers, curve_panel, escape_key, loss_charts, map_chart, nonzero_chart, sums_chart
+from stepgrad.report.image_data import as_script
+from stepgrad.report.matrix import confusion_table, frequent_pairs
+from stepgrad.report.score_charts import calibration_chart, score_chart
 from stepgrad.report.svg import element, markup, printable
-
-
-@dataclass(frozen=True)
-class EncodedPicture:
-    """A JPEG picture as the page holds it."""
-
-    uri: str
-    size: tuple[int, int]
-    alt: str
 
 
 class _ConfigDumper(yaml.SafeDumper):
@@ -37,13 +31,19 @@ _ConfigDumper.add_representer(
 )
 
 
-def render(numbers: Numbers, pictures: Mapping[str, Sequence[EncodedPicture]]) -> str:
-    """The page as text."""
+def render(numbers: Numbers, images: Mapping[str, Any], name: str, with_plots: bool) -> str:
+    """The page as text; `images` feeds the browser over them, `name` is that of the page without its suffix."""
     compared = _compared_protocols(numbers)
+    calibration = numbers["calibration"]
+    gains = numbers["mistakes"]["gains"]
     return fill_template(
         "page.html.jinja",
         numbers,
-        pictures=pictures,
+        name=name,
+        with_plots=with_plots,
+        image_data=as_script(images),
+        least_drawn=images["scores"][images["least"]] if images["least"] else None,
+        has_pictures=any(image["src"] for image in images["images"]),
         compared=compared,
         winners=_winners(numbers["comparison"], compared),
         charts=[{"heading": heading, "svg": inline(svg)} for heading, svg in _headed_charts(numbers["run"])],
@@ -59,7 +59,25 @@ def render(numbers: Numbers, pictures: Mapping[str, Sequence[EncodedPicture]]) -
         },
         headings=["class", "objects", "detections", "recall", "F1", "threshold"]
         + [f"AP, {name}" for name in numbers["protocols"]],
+        kinds=sorted(gains, key=lambda kind: -(gains[kind] or 0.0)),
+        most_gained=max([gain or 0.0 for gain in gains.values()]),
+        meaning=MEANINGS,
+        matrix=confusion_table(numbers),
+        pairs=frequent_pairs(numbers),
+        score_chart=inline(score_chart(numbers["scores"], numbers["working"]["threshold"])),
+        calibration_chart=inline(calibration_chart(calibration) if calibration else None),
     )
+
+
+MEANINGS = {
+    "box": "on an object of its class, but overlapping too little",
+    "class": "on an object of another class",
+    "duplicate": "on an object that a better detection has found",
+    "background": "on nothing",
+    "both": "of the wrong class, and overlapping too little",
+    "missed": "an object not found, of which no other mistake tells",
+}
+"""Each type of mistake, after the word for it."""
 
 
 def fill_template(template: str, numbers: Numbers, **parts: Any) -> str:
@@ -83,7 +101,15 @@ def fill_template(template: str, numbers: Numbers, **parts: Any) -> str:
     )
 
 
-ASSETS = {"theme": "theme.css", "chart_style": "chart.css", "style": "style.css", "script": "sort.js"}
+ASSETS = {
+    "theme": "theme.css",
+    "chart_style": "chart.css",
+    "style": "style.css",
+    "script": "sort.js",
+    "marks_script": "marks.js",
+    "images_script": "images.js",
+    "images_style": "images.css",
+}
 
 
 def _asset(name: str) -> str:
@@ -161,7 +187,7 @@ def look_up(numbers: Any, key: str) -> Any:
     return numbers
 
 
-def number_markup(numbers: Numbers, key: str, kind: str = "score") -> Markup:
+def number_markup(numbers: Numbers, key: str, kind: str = "points") -> Markup:
     """The number at that key: rounded to read, exact in `value`, and its key for whoever wants to check it."""
     value = look_up(numbers, key)
     if value is None:
@@ -174,19 +200,16 @@ def number_markup(numbers: Numbers, key: str, kind: str = "score") -> Markup:
 def number_text(value: float, kind: str) -> str:
     """A number to read.
 
-    >>> number_text(0.72138, "score"), number_text(12345, "count"), number_text(0.05, "gain"), number_text(252, "duration")
-    ('0.7214', '12\\u202f345', '+0.0500', '4 min 12 s')
-    >>> number_text(0.4287, "points"), number_text(-0.0123, "gain in points")
-    ('42.9', '-1.2')
+    >>> number_text(0.72138, "points"), number_text(12345, "count"), number_text(0.05, "gain"), number_text(252, "duration")
+    ('72.1', '12\\u202f345', '+5.0', '4 min 12 s')
     """
     if kind == "count":
         return f"{value:,}".replace(",", "\u202f")
     if kind == "duration":
         return duration_text(value)
-    if kind in ("points", "gain in points"):
-        rounded = round(100 * value, 1) + 0.0  # no minus before a zero
-        return f"{rounded:.1f}" if kind == "points" else f"{rounded:+.1f}"
-    return {"score": "{:.4f}", "gain": "{:+.4f}", "hundredths": "{:.2f}", "short": "{:.3g}"}[kind].format(value)
+    if kind in ("points", "gain"):
+        return per_cent(value, sign=kind == "gain")
+    return {"hundredths": "{:.2f}", "short": "{:.3g}"}[kind].format(value)
 
 
 def duration_text(seconds: float) -> str:

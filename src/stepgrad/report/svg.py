@@ -6,7 +6,7 @@ for each of a page's hundreds of curves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -96,13 +96,29 @@ class Scale:
         return "M" + " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(xs, ys, strict=True))
 
 
-def draw_axes(svg: Element, scale: Scale, x_ticks: Sequence[float], y_ticks: Sequence[float], gap: float = 16) -> None:
+def percent_text(value: float) -> str:
+    """A share on an axis of per cent.
+
+    >>> percent_text(0.3), percent_text(0.025)
+    ('30', '2.5')
+    """
+    return tick_text(float(f"{100 * value:.9g}"))
+
+
+def draw_axes(
+    svg: Element,
+    scale: Scale,
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+    gap: float = 16,
+    y_text: Callable[[float], str] = tick_text,
+) -> None:
     """Thin lines across at the values of y, numbers along both axes."""
     right, bottom = scale.left + scale.width, scale.top + scale.height
     for value in y_ticks:
         at = scale.y(value)
         element(svg, "line", class_="grid", x1=scale.left, x2=right, y1=at, y2=at)
-        element(svg, "text", tick_text(value), class_="tick end", x=scale.left - 6, y=at + 4)
+        element(svg, "text", y_text(value), class_="tick end", x=scale.left - 6, y=at + 4)
     for value in x_ticks:
         at = scale.x(value)
         element(svg, "line", class_="grid", x1=at, x2=at, y1=bottom, y2=bottom + 4)

@@ -1,0 +1,157 @@
+"""`stepgrad report`: the page of a run, or of several runs or files of detections side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepgrad.cli.terminal import Terminal
+from stepgrad.errors import ConfigError
+from stepgrad.names import visible
+
+if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
+    from stepgrad.cli.judged import Judged
+    from stepgrad.data import DetectionDataset
+    from stepgrad.evaluation.records import Evidence
+    from stepgrad.metric.protocol import Protocol
+    from stepgrad.report import Arm
+
+
+def report(
+    runs: list[str],
+    data: str | None = None,
+    split: str | None = None,
+    protocol: list[str] | None = None,
+    out: str | None = None,
+    checkpoint: str = "best",
+    images_outside: bool = False,
+) -> int:
+    """Write the report of a run, or of several on one page: curves on one axis, mistakes and pictures side by side.
+
+    Each RUN is the folder of a training run, which detects anew, or a file of detections, which needs --data:
+
+      stepgrad report runs/a
+      stepgrad report runs/cross-entropy runs/map --out comparison
+      stepgrad report yolo.json mine.json --data annotations.json
+
+    Of several, the first is what the others are measured against, and the last is looked at most closely.
+
+    Args:
+        runs: Folders of training runs, or files of detections as `stepgrad evaluate` takes them.
+        data: The data to judge on; by default the validation data of the run, or of the first of several.
+        split: The split of the data, such as `test`.
+        protocol: The protocols to judge by, of which the first decides; by default that of the run, or of the data.
+        out: The folder to write report.html to; by default the run itself for one run, else `comparison`.
+        checkpoint: The weights of a run to detect with: best, last, or the step of a checkpoint.
+        images_outside: Whether file names in a COCO file or a data.yaml may lead out of the folder of the data.
+
+    Returns:
+        0.
+    """
+    from stepgrad.cli.evaluate import default_protocol
+    from stepgrad.metric.protocol import get_protocol
+
+    made = [_judged(run, data, split, checkpoint, images_outside) for run in runs]
+    pictures = next((one.dataset for one in made if one.run), made[0].dataset)
+    if data is not None and all(one.run is None for one in made):
+        from stepgrad.cli.judged import with_pictures
+
+        pictures = with_pictures(pictures, data, split, None, "error", images_outside)
+    protocols = [get_protocol(name) for name in protocol or [made[0].protocol or default_protocol(pictures)]]
+    if len(made) == 1:
+        folder = out or (runs[0] if made[0].run else None)
+        if folder is None:
+            raise ConfigError("out: expected a folder to write the report of a file of detections to.")
+        page = Path(folder).expanduser() / "report.html"
+        written = report_page(
+            page, made[0], made[0].evidence(), protocols, pictures, with_plots=made[0].run is not None
+        )
+    else:
+        written = _comparison(Path(out or "comparison").expanduser(), runs, made, protocols, pictures)
+    console = Terminal(markup=False, soft_wrap=True)
+    console.print(visible(json.loads(written.with_suffix(".json").read_text(encoding="utf-8"))["sentence"]))
+    console.print(f"report: {visible(written)}")
+    return 0
+
+
+def _judged(run: str, data: str | None, split: str | None, checkpoint: str, images_outside: bool) -> Judged:
+    """The detections of a run folder, or of a file."""
+    from stepgrad.cli.judged import read, run_on
+
+    if (Path(run).expanduser() / "config.yaml").exists():
+        return run_on(run, data, split, checkpoint, None, None, images_outside)
+    if data is None:
+        raise ConfigError(
+            f"{run}: is no run folder (it has no config.yaml); for a file of detections name its data with --data."
+        )
+    return read(run, data, split, None, "error", "count", images_outside)
+
+
+def report_page(
+    page: Path,
+    made: Judged,
+    evidence: Evidence,
+    protocols: Sequence[Protocol],
+    pictures: DetectionDataset,
+    with_plots: bool = False,
+) -> Path:
+    """The page of one set of detections; that of a run shows how it was trained, too."""
+    from stepgrad.report import write_page
+    from stepgrad.train.config import to_dict
+
+    return write_page(
+        page,
+        title=made.name,
+        evidence=evidence,
+        protocols=protocols,
+        dataset=pictures,
+        config=to_dict(made.run.config()) if made.run else {},
+        history=made.run.history() if made.run else (),
+        with_plots=with_plots,
+    )
+
+
+def _comparison(
+    folder: Path, runs: Sequence[str], made: Sequence[Judged], protocols: Sequence[Protocol], pictures: DetectionDataset
+) -> Path:
+    """All on one page: the first is the reference, the last the one to look at."""
+    from stepgrad.report import write_comparison
+
+    arms = [_arm(name, one, protocols) for name, one in zip(_names(runs), made, strict=True)]
+    return write_comparison(
+        folder,
+        title=" and ".join(arm.name for arm in arms),
+        sentence=None,
+        arms=arms,
+        reference=0,
+        chosen=len(arms) - 1,
+        protocols=protocols,
+        dataset=pictures,
+        config={},
+    )
+
+
+def _arm(name: str, made: Judged, protocols: Sequence[Protocol]) -> Arm:
+    from stepgrad.evaluation.judge import Counting
+    from stepgrad.evaluation.result import evaluate_under
+    from stepgrad.report import Arm
+
+    evidence = made.evidence()
+    maps = {protocol.name: evaluate_under(evidence, Counting.of(protocol)).map for protocol in protocols}
+    return Arm(name, made.name, [maps], evidence, training=_TRAININGS[made.run.config().loss] if made.run else "")
+
+
+_TRAININGS = {"nll": "cross-entropy", "map": "mAP training", "nll-then-map": "cross-entropy, then mAP training"}
+"""What a run trained with, in words, by the name of its loss."""
+
+
+def _names(runs: Sequence[str]) -> list[str]:
+    """The last part of each path, or the whole path where two would be the same.
+
+    >>> _names(["runs/a", "runs/b"]), _names(["x/a", "y/a"])
+    (['a', 'b'], ['x/a', 'y/a'])
+    """
+    short = [Path(run).expanduser().resolve().name for run in runs]
+    return short if len(set(short)) == len(short) else list(runs)

@@ -1,0 +1,254 @@
+"use strict";
+// The browser over all images. A slider cuts detections by score; layers, class, kind and order choose what is shown.
+(() => {
+  const get = (id) => document.getElementById(id);
+  if (!get("gallery")) return;
+  const data = JSON.parse(get("evidence").textContent);
+  const PAGE = 24, CLOSE_UP = 1.5;
+  const WORDS = {
+    right: "right", missed: "missed", box: "overlaps too little", class: "wrong class", duplicate: "found already",
+    background: "nothing there", both: "wrong class, overlaps too little",
+  };
+  const state = { level: data.level, wanted: PAGE, open: null, zoom: 1, pointed: null };
+
+  const percent = (part, whole) => (whole ? (100 * part / whole).toFixed(1) : "–");
+
+  const chosenClass = () => (get("of-class").value === "" ? null : Number(get("of-class").value));
+
+  function showRates() {
+    const { right, wrong, missed } = countsAt(data, state.level, chosenClass());
+    get("threshold-value").textContent = data.scores[state.level].toFixed(2);
+    get("precision").textContent = percent(right, right + wrong);
+    get("recall").textContent = percent(right, right + missed);
+    get("f1").textContent = percent(2 * right, 2 * right + wrong + missed);
+    get("count-right").textContent = right;
+    get("count-wrong").textContent = wrong;
+    get("count-missed").textContent = missed;
+  }
+
+  // Drawing. Names come from data, so they are only ever set as text.
+
+  function make(tag, words = {}, ...children) {
+    const made = document.createElement(tag);
+    Object.assign(made, words);
+    made.append(...children);
+    return made;
+  }
+
+  function svg(tag, attributes) {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  }
+
+  function layersShown() {
+    return new Set([...document.querySelectorAll("[name=layer]:checked")].map((input) => input.value));
+  }
+
+  function describe(mark) {
+    const name = data.classes[mark.label], is = mark.about === null ? "" : ` (is ${data.classes[mark.about]})`;
+    return { name, score: mark.score === null ? "" : mark.score.toFixed(2), verdict: WORDS[mark.kind] + (mark.about === mark.label ? "" : is) };
+  }
+
+  function draw(one) {
+    const [width, height] = one.image.size, shown = layersShown();
+    const canvas = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "boxes", "aria-hidden": "true" });
+    for (const mark of [...one.marks].reverse()) { // the highest scores on top
+      if (!shown.has(layerOf(mark.kind))) continue;
+      const [x1, y1, x2, y2] = mark.box;
+      const place = { x: x1, y: y1, width: Math.max(0, x2 - x1), height: Math.max(0, y2 - y1) };
+      const group = svg("g", { class: `mark ${layerOf(mark.kind)}${mark.dim ? " dim" : ""}` });
+      group.append(svg("rect", { ...place, class: "halo" }), svg("rect", place));
+      mark.group = group;
+      canvas.append(group);
+    }
+    return canvas;
+  }
+
+  function picture(one) {
+    const [width, height] = one.image.size;
+    const frame = make("div", { className: "picture" });
+    frame.style.aspectRatio = `${width} / ${height}`;
+    if (one.image.src) frame.append(make("img", { src: one.image.src, loading: "lazy", alt: "" }));
+    frame.append(draw(one));
+    return frame;
+  }
+
+  function inWords({ right, wrong, missed }) {
+    return `${right} right · ${wrong} wrong · ${missed} missed`;
+  }
+
+  function tile(one) {
+    const button = make("button", { type: "button", className: "open" }, picture(one));
+    button.setAttribute("aria-label", `image ${one.image.id}: ${inWords(one.counts)}`);
+    button.addEventListener("click", () => open(one.place));
+    const f = one.f1 === null ? "" : `F1 ${(100 * one.f1).toFixed(1)}`;
+    const title = make("b", {}, make("span", { textContent: one.image.id }), make("span", { textContent: f }));
+    return make("figure", {}, button, make("figcaption", {}, title, inWords(one.counts)));
+  }
+
+  let chosen = [];
+
+  function show() {
+    showRates();
+    chosen = chosenImages(data, {
+      level: state.level, label: chosenClass(), kind: get("of-kind").value, text: get("find").value, order: get("order").value,
+    });
+    get("gallery").replaceChildren(...chosen.slice(0, state.wanted).map(tile));
+    get("more").hidden = chosen.length <= state.wanted;
+    const shown = Math.min(chosen.length, state.wanted);
+    get("shown").textContent = chosen.length ? `${shown} of ${chosen.length} images, of ${data.images.length} in all. Click one to look closer.` : "No image is like that.";
+    if (state.open !== null) showOpen();
+  }
+
+  // One image, large.
+
+  function open(place) {
+    state.open = place;
+    state.zoom = 1;
+    showOpen();
+    get("viewer").scrollIntoView({ block: "nearest" });
+    get("viewer").focus({ preventScroll: true });
+  }
+
+  function showOpen() {
+    const one = chosen.find((other) => other.place === state.open);
+    get("viewer").hidden = !one;
+    if (!one) return;
+    get("viewer-name").textContent = `image ${one.image.id}`;
+    get("viewer-counts").textContent = inWords(one.counts);
+    get("stage").replaceChildren(picture(one));
+    const shown = layersShown();
+    get("marks").replaceChildren(...one.marks.filter((mark) => shown.has(layerOf(mark.kind))).map((mark) => entry(one, mark)));
+    resize(one);
+  }
+
+  function entry(one, mark) {
+    const { name, score, verdict } = describe(mark);
+    const item = make("li", { tabIndex: 0, className: layerOf(mark.kind) + (mark.dim ? " dim" : "") },
+      make("i", { className: layerOf(mark.kind) }), make("b", { textContent: name }), ` ${score} `, make("small", { textContent: verdict }));
+    const point = (on) => {
+      state.pointed = on ? mark : null;
+      item.classList.toggle("pointed", on);
+      mark.group.classList.toggle("pointed", on);
+      get("stage").classList.toggle("pointing", on);
+      label(one);
+    };
+    for (const [name, on] of [["mouseenter", true], ["focus", true], ["mouseleave", false], ["blur", false]]) item.addEventListener(name, () => point(on));
+    for (const [name, on] of [["mouseenter", true], ["mouseleave", false]]) mark.group.addEventListener(name, () => point(on));
+    item.addEventListener("click", () => lookAt(one, mark));
+    return item;
+  }
+
+  function resize(one) {
+    const frame = get("stage-frame"), [width, height] = one.image.size;
+    const fit = Math.min(frame.clientWidth, 0.7 * window.innerHeight * width / height);
+    get("stage").style.width = `${Math.max(1, fit * state.zoom)}px`;
+    label(one);
+  }
+
+  // Names beside boxes, as long as they cover neither another name nor a small box; zooming in makes room for more, and
+  // the list has them all.
+  function label(one) {
+    const canvas = get("stage").querySelector(".boxes"), [width, height] = one.image.size;
+    for (const old of canvas.querySelectorAll(".name")) old.remove();
+    const unit = width / get("stage").clientWidth, size = 12 * unit, taken = [], shown = layersShown();
+    const boxes = one.marks.filter((mark) => shown.has(layerOf(mark.kind))).map(({ box: [x1, y1, x2, y2] }) => [x1, y1, x2 - x1, y2 - y1]);
+    const order = [...one.marks].sort((a, b) => (b === state.pointed) - (a === state.pointed));
+    for (const mark of order) {
+      const pointed = mark === state.pointed;
+      if (!pointed && (!get("labels").checked || mark.dim || !shown.has(layerOf(mark.kind)))) continue;
+      const { name, score } = describe(mark), text = `${name} ${score}`.trim();
+      const long = Math.min(width, (0.62 * text.length + 0.7) * size), high = 1.4 * size;
+      const small = boxes.filter(([, , w, h]) => w * h < 6 * long * high);
+      const chip = placeFor(mark.box, long, high, width, height, [...taken, ...small]);
+      if (!chip && !pointed) continue;
+      const [x, y, w, h] = chip ?? [mark.box[0], mark.box[1], long, high];
+      taken.push([x, y, w, h]);
+      const group = svg("g", { class: `name ${layerOf(mark.kind)}` });
+      const words = svg("text", { x: x + 0.35 * size, y: y + 1.05 * size });
+      words.style.fontSize = `${size}px`;
+      words.textContent = text;
+      group.append(svg("rect", { x, y, width: w, height: h }), words);
+      canvas.append(group);
+    }
+  }
+
+  function placeFor([x1, y1, , y2], w, h, width, height, taken) {
+    const x = Math.min(Math.max(x1, 0), width - w);
+    for (const y of [y1 - h, y2, y1]) { // above the box, below it, inside it
+      if (y < 0 || y + h > height) continue;
+      if (!taken.some(([a, b, c, d]) => x < a + c && a < x + w && y < b + d && b < y + h)) return [x, y, w, h];
+    }
+    return null;
+  }
+
+  function zoom(factor, at = null) {
+    const one = chosen.find((other) => other.place === state.open), frame = get("stage-frame");
+    const before = get("stage").clientWidth, [px, py] = at ?? [frame.clientWidth / 2, frame.clientHeight / 2];
+    state.zoom = Math.min(16, Math.max(1, state.zoom * factor));
+    resize(one);
+    const grown = get("stage").clientWidth / before;
+    frame.scrollTo((frame.scrollLeft + px) * grown - px, (frame.scrollTop + py) * grown - py);
+  }
+
+  function lookAt(one, mark) { // bring a box to the middle, large enough to see
+    const frame = get("stage-frame"), [x1, y1, x2, y2] = mark.box;
+    const share = Math.max((x2 - x1) / one.image.size[0], (y2 - y1) / one.image.size[1]);
+    state.zoom = Math.min(16, Math.max(1, 1 / (2 * CLOSE_UP * share || 1)));
+    resize(one);
+    const scale = get("stage").clientWidth / one.image.size[0];
+    frame.scrollTo(scale * (x1 + x2) / 2 - frame.clientWidth / 2, scale * (y1 + y2) / 2 - frame.clientHeight / 2);
+  }
+
+  function move(by) {
+    const at = chosen.findIndex((one) => one.place === state.open);
+    if (chosen[at + by]) open(chosen[at + by].place);
+  }
+
+  function close() {
+    state.open = null;
+    get("viewer").hidden = true;
+  }
+
+  data.classes.forEach((name, label) => get("of-class").append(make("option", { value: String(label), textContent: name })));
+  get("threshold").value = state.level;
+  let waiting = false;
+  get("threshold").addEventListener("input", () => { // numbers at once, boxes when the screen is next drawn
+    state.level = Number(get("threshold").value);
+    showRates();
+    if (!waiting) requestAnimationFrame(() => { waiting = false; show(); });
+    waiting = true;
+  });
+  const again = () => { state.wanted = PAGE; show(); };
+  for (const id of ["of-class", "of-kind", "order"]) get(id).addEventListener("change", again);
+  get("find").addEventListener("input", again);
+  for (const input of document.querySelectorAll("[name=layer], #labels")) input.addEventListener("change", show);
+  get("more").addEventListener("click", () => { state.wanted += PAGE; show(); });
+  get("previous").addEventListener("click", () => move(-1));
+  get("next").addEventListener("click", () => move(1));
+  get("larger").addEventListener("click", () => zoom(1.5));
+  get("smaller").addEventListener("click", () => zoom(1 / 1.5));
+  get("close").addEventListener("click", close);
+  const keys = { ArrowLeft: () => move(-1), ArrowRight: () => move(1), "+": () => zoom(1.5), "-": () => zoom(1 / 1.5), Escape: close };
+  get("viewer").addEventListener("keydown", (event) => {
+    if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+  const inFrame = (event) => {
+    const at = get("stage-frame").getBoundingClientRect();
+    return [event.clientX - at.left, event.clientY - at.top];
+  };
+  get("stage-frame").addEventListener("dblclick", (event) => zoom(2, inFrame(event)));
+  get("stage-frame").addEventListener("wheel", (event) => { // also what two fingers on a touchpad send
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    zoom(Math.exp(-event.deltaY / 200), inFrame(event));
+  }, { passive: false });
+  get("stage-frame").addEventListener("pointermove", (event) => { // drag to move; fingers scroll by themselves
+    if (event.buttons === 1 && event.pointerType === "mouse") get("stage-frame").scrollBy(-event.movementX, -event.movementY);
+  });
+  window.addEventListener("resize", () => { if (state.open !== null) showOpen(); });
+  show();
+})();

@@ -1,0 +1,150 @@
+"""What happened, in the sentences that a report opens with, said from its numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepgrad.evaluation.tables import per_cent
+
+Numbers = Mapping[str, Any]
+
+LOSSES = {
+    "box": "boxes that fit too badly",
+    "class": "objects taken for another class",
+    "duplicate": "second detections of one object",
+    "background": "false alarms on background",
+    "both": "detections wrong in class and place",
+    "missed": "missed objects",
+}
+"""Each type of mistake as something that mAP is lost to."""
+LEAST = 0.0005
+"""Of mAP: what is less shows as 0.0."""
+
+
+def opening(numbers: Numbers) -> str:
+    """What the training did, or what mAP is; then what most of the rest is lost to."""
+    return " ".join(filter(None, [_what_happened(numbers), largest_losses(numbers["mistakes"])]))
+
+
+def _what_happened(numbers: Numbers) -> str:
+    rows = numbers["comparison"]
+    gains = [row for row in rows if row["gain"] is not None]
+    if gains:
+        return f"{_gained(gains[-1]['name'], gains[-1]['gain'], rows[0]['name'])}."
+    run, protocol = numbers["run"], numbers["protocols"][0]
+    points = run["validation"].get(protocol, {"steps": [], "values": []})
+    points = list(zip(points["steps"], points["values"], strict=True))
+    names = [phase["name"] for phase in run["phases"]]
+    if "map" in names[1:]:
+        first = next(phase["first"] for phase in run["phases"][1:] if phase["name"] == "map")
+        before, during = ([p for p in points if (p[0] < first) == early] for early in (True, False))
+        if before and during:
+            return _phase_gain(numbers, before, during)
+    if points and run["best_step"] is not None:
+        return _reached(numbers, points)
+    return _as_it_is(numbers)
+
+
+def _gained(what: str, gain: float, reference: str) -> str:
+    """
+    >>> _gained("mAP training", 0.0121, "more cross-entropy"), _gained("mAP training", 0.0001, "more cross-entropy")
+    ('mAP training gained 1.2 over more cross-entropy', 'mAP training did as well as more cross-entropy')
+    """
+    if abs(gain) < LEAST:
+        return f"{what} did as well as {reference}"
+    by = per_cent(abs(gain))
+    return f"{what} gained {by} over {reference}" if gain > 0 else f"{what} lost {by} against {reference}"
+
+
+def _phase_gain(numbers: Numbers, before: Sequence[tuple[int, float]], during: Sequence[tuple[int, float]]) -> str:
+    """The best validation before the mAP phase, and the best one in it."""
+    start, end = max(value for _, value in before), max(value for _, value in during)
+    gain = end - start
+    said = _gained(_trained_for(numbers), gain, "the cross-entropy before it")
+    values = f"{per_cent(start)} to {per_cent(end)} on the validation images, {numbers['protocols'][0]}"
+    if gain <= -LEAST:
+        return f"{said} ({values}): {_why_lost(numbers)}."
+    return f"{said} ({values}). What more cross-entropy would have gained, one run does not tell."
+
+
+def _trained_for(numbers: Numbers) -> str:
+    metric = numbers["config"].get("metric", "ap")
+    return "mAP training" if metric in ("ap", None) else f"Training for {metric}"
+
+
+def _why_lost(numbers: Numbers) -> str:
+    """A loss on new images is one of two kinds: the training images got better meanwhile, or they did not."""
+    batch = numbers["run"]["batch_map"]
+    rise = batch["mean"][-1] - batch["mean"][0] if batch else 0.0
+    if rise >= LEAST:
+        return (
+            f"on its own minibatches mAP rose by {per_cent(rise)} meanwhile, so the training images were fitted too well; "
+            "see docs/when_it_pays.md"
+        )
+    return "mAP of its own minibatches did not rise either, so try another rate (map.lr); see docs/training.md"
+
+
+def _reached(numbers: Numbers, points: Sequence[tuple[int, float]]) -> str:
+    """A run of one kind of training."""
+    run = numbers["run"]
+    phases = {phase["name"] for phase in run["phases"]}
+    what = _trained_for(numbers) if phases == {"map"} else "Cross-entropy training" if phases == {"nll"} else "Training"
+    best = max(value for _, value in points)
+    said = (
+        f"{what} reached mAP {per_cent(best)} ({numbers['protocols'][0]}) at step {run['best_step']} of {run['steps']}"
+    )
+    rising = len(points) > 1 and points[-1][0] == run["best_step"]
+    return f"{said}, its last validation: more steps may gain more." if rising else f"{said}."
+
+
+def _as_it_is(numbers: Numbers) -> str:
+    name, images = numbers["protocols"][0], numbers["dataset"]["images"]
+    value = numbers["maps"][name]
+    if value is None:
+        return "There is no object to find, so there is no mAP."
+    return f"mAP is {per_cent(value)} ({name}) on {images} image{'s' * (images != 1)}."
+
+
+def compared(numbers: Numbers) -> str:
+    """What the chosen of several trainings did better or worse than the reference, and by which mistakes."""
+    arms, protocol = numbers["arms"], numbers["protocols"][0]
+    if len(arms) < 2 or numbers["chosen"] == numbers["reference"]:
+        return ""
+    chosen, reference = arms[numbers["chosen"]], arms[numbers["reference"]]
+    gain = (chosen["gains"][protocol] or {}).get("mean")
+    if gain is None:
+        return "There is no object to find, so there is no mAP."
+    values = (
+        f"{per_cent(reference['maps'][protocol]['mean'])} to {per_cent(chosen['maps'][protocol]['mean'])}, {protocol}"
+    )
+    said = f"{_gained(_subject(chosen), gain, _subject(reference))} ({values})"
+    why = _mistakes_changed(numbers, gain)
+    if gain <= -LEAST:
+        return f"{said}{why and ': ' + why}; see docs/when_it_pays.md."
+    return f"{said}{why and ': ' + why}."
+
+
+def _subject(arm: Numbers) -> str:
+    return f"{arm['name']} ({arm['training']})" if arm["training"] else str(arm["name"])
+
+
+def _mistakes_changed(numbers: Numbers, gain: float) -> str:
+    """The type of mistake whose cost changed most in the direction of the gain."""
+    found = [numbers["mistakes"][numbers[arm]] for arm in ("reference", "chosen")]
+    before, after = (one["gains"] for one in found)
+    changes = {kind: (after[kind] or 0.0) - (before[kind] or 0.0) for kind in LOSSES}
+    kind = min(changes, key=lambda kind: changes[kind] if gain > 0 else -changes[kind])
+    if abs(gain) < LEAST or changes[kind] * gain >= 0 or abs(changes[kind]) < LEAST:
+        return ""
+    return f"{LOSSES[kind]} cost {per_cent(abs(changes[kind]))} {'less' if gain > 0 else 'more'} at IoU {found[0]['threshold']:g}"
+
+
+def largest_losses(mistakes: Numbers) -> str:
+    """The one or two types of mistakes whose mending would give back the most."""
+    gains = sorted(((gain or 0.0, kind) for kind, gain in mistakes["gains"].items()), reverse=True)
+    worth = [(gain, LOSSES[kind]) for gain, kind in gains if gain >= LEAST][:2]
+    if not worth:
+        return ""
+    first = f"Most is lost to {worth[0][1]}, {per_cent(worth[0][0])} at IoU {mistakes['threshold']:g}"
+    return first + "".join(f", then to {words}, {per_cent(gain)}" for gain, words in worth[1:]) + "."

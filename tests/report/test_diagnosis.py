@@ -1,0 +1,156 @@
+"""The numbers that say what is wrong, against plain counting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from stepgrad.evaluation import Evaluator
+from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, find_mistakes
+from stepgrad.evaluation.found import countable
+from stepgrad.evaluation.judge import Counting
+from stepgrad.evaluation.records import Evidence
+from stepgrad.evaluation.result import evaluate_under
+from stepgrad.kernels.matching import FALSE_POSITIVE, TRUE_POSITIVE
+from stepgrad.metric.named_metrics import get_metric
+from stepgrad.metric.protocol import get_protocol
+from stepgrad.report.diagnosis import Findings, calibration, confused_classes, confusion
+from stepgrad.report.levels import Graded, score_levels
+from tests.evaluation.datasets import random_dataset
+
+PROTOCOLS = ["voc12", "voc07-devkit", "coco", "ultralytics"]
+
+
+def evidence_of(seed: int, flag: str = "difficult") -> Evidence:
+    return random_dataset(np.random.default_rng(seed), flag).evaluator("voc12").evidence()
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("flag", ["difficult", "iscrowd"])
+def test_every_object_and_every_detection_is_in_one_cell_of_the_confusion(name: str, flag: str) -> None:
+    for seed in range(3):
+        evidence, protocol = evidence_of(seed, flag), get_protocol(name)
+        mistakes = find_mistakes(evidence, protocol)
+        cells = confusion(mistakes)["cells"]
+        objects = np.bincount(evidence.objects.labels[countable(evidence, protocol)], minlength=evidence.num_classes)
+        counted = evidence.detections.labels[mistakes.of_detections != LEFT_OUT]
+        detections = np.bincount(counted, minlength=evidence.num_classes)
+        for label in range(evidence.num_classes):
+            assert sum(cell["count"] for cell in cells if cell["object"] == label) == objects[label]
+            assert sum(cell["count"] for cell in cells if cell["detection"] == label) == detections[label]
+
+
+def test_an_object_found_under_another_name_is_confused_and_one_found_under_both_is_not() -> None:
+    box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    evaluator = Evaluator(2, "voc12", ["cat", "dog"], boxes="continuous")
+    both = {"boxes": box.repeat(2, 1), "scores": torch.tensor([0.9, 0.8]), "labels": torch.tensor([1, 0])}
+    other = {"boxes": box, "scores": torch.tensor([0.9]), "labels": torch.tensor([1])}
+    cat = {"boxes": box, "labels": torch.tensor([0])}
+    evaluator.update([other, both], [cat, cat])
+    cells = {
+        (cell["object"], cell["detection"]): cell["count"]
+        for cell in confusion(find_mistakes(evaluator.evidence(), get_protocol("voc12")))["cells"]
+    }
+    assert cells == {(0, 1): 1, (0, 0): 1, (None, 1): 1}
+
+
+def test_classes_with_the_most_mistakes_are_shown_in_their_own_order() -> None:
+    cells = [
+        {"object": 0, "detection": 0, "count": 99},
+        {"object": 3, "detection": 1, "count": 5},
+        {"object": None, "detection": 2, "count": 1},
+    ]
+    assert confused_classes({"cells": cells}, 4, most=2) == [1, 3]
+    assert confused_classes({"cells": cells}, 4, most=9) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_counts_at_a_level_are_those_of_the_verdicts_with_scores_that_reach_it(name: str) -> None:
+    evidence, protocol = evidence_of(4), get_protocol(name)
+    findings = Findings.of(evidence, protocol)
+    rows = evaluate_under(evidence, Counting.of(protocol)).classes
+    for level in range(0, 101, 7):
+        value = findings.graded.values[level]
+        right, wrong = (
+            sum(int(np.count_nonzero((row.scores >= value) & (row.verdicts[0] == verdict))) for row in rows)
+            for verdict in (TRUE_POSITIVE, FALSE_POSITIVE)
+        )
+        found = findings.graded.at(level)
+        assert (found["right"], found["wrong"]) == (right, wrong)
+        assert found["missed"] == sum(row.objects for row in rows) - right
+
+
+def test_no_other_level_has_a_larger_f1() -> None:
+    for seed in range(4):
+        findings = Findings.of(evidence_of(seed), get_protocol("voc12"))
+        every = [findings.graded.at(level)["f1"] or 0.0 for level in range(101)]
+        assert every[findings.level] == max(every)
+
+
+def test_a_score_reaches_a_level_exactly_if_it_is_no_smaller() -> None:
+    rng = np.random.default_rng(0)
+    for scores in (rng.integers(0, 101, 500) / 100, rng.random(500), rng.normal(0, 9, 500)):
+        evidence = evidence_of(0)
+        detections = replace(evidence.detections, scores=np.resize(scores, len(evidence.detections)))
+        graded = Graded.of(replace(evidence, detections=detections), find_mistakes(evidence, get_protocol("voc12")))
+        reached = detections.scores[:, None] >= graded.values[None]
+        np.testing.assert_array_equal(reached, np.arange(101)[None] <= graded.levels[:, None])
+        assert list(graded.values) == sorted(set(score_levels(detections.scores)))
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_bars_of_scores_hold_every_detection_that_counts(name: str) -> None:
+    evidence, protocol = evidence_of(5), get_protocol(name)
+    findings = Findings.of(evidence, protocol)
+    scores = findings.numbers(protocol, evaluate_under(evidence, Counting.of(protocol)))["scores"]
+    kinds = findings.mistakes.of_detections
+    assert sum(scores["hits"]) == np.count_nonzero(kinds == RIGHT)
+    assert sum(scores["alarms"]) == np.count_nonzero((kinds != RIGHT) & (kinds != LEFT_OUT))
+
+
+def test_calibration_error_is_the_mean_distance_of_score_and_share_that_is_right() -> None:
+    box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    far = box + 100
+    evaluator = Evaluator(1, "voc12", boxes="continuous")
+    found = {"boxes": torch.cat([box, far]), "scores": torch.tensor([0.75, 0.75]), "labels": torch.tensor([0, 0])}
+    lower = {"boxes": far, "scores": torch.tensor([0.25]), "labels": torch.tensor([0])}
+    there = {"boxes": box, "labels": torch.tensor([0])}
+    evaluator.update([found, lower], [there, there])
+    evidence = evaluator.evidence()
+    result = calibration(evidence, find_mistakes(evidence, get_protocol("voc12")))
+    assert result == {
+        "points": [{"count": 1, "score": 0.25, "right": 0.0}, {"count": 2, "score": 0.75, "right": 0.5}],
+        "error": (1 * 0.25 + 2 * 0.25) / 3,
+    }
+    logits = replace(evidence, detections=replace(evidence.detections, scores=evidence.detections.scores * 9))
+    assert calibration(logits, find_mistakes(logits, get_protocol("voc12"))) is None
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_sizes_share_out_the_objects_and_have_the_ap_of_the_evaluator(name: str) -> None:
+    evidence, protocol = evidence_of(6), get_protocol(name)
+    findings = Findings.of(evidence, protocol)
+    numbers = findings.numbers(protocol, evaluate_under(evidence, Counting.of(protocol)))
+    assert sum(row["objects"] for row in numbers["sizes"]) == np.count_nonzero(countable(evidence, protocol))
+    assert sum(row["found"] for row in numbers["sizes"]) == numbers["working"]["right"]
+    if name == "coco":
+        small = get_metric("ap@area=small")
+        expected = evaluate_under(evidence, Counting.of(protocol), [small]).metrics[small.name].value
+        assert numbers["sizes"][0]["ap"] == expected
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_right_detection_touches_the_object_it_found_and_a_class_mistake_one_of_another_class(name: str) -> None:
+    evidence = evidence_of(7)
+    mistakes = find_mistakes(evidence, get_protocol(name))
+    labels, objects = evidence.detections.labels, evidence.objects
+    for kind, same in ((RIGHT, True), (0, True), (1, False), (2, True), (4, False)):
+        rows = np.flatnonzero(mistakes.of_detections == kind)
+        touched = mistakes.touched[rows]
+        assert (touched >= 0).all()
+        assert ((objects.labels[touched] == labels[rows]) == same).all()
+        np.testing.assert_array_equal(objects.images[touched], evidence.detections.images[rows])
+    assert (mistakes.touched[mistakes.of_detections == 3] == -1).all()

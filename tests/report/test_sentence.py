@@ -1,0 +1,111 @@
+"""The sentence a report opens with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepgrad.report.history import summary
+from stepgrad.report.sentence import LOSSES, compared, opening
+from tests.report.runs import log_lines
+
+NO_GAINS = dict.fromkeys(LOSSES, 0.0)
+
+
+def numbers(**changes: Any) -> dict[str, Any]:
+    return {
+        "protocols": ["voc12"],
+        "maps": {"voc12": 0.4287},
+        "dataset": {"images": 24},
+        "comparison": [],
+        "run": summary([], "voc12"),
+        "config": {},
+        "mistakes": {"threshold": 0.5, "gains": NO_GAINS},
+        **changes,
+    }
+
+
+def validated(before: float, after: float, batch: tuple[float, float] = (0.5, 0.6)) -> dict[str, Any]:
+    """A run of two phases with one validation in each."""
+    lines: list[dict[str, Any]] = []
+    for step, phase in ((1, "nll"), (2, "nll"), (3, "map"), (4, "map")):
+        value = None if phase == "nll" else batch[step - 3]
+        lines.append({"kind": "train", "step": step, "phase": phase, "loss": 1.0, "map": value})
+    lines += [{"kind": "val", "step": step, "map": {"voc12": value}} for step, value in ((2, before), (4, after))]
+    return summary(lines, "voc12")
+
+
+def test_a_gain_of_the_map_phase_is_said_with_both_values() -> None:
+    said = opening(numbers(run=validated(0.5, 0.512)))
+    assert said.startswith("mAP training gained 1.2 over the cross-entropy before it (50.0 to 51.2 on the validation")
+
+
+def test_a_run_for_another_metric_is_not_called_map_training() -> None:
+    assert opening(numbers(run=validated(0.5, 0.52), config={"metric": "f1"})).startswith("Training for f1 gained 2.0")
+
+
+@pytest.mark.parametrize(
+    ("batch", "why"), [((0.5, 0.6), "rose by 10.0 meanwhile"), ((0.5, 0.4), "did not rise either")]
+)
+def test_a_loss_of_the_map_phase_is_said_with_what_the_minibatches_tell(batch: tuple[float, float], why: str) -> None:
+    said = opening(numbers(run=validated(0.5, 0.496, batch)))
+    assert said.startswith("mAP training lost 0.4 against the cross-entropy before it (50.0 to 49.6")
+    assert why in said
+    assert "see docs/" in said
+
+
+def test_no_difference_that_would_show_is_no_gain() -> None:
+    assert "did as well as the cross-entropy before it" in opening(numbers(run=validated(0.5, 0.50004)))
+
+
+def test_ways_side_by_side_are_measured_against_the_first() -> None:
+    rows = [{"name": "more cross-entropy", "gain": None}, {"name": "mAP training", "gain": 0.012}]
+    assert opening(numbers(comparison=rows)) == "mAP training gained 1.2 over more cross-entropy."
+
+
+def test_a_run_of_one_phase_says_what_it_reached_and_whether_it_still_rose() -> None:
+    said = opening(numbers(run=summary(log_lines(map_steps=0), "voc12")))
+    assert said.startswith("Cross-entropy training reached mAP ")
+    assert said.endswith("more steps may gain more.")
+
+
+def test_detections_without_a_run_have_their_map() -> None:
+    assert opening(numbers()) == "mAP is 42.9 (voc12) on 24 images."
+    assert opening(numbers(maps={"voc12": None})) == "There is no object to find, so there is no mAP."
+
+
+def test_the_two_most_expensive_mistakes_are_named_in_order() -> None:
+    gains = {**NO_GAINS, "missed": 0.083, "background": 0.041, "box": 0.02}
+    said = opening(numbers(mistakes={"threshold": 0.5, "gains": gains}))
+    assert said.endswith("Most is lost to missed objects, 8.3 at IoU 0.5, then to false alarms on background, 4.1.")
+
+
+def arms(first: float, second: float, costs: tuple[float, float]) -> dict[str, Any]:
+    return {
+        "protocols": ["coco"],
+        "reference": 0,
+        "chosen": 1,
+        "arms": [
+            {"name": "a", "training": "cross-entropy", "maps": {"coco": {"mean": first}}, "gains": {"coco": None}},
+            {
+                "name": "b",
+                "training": "",
+                "maps": {"coco": {"mean": second}},
+                "gains": {"coco": {"mean": second - first}},
+            },
+        ],
+        "mistakes": [{"threshold": 0.5, "gains": {**NO_GAINS, "missed": cost}} for cost in costs],
+    }
+
+
+def test_runs_side_by_side_say_which_mistake_made_the_difference() -> None:
+    gained = compared(arms(0.5, 0.512, (0.1, 0.08)))
+    assert (
+        gained == "b gained 1.2 over a (cross-entropy) (50.0 to 51.2, coco): missed objects cost 2.0 less at IoU 0.5."
+    )
+    lost = compared(arms(0.5, 0.496, (0.1, 0.11)))
+    assert lost.startswith(
+        "b lost 0.4 against a (cross-entropy) (50.0 to 49.6, coco): missed objects cost 1.0 more at IoU 0.5; see docs"
+    )
+    assert compared(arms(0.5, 0.512, (0.1, 0.12))) == "b gained 1.2 over a (cross-entropy) (50.0 to 51.2, coco)."
