@@ -23,6 +23,7 @@ EXTRAS = {
         "tensorboard": "tensorboard",
         "jinja2": "jinja2",
         "matplotlib": "matplotlib",
+        "shtab": "shtab",
     },
     "detector": {
         "cv2": "opencv-contrib-python-headless",
