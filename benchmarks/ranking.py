@@ -33,8 +33,8 @@ Step = Callable[[], object]
 LOSSES: dict[str, Callable[..., torch.nn.Module]] = {
     "APLoss": sg.APLoss,
     "APLoss interpolated": lambda **o: sg.APLoss(interpolated=True, **o),
-    "NDCGLoss": sg.NDCGLoss,
-    "NDCGLoss k=10": lambda **o: sg.NDCGLoss(k=10, **o),
+    "NDCGLoss": lambda **o: sg.NDCGLoss(**{"balance": "none", **o}),
+    "NDCGLoss k=10": lambda **o: sg.NDCGLoss(k=10, **{"balance": "none", **o}),
     "MRRLoss": sg.MRRLoss,
     "PrecisionAtKLoss k=10": lambda **o: sg.PrecisionAtKLoss(k=10, **o),
     "RecallAtKLoss k=10": lambda **o: sg.RecallAtKLoss(k=10, **o),
@@ -89,7 +89,7 @@ def timed(cases: dict[str, Step], rounds: int) -> dict[str, Any]:
 def measure(rounds: int) -> dict[str, Any]:
     some, labels = documents(DENSE)
     dense = {
-        "NDCGLoss": step(sg.NDCGLoss(), some, labels),
+        "NDCGLoss": step(sg.NDCGLoss(estimator="mee", balance="none"), some, labels),
         "ApproxNDCG, all pairs": step(dense_approx_ndcg, some, labels),
     }
     return {
@@ -110,8 +110,8 @@ def memory_in_child(n: int) -> float:
 
 
 def peak_of_a_pass(n: int) -> float:
-    step(sg.NDCGLoss(), *documents(1_000))()  # everything is loaded
-    run = step(sg.NDCGLoss(), *documents(n))
+    step(sg.NDCGLoss(estimator="mee", balance="none"), *documents(1_000))()  # everything is loaded
+    run = step(sg.NDCGLoss(estimator="mee", balance="none"), *documents(n))
     tracemalloc.start()
     run()
     return tracemalloc.get_traced_memory()[1] / n

@@ -9,9 +9,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+
+from stepgrad.cli.version import cpu_name
 
 PACKAGES = ["torch", "torchvision", "numpy", "numba", "torchsort", "libauc", "pytorch-metric-learning", "stepgrad"]
 
@@ -47,7 +48,7 @@ def _seconds(case: Callable[[], object]) -> float:
 def machine() -> dict[str, object]:
     """What the numbers depend on."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "torch threads": torch.get_num_threads(),
         "memory GB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
@@ -62,13 +63,3 @@ def version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
-    field = {line.split(":")[0].strip(): line.split(":")[-1].strip() for line in reversed(lines) if ":" in line}
-    name = field.get("model name") or platform.processor() or "unknown"
-    if {"cpu family", "model", "stepping"} <= field.keys():  # cloud machines hide the marketing name
-        name += f" (family {field['cpu family']}, model {field['model']}, stepping {field['stepping']})"
-    return name

@@ -30,7 +30,7 @@ def train(epochs: int = 40, seed: int = 0) -> tuple[float, float]:
     unseen = make_queries(100, generator)
     ranker = nn.Linear(10, 1)
     nn.init.normal_(ranker.weight, std=0.1, generator=generator)
-    loss_fn = sg.NDCGLoss(k=10, estimator="radius", radius=0.5, balance="query")
+    loss_fn = sg.NDCGLoss(k=10, radius=0.5)
     judge = sg.NDCGLoss(k=10)
     optimiser = torch.optim.Adam(ranker.parameters(), lr=0.02)
 

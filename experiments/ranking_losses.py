@@ -42,7 +42,7 @@ def list_net(scores: Tensor, relevance: Tensor, mask: Tensor, target: str = "gai
 
 def step_ndcg(**options: Any) -> Loss:
     """NDCGLoss at the cut-off that is reported, or at k=None for the whole list."""
-    loss_fn = sg.NDCGLoss(**{"k": CUTOFF, **options})
+    loss_fn = sg.NDCGLoss(**{"k": CUTOFF, "estimator": "mee", "balance": "none", **options})
     return lambda scores, relevance, mask: loss_fn(scores, relevance, mask=mask)
 
 

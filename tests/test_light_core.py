@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from stepgrad import extras
+from stepgrad.errors import MissingDependencyError
 from stepgrad.extras import EXTRAS
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +25,7 @@ BLOCK = f"""
 import sys
 class Block:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {sorted(set().union(*EXTRAS.values()))}:
+        if name.partition(".")[0] in {sorted({"pytorch_lightning", *set().union(*EXTRAS.values())})}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Block())
 """
@@ -53,7 +55,7 @@ assert evaluator.compute().map == 1.0
 
 relevance = torch.tensor([0.0, 1.0, 0.0])
 for loss_fn in (sg.APLoss(), sg.AUCLoss(), sg.MRRLoss(), sg.NDCGLoss(k=2), sg.PrecisionAtKLoss(k=1), sg.RecallAtKLoss(k=1)):
-    ranked = torch.tensor([3.0, 2.0, 1.0], requires_grad=True)
+    ranked = torch.tensor([0.3, 0.2, 0.1], requires_grad=True)
     loss_fn(ranked, relevance).backward()
     assert ranked.grad.count_nonzero(), loss_fn
 for layer in (sg.Sign(), sg.Round(), sg.ArgmaxOneHot(), sg.TopKMask(1), sg.Ranks()):
@@ -93,6 +95,14 @@ def test_a_part_of_an_extra_names_the_package_and_the_line_to_type(part: str, pa
         ("import stepgrad as sg; sg.Evaluator(1).coco_numbers()", "faster-coco-eval", "detector"),
         ("import stepgrad.integrations.torchmetrics", "torchmetrics", "torchmetrics"),
         ("import stepgrad.integrations.hf_trainer", "transformers", "transformers"),
+        (
+            "from stepgrad.integrations.transformers import train_for_map; train_for_map(None)",
+            "transformers",
+            "transformers",
+        ),
+        ("from stepgrad.integrations.lightning import MAPCallback", "lightning", "lightning"),
+        ("from stepgrad.integrations.ultralytics import MAPTrainer", "ultralytics", "yolo"),
+        ("import stepgrad.new_head.torchvision_models", "torchvision", "train"),
     ],
 )
 def test_what_needs_more_than_the_core_says_so(code: str, package: str, extra: str) -> None:
@@ -108,6 +118,24 @@ def test_without_the_extra_the_command_says_in_one_line_what_to_type(words: list
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(r'stepgrad: .*jsonargparse.*: pip install "stepgrad\[train\]"\n', done.stderr)
+
+
+def test_the_version_is_told_without_the_extra() -> None:
+    done = run("sys.argv[1:] = ['--version']\nfrom stepgrad.cli import run\nrun()")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "torchvision" in done.stdout
+
+
+def test_packages_of_several_extras_are_named_with_all_of_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "_is_there", lambda module: module != "yaml")
+    extras.need("torch", purpose="nothing in particular")
+    monkeypatch.setattr(extras, "_is_there", lambda module: module == "yaml")
+    with pytest.raises(MissingDependencyError) as caught:
+        extras.need("cv2.ximgproc", "yaml", "PIL", purpose="a search")
+    assert str(caught.value) == (
+        "opencv-contrib-python-headless, pillow: not installed but needed for a search: "
+        'pip install "stepgrad[detector,train]"'
+    )
 
 
 def test_only_torch_numpy_and_numba_are_installed_with_the_core() -> None:

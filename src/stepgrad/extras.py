@@ -23,13 +23,14 @@ EXTRAS = {
         "tensorboard": "tensorboard",
         "jinja2": "jinja2",
         "matplotlib": "matplotlib",
+        "shtab": "shtab",
     },
     "detector": {
         "cv2": "opencv-contrib-python-headless",
         "faster_coco_eval": "faster-coco-eval",
         "scipy": "scipy",
     },
-    "transformers": {"transformers": "transformers"},
+    "transformers": {"transformers": "transformers", "accelerate": "accelerate", "scipy": "scipy"},
     "lightning": {"lightning": "lightning"},
     "torchmetrics": {"torchmetrics": "torchmetrics"},
     "yolo": {"ultralytics": "ultralytics"},
@@ -47,9 +48,26 @@ def need(*modules: str, purpose: str) -> None:
     absent = [module.partition(".")[0] for module in modules if not _is_there(module)]
     if not absent:
         return
-    extra = next(name for name, packages in EXTRAS.items() if absent[0] in packages)
-    names = ", ".join(EXTRAS[extra].get(package, package) for package in absent)
-    raise MissingDependencyError(f'{names}: not installed but needed for {purpose}: pip install "stepgrad[{extra}]"')
+    chosen = extras_of(absent)
+    known = {module: name for packages in EXTRAS.values() for module, name in packages.items()}
+    names = ", ".join(known[package] for package in absent)
+    raise MissingDependencyError(
+        f'{names}: not installed but needed for {purpose}: pip install "stepgrad[{",".join(chosen)}]"'
+    )
+
+
+def extras_of(modules: list[str]) -> list[str]:
+    """Extras that bring all these modules: of several that have one, an extra that is asked for anyway, else the first.
+
+    >>> extras_of(["rich"]), extras_of(["transformers", "scipy"]), extras_of(["PIL", "cv2"])
+    (['train'], ['transformers'], ['train', 'detector'])
+    """
+    chosen: list[str] = []
+    for module in modules:
+        having = [extra for extra, packages in EXTRAS.items() if module in packages]
+        if not set(having) & set(chosen):
+            chosen.append(having[0])
+    return chosen
 
 
 def _is_there(module: str) -> bool:

@@ -80,6 +80,17 @@ def record(folder: str = "detections") -> Any:
     return json.loads(Path(folder, "detections.json").read_text())
 
 
+@pytest.mark.parametrize(
+    ("words", "candidates"), [([], 100), (["--candidates", "7"], 7), (["--candidates", "0"], None)]
+)
+def test_as_many_windows_enter_nms_as_detect_is_told(
+    run: Any, work: Path, words: list[str], candidates: int | None
+) -> None:
+    run.model.candidates = 100
+    assert detect("a.png", *words) == 0
+    assert run.model.candidates == candidates
+
+
 def kept(folder: str = "detections") -> list[float]:
     return [round(found["score"], 6) for found in record(folder)["images"][0]["detections"]]
 

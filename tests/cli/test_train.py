@@ -192,6 +192,24 @@ def test_compressed_layers_make_the_detections_of_evaluate_and_the_run_stays(
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
 
 
+@pytest.mark.parametrize(
+    ("words", "candidates"), [([], 100), (["--candidates", "1"], 1), (["--candidates", "0"], None)]
+)
+def test_as_many_windows_enter_nms_as_evaluate_is_told(
+    run: Path, tmp_path: Path, words: list[str], candidates: int | None
+) -> None:
+    expected = open_run(run)
+    assert expected.model.candidates == 100
+    expected.model.candidates = candidates
+    with torch.no_grad():
+        example = open_split(expected.config.data, "val").example(0)
+        (wanted,) = expected.model([example.image], [example.windows])
+    saved = tmp_path / "found.json"
+    assert main(["evaluate", "--run", str(run), "--save_detections", str(saved), *words]) == 0
+    found = json.loads(saved.read_text())
+    assert [entry["score"] for entry in found if entry["image_id"] == found[0]["image_id"]] == wanted["scores"].tolist()
+
+
 def test_saved_detections_judge_the_same(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "found.json"
     assert main(["evaluate", "--run", str(run), "--save_detections", str(saved)]) == 0
@@ -287,6 +305,7 @@ BAD = {
     "ranks in words": (["--compress", "8,few"], "compress: expected the ranks of fc6 and fc7"),
     "no rank": (["--compress", "0,4"], "the rank of fc6 to be a whole number >= 1"),
     "large rank": (["--compress", "4,4096"], "the rank of fc7 to be at most"),
+    "fewer candidates than none": (["--candidates=-1"], "candidates: expected a number >= 0 but got -1"),
 }
 
 
@@ -302,6 +321,8 @@ def test_what_only_a_run_can_do_is_named(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "stepgrad: save_detections: goes with --run.\n"
     assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--compress", "8,4"]) == 2
     assert capsys.readouterr().err == "stepgrad: compress: goes with --run.\n"
+    assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--candidates", "8"]) == 2
+    assert capsys.readouterr().err == "stepgrad: candidates: goes with --run.\n"
 
 
 def test_data_of_other_classes_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

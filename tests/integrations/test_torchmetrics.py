@@ -95,18 +95,24 @@ def test_equals_the_evaluator(protocol: str) -> None:
     assert ("map_75" in metric.compute()) == (protocol == "coco")
 
 
-def test_updates_forward_and_merging_amount_to_the_same(in_one_go: dict[str, torch.Tensor]) -> None:
-    stepwise, by_forward, merged, other = (MAPMetric(CLASSES) for _ in range(4))
+def test_updates_and_forward_amount_to_the_same(in_one_go: dict[str, torch.Tensor]) -> None:
+    stepwise, by_forward = MAPMetric(CLASSES), MAPMetric(CLASSES)
     for seed in (0, 1):
         stepwise.update(*images(seed))
         alone = MAPMetric(CLASSES)
         alone.update(*images(seed))
         same(by_forward(*images(seed)), alone.compute())
+    for metric in (stepwise, by_forward):
+        same(metric.compute(), in_one_go)
+
+
+@pytest.mark.skipif(not hasattr(MAPMetric, "merge_state"), reason="this torchmetrics cannot merge metrics")
+def test_merged_metrics_are_one_of_all_images(in_one_go: dict[str, torch.Tensor]) -> None:
+    merged, other = MAPMetric(CLASSES), MAPMetric(CLASSES)
     merged.update(*images(1))
     other.update(*images(0))
     merged.merge_state(other)
-    for metric in (stepwise, by_forward, merged):
-        same(metric.compute(), in_one_go)
+    same(merged.compute(), in_one_go)
 
 
 def test_reset_forgets() -> None:

@@ -137,7 +137,8 @@ def test_eval_mode_and_state_dict_are_those_of_the_stock_model(name: str) -> Non
 
 
 def test_every_family_on_the_list_is_tested() -> None:
-    assert {type(make(name)).__name__ for name in hf_models.MODELS} == set(FAMILIES)
+    known = {name for name in FAMILIES if hasattr(hf_models.hf, name)}  # by this version of transformers
+    assert {type(make(name)).__name__ for name in hf_models.MODELS} == known
 
 
 def test_restore_gives_the_model_its_own_loss_back() -> None:

@@ -60,6 +60,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "metric/batch.py": ("tests/metric/test_batch.py", *_LOSS, "tests/losses/test_empty_windows.py", *_METRIC),
     "metric/areas.py": (*_METRICS, "tests/evaluation/test_metrics.py"),
     "metric/cut.py": _METRICS,
+    "metric/forms.py": ("tests/losses/test_forms.py",),
     "metric/list_metric.py": ("tests/metric/test_list_metrics.py", *_METRICS),
     "metric/metrics.py": ("tests/metric/test_list_metrics.py", *_METRICS),
     "metric/named_metrics.py": ("tests/metric/test_list_metrics.py",),

@@ -35,6 +35,12 @@ def commands() -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `stepgrad COMMAND ...` and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:  # before the extra is asked for: a report of what is missing should have it too
+        from stepgrad.cli.version import version_text
+
+        print(version_text())
+        return 0
     try:
         need("jsonargparse", "docstring_parser", "yaml", "rich", purpose="the command `stepgrad`")
     except MissingDependencyError as error:
@@ -50,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning  # type: ignore[assignment]  # a user has no use for the line of the source
-            return _run(list(sys.argv[1:] if arguments is None else arguments))
+            return _run(words)
     except StepgradError as error:
         errors.print(f"[bold red]stepgrad:[/] {safe_text(error)}", soft_wrap=True)
         return FAILED
@@ -64,10 +70,10 @@ def _run(words: list[str]) -> int:
         print(_help())
         return 0 if words else FAILED
     command, *rest = words
-    if command == "--version":
-        from importlib.metadata import version
+    if command == "--completion":
+        from stepgrad.cli.completion import completion_script
 
-        print(f"stepgrad {version('stepgrad')}")
+        print(completion_script(rest, _COMMANDS))
         return 0
     if command not in _COMMANDS:
         raise ConfigError(f"{command}: no such command.{suggest(command, list(_COMMANDS))} See `stepgrad --help`.")
@@ -86,7 +92,8 @@ def _help() -> str:
         "COMMAND ...",
         "Train detectors directly for the metric you report. `stepgrad demo` shows it in minutes.",
         {"commands": _COMMANDS.items()},
-        "`stepgrad COMMAND --help` explains the options of a command.",
+        "`stepgrad COMMAND --help` explains the options of a command; `stepgrad --version` says what it runs on.\n"
+        '`eval "$(stepgrad --completion bash)"` (or zsh, tcsh) lets the shell complete commands and options.',
     ).rstrip()
 
 

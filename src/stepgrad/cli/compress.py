@@ -1,4 +1,4 @@
-"""`--compress FC6,FC7`: the option of the commands that detect with a trained run."""
+"""`--compress FC6,FC7` and `--candidates N`: options of the commands that detect with a trained run."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ def compress_run(run: Run, ranks: str | None, console: Terminal) -> Run:
     before, after = (sum(p.numel() for p in r.model.head.parameters()) for r in (run, smaller))
     console.print(f"fc6 and fc7 cut to ranks {fc6} and {fc7}: {before:,} weights of the head became {after:,}")
     return smaller
+
+
+def limit_candidates(run: Run, candidates: int | None) -> None:
+    """Let so many windows of a class and picture enter NMS, all of them for 0; with None, as many as the run says."""
+    if candidates is None:
+        return
+    if candidates < 0:
+        raise ConfigError(f"candidates: expected a number >= 0 but got {candidates}.")
+    run.model.candidates = candidates or None
 
 
 def parse_ranks(text: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepgrad.cli.compress import compress_run
+from stepgrad.cli.compress import compress_run, limit_candidates
 from stepgrad.cli.output import Output
 from stepgrad.cli.output import draw as draw_picture
 from stepgrad.cli.terminal import Terminal, safe_text
@@ -36,6 +36,7 @@ def detect(
     checkpoint: str = "best",
     draw: bool = True,
     compress: str | None = None,
+    candidates: int | None = None,
 ) -> int:
     """Find objects in pictures with a trained run; write drawn pictures and detections.json.
 
@@ -55,6 +56,7 @@ def detect(
         draw: Whether to draw pictures, or to write JSON alone.
         compress: The ranks of fc6 and fc7 for faster detection, such as 1024,256: truncated SVD, which costs some mAP and, once
             at the start, a minute or two for AlexNet. Without the option nothing is cut.
+        candidates: Largest number of windows per class and picture that enter NMS, or 0 for all; by default that of the run.
 
     Returns:
         0; 1 if nothing could be detected in some pictures: each has a line at the end, and the others are done.
@@ -69,6 +71,7 @@ def detect(
     from stepgrad.train.run_folder import open_run
 
     opened = compress_run(open_run(Path(run).expanduser(), checkpoint), compress, console)
+    limit_candidates(opened, candidates)
     find_windows = Windows.from_source(windows, opened.config.data.max_windows)
     choice = Choice.of(opened, threshold, top)
     console.print(

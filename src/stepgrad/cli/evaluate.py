@@ -45,6 +45,7 @@ def evaluate(
     images_outside: bool = False,
     compress: str | None = None,
     metric: list[str] | None = None,
+    candidates: int | None = None,
 ) -> int:
     """Judge detections by a protocol, or compare what several protocols say about them.
 
@@ -89,6 +90,8 @@ def evaluate(
         metric: Further metrics to report, by name: `f1`, `f1@threshold=0.5`, `recall@precision=0.95`, `precision@recall=0.9`,
             `cost@threshold=0.5,false_alarm=1,miss=10`, `miss_rate`, `ap@max_recall=0.5` or `ap@area=small`. A run has that
             which it trained for without asking.
+        candidates: Largest number of windows per class and image that enter NMS with --run, or 0 for all; by default that of
+            the run.
 
     Returns:
         0.
@@ -101,9 +104,15 @@ def evaluate(
             raise ConfigError("Expected --detections (what to judge) or --run (what makes detections), not both.")
         if class_names is not None:
             raise ConfigError("class_names: a run has its own; leave the option out.")
-        made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside, compress)
+        made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside, compress, candidates)
     else:
-        for name, value in {"windows": windows, "save_detections": save_detections, "compress": compress}.items():
+        of_run = {
+            "windows": windows,
+            "save_detections": save_detections,
+            "compress": compress,
+            "candidates": candidates,
+        }
+        for name, value in of_run.items():
             if value is not None:
                 raise ConfigError(f"{name}: goes with --run.")
         if detections is None or data is None:

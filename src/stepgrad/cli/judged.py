@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stepgrad.cli.compress import compress_run
+from stepgrad.cli.compress import compress_run, limit_candidates
 from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal
 from stepgrad.data import DetectionDataset, load_dataset
@@ -109,6 +109,7 @@ def run_on(
     save_to: str | None,
     images_outside: bool = False,
     compress: str | None = None,
+    candidates: int | None = None,
 ) -> Judged:
     """Detect with a run on its validation data, or on other data."""
     from stepgrad.train.finish import validate
@@ -120,6 +121,7 @@ def run_on(
         )
     run = open_run(Path(folder).expanduser(), checkpoint)
     run = compress_run(run, compress, Terminal(stderr=True))
+    limit_candidates(run, candidates)
     with RichProgress(Terminal(stderr=True)) as progress:
         images = _open(run, data, split, windows, images_outside, progress)
         _check_classes(run, images.dataset)

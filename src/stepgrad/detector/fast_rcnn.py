@@ -1,4 +1,4 @@
-"""Fast R-CNN (Girshick 2015) as Henderson & Ferrari (2016) train it: windows are scored, not moved; NMS is in the model."""
+"""Fast R-CNN (Girshick 2015) as Henderson & Ferrari (2016) train it: windows are scored, NMS is in the model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepgrad.detector.backbones import FREEZE, build_backbone, freeze_layers, hold_frozen_layers
+from stepgrad.detector.box_regression import clip
 from stepgrad.detector.head import Head
-from stepgrad.detector.inputs import check_finite, check_images, check_lists, objects_on_cpu, windows_on_cpu
+from stepgrad.detector.inputs import (
+    check_finite,
+    check_images,
+    check_lists,
+    image_size,
+    objects_on_cpu,
+    windows_on_cpu,
+)
 from stepgrad.detector.pooling import pool_windows
 from stepgrad.detector.resize import Features, axis_scales, scaled_size, trunk_input
 from stepgrad.detector.sampling import Sample, Sampling, sample_windows
@@ -60,6 +68,9 @@ class FastRCNN(nn.Module):
         longest_side: but no longer than this.
         nms_threshold: IoU above which a window suppresses a lower one; None: no NMS.
         candidates: windows of a class and image that enter NMS when detecting; None: all.
+        box_regression: move the box of each class from its window, as the original does and the paper does not. Detections have
+            the moved boxes, clipped to the image; mAP is that of the moved boxes; "loss_box" trains them, in either objective.
+            `head.boxes.measure(samples)` takes the scale of the moves from training data.
 
     After each training call, `metrics` holds windows (drawn), positives (of them on objects), loss_seconds and, for
     "map", MAPLoss's map, ap, nonzero, positive_sum, negative_sum, kept and objects (to find).
@@ -93,6 +104,7 @@ class FastRCNN(nn.Module):
         longest_side: int | None = 1000,
         nms_threshold: float | None = 0.3,
         candidates: int | None = 100,
+        box_regression: bool = False,
     ) -> None:
         super().__init__()
         one_of("score", score, SCORES)
@@ -112,8 +124,9 @@ class FastRCNN(nn.Module):
         self.geometry = built.geometry
         self.pool = built.pool
         self.trunk = built.trunk
-        outputs = num_classes + (score == "logprob")
-        self.head = Head(built.channels * built.pool**2, hidden, outputs, dropout)
+        self.outputs = num_classes + (score == "logprob")
+        boxes = num_classes if box_regression else 0
+        self.head = Head(built.channels * built.pool**2, hidden, self.outputs, dropout, boxes)
         freeze_layers(built, freeze)
         self.weights_report = fill_weights(built, self.head, weights)
         self.metrics: dict[str, Any] = {}
@@ -179,7 +192,10 @@ class FastRCNN(nn.Module):
         ]
 
     def activate(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
-        """The head's output for the windows of each image: (N, K), with one more column for background if it has one."""
+        """The head's output for the windows of each image: (N, K), with one more column for background if it has one.
+
+        Behind them stand the 4K of the box regression, if there is one.
+        """
         check_images(images, self.channels)
         return self._activations(images, windows)
 
@@ -192,13 +208,17 @@ class FastRCNN(nn.Module):
         if self.loss == "map" and activations and activations[0].is_cuda:
             torch.cuda.synchronize(activations[0].device)  # the clock shall see the loss alone, which would wait anyway
         began = time.perf_counter()
+        moves = [a[:, self.outputs :] for a in activations]
         if self.loss == "map":
             scores = [self._ranking(a) for a in activations]
-            losses["loss_map"] = self.map_loss(scores, [s.windows for s in samples], targets).float()
+            boxes = [self._moved(m, s.windows) for m, s in zip(moves, samples, strict=True)]
+            losses["loss_map"] = self.map_loss(scores, boxes, targets).float()
             self.metrics.update(self.map_loss.metrics)
         if self.loss == "nll" or self.nll_weight > 0.0:
             weight = 1.0 if self.loss == "nll" else self.nll_weight
-            losses["loss_nll"] = weight * _cross_entropy(activations, samples)
+            losses["loss_nll"] = weight * _cross_entropy([a[:, : self.outputs] for a in activations], samples)
+        if self.head.boxes is not None:
+            losses["loss_box"] = self.head.boxes.loss(moves, samples)
         self.metrics["loss_seconds"] = time.perf_counter() - began
         return losses
 
@@ -221,7 +241,8 @@ class FastRCNN(nn.Module):
         for size, members in self._grouped(images).items():
             scales = [axis_scales(images[i], size) for i in members]  # type: ignore[arg-type]
             maps = self._run_trunk([images[i] for i in members], size)  # type: ignore[misc]
-            features.update({i: Features(m, scale) for i, m, scale in zip(members, maps, scales, strict=True)})
+            for i, m, scale in zip(members, maps, scales, strict=True):
+                features[i] = Features(m, scale, tuple(images[i].shape[1:]))  # type: ignore[union-attr]
         return [features[i] for i in range(len(images))]
 
     def _grouped(self, images: Sequence[Image]) -> dict[tuple[int, int], list[int]]:
@@ -264,6 +285,7 @@ class FastRCNN(nn.Module):
 
     def _ranking(self, activations: Tensor) -> Tensor:
         """(N, K) scores; log-probabilities in float64 (where there is any), for float32 makes ties near 0."""
+        activations = activations[:, : self.outputs]
         if self.score == "raw":
             return activations
         wide = activations if activations.device.type == "mps" else activations.double()
@@ -274,14 +296,31 @@ class FastRCNN(nn.Module):
         check_lists(images=images, proposals=proposals)
         check_images(images, self.channels)
         windows = windows_on_cpu(proposals)
-        scores = [self._ranking(a).cpu() for a in self._activations(images, windows)]
-        return [self._detected(i, scores[i], windows[i], proposals[i].device) for i in range(len(windows))]
+        activations = self._activations(images, windows)
+        scores = [self._ranking(a).cpu() for a in activations]
+        boxes = [
+            self._boxes_inside(i, images[i], a.cpu(), w)
+            for i, (a, w) in enumerate(zip(activations, windows, strict=True))
+        ]
+        return [self._detected(i, scores[i], boxes[i], proposals[i].device) for i in range(len(windows))]
 
-    def _detected(self, image: int, scores: Tensor, windows: Tensor, device: torch.device) -> dict[str, Tensor]:
+    def _moved(self, moves: Tensor, windows: Tensor) -> Tensor:
+        """(N, K, 4) boxes by class, without a graph; the windows (N, 4) themselves where boxes are not moved."""
+        return windows if self.head.boxes is None else self.head.boxes.boxes(moves, windows)
+
+    def _boxes_inside(self, i: int, image: Image, activations: Tensor, windows: Tensor) -> Tensor:
+        """Moved boxes, clipped to the image, in float32 as windows are."""
+        if self.head.boxes is None:
+            return windows
+        check_finite(activations, i)
+        return clip(self._moved(activations[:, self.outputs :], windows), *image_size(image, i)).float()
+
+    def _detected(self, image: int, scores: Tensor, boxes: Tensor, device: torch.device) -> dict[str, Tensor]:
         check_finite(scores, image)
-        index, labels, ranking = suppress_and_rank(scores, windows, self.nms_threshold, self.candidates)
+        index, labels, ranking = suppress_and_rank(scores, boxes, self.nms_threshold, self.candidates)
         scores = ranking.double().exp() if self.score == "logprob" else ranking
-        return {"boxes": windows[index].to(device), "labels": labels.to(device), "scores": scores.to(device)}
+        found = boxes[index] if boxes.ndim == 2 else boxes[index, labels]
+        return {"boxes": found.to(device), "labels": labels.to(device), "scores": scores.to(device)}
 
     def extra_repr(self) -> str:
         return f"{self.num_classes}, backbone={self.backbone!r}, score={self.score!r}, loss={self.loss!r}"

@@ -34,6 +34,17 @@ def check_images(images: Sequence[Tensor | Features], channels: int) -> None:
             _check_range(image, i)
 
 
+def image_size(image: Tensor | Features, i: int) -> tuple[int, int]:
+    """Height and width of an image, which its features have to know."""
+    size = image.size if isinstance(image, Features) else image.shape[1:]
+    if size is None:
+        raise InputError(
+            f"image {i}: expected features with the size of their image, which moved boxes are clipped to."
+        )
+    height, width = size
+    return int(height), int(width)
+
+
 def _check_features(features: Features, channels: int, i: int) -> None:
     shape = tuple(features.map.shape)
     if len(shape) != 3 or shape[0] != channels or 0 in shape:

@@ -20,6 +20,8 @@ class Features(NamedTuple):
     """(C, h, w)"""
     scale: tuple[float, float]
     """From image pixels to the trunk's input pixels, along x and y."""
+    size: tuple[int, int] | None = None
+    """Height and width of the image, which a model that moves boxes keeps them inside of."""
 
 
 def scaled_size(height: int, width: int, shortest_side: int | None, longest_side: int | None) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from stepgrad.errors import one_of
 from stepgrad.losses.likely_mistakes import Watch
 from stepgrad.losses.objective import MAPObjective
 from stepgrad.metric.batch import Batch, Target, make_batch
+from stepgrad.metric.forms import Windows, as_lists
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.mean_ap import resolve_protocol
 from stepgrad.metric.named_metrics import get_metric
@@ -108,22 +109,25 @@ class DetectionLoss(nn.Module):
         return self.objective.num_classes
 
     def forward(
-        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None = None
+        self, scores: Windows, boxes: Windows, targets: Sequence[Target] | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """The loss of a batch: lists per image of (N, K) scores, (N, 4) or (N, K, 4) boxes, and target dicts.
 
-        Without targets, as when detections and targets are passed as to torchmetrics, the error says what is wanted.
+        Scores and boxes may also be one tensor each, (B, N, K) and (B, N, 4) or (B, N, K, 4), with mask (B, N) False where a
+        tensor is only filled up. Scores of one class may leave their last dimension out. Without targets, as when detections
+        and targets are passed as to torchmetrics, the error says what is wanted.
         """
-        batch, flat = self.read(scores, boxes, targets)
+        batch, flat = self.read(scores, boxes, targets, mask)
         measured = self.objective.measure(batch, torch.is_grad_enabled() and flat.requires_grad)
         self.metrics = measured.metrics
         return self.objective.as_loss(measured, flat, batch.scores)
 
     def read(
-        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
+        self, scores: Windows, boxes: Windows, targets: Sequence[Target] | None, mask: Tensor | None = None
     ) -> tuple[Batch, Tensor]:
         """The batch, checked, and its scores as one tensor with their graph."""
         K = self.objective.num_classes
+        scores, boxes = as_lists(scores, boxes, K, mask)
         batch = make_batch(scores, boxes, targets, K, areas=self.objective.metric.area is not None)
         flat = joined(scores) if len(scores) else torch.zeros(0, K, requires_grad=True)
         if torch.is_grad_enabled() and flat.requires_grad:
@@ -135,10 +139,25 @@ class DetectionLoss(nn.Module):
 
 
 def describe(objective: MAPObjective) -> str:
-    """The settings that matter most, as modules print them."""
-    metric = "" if objective.logged_name == "map" else f"metric={objective.metric.name!r}, "
-    return (
-        f"{objective.num_classes}, {metric}protocol={objective.protocol.name!r}, "
-        f"nms_threshold={objective.nms_threshold}, estimator={objective.method.estimator!r}, "
-        f"through_nms={objective.method.through_nms!r}, balance={objective.balance!r}"
+    """The settings that decide what is trained for, as modules print them; those that are off are left out."""
+    method, protocol = objective.method, objective.protocol
+    thresholds = protocol.match_thresholds
+    shown: dict[str, object] = {
+        "protocol": protocol.name,
+        "match_threshold": thresholds[0] if len(thresholds) == 1 else None,
+        "estimator": method.estimator,
+        "radius": method.radius if method.estimator == "radius" else None,
+        "through_nms": method.through_nms,
+        "log": objective.log,
+        "l4": objective.l4,
+        "clip": objective.clip,
+        "balance": objective.balance,
+        "absent_classes": protocol.absent_classes,
+        "score_floor": objective.score_floor,
+        "class_weights": objective.class_weights,
+    }
+    metric = (
+        [] if objective.logged_name == "map" else [f"metric={objective.metric.name!r}", f"classes={objective.classes!r}"]
     )
+    settings = [f"{name}={value!r}" for name, value in shown.items() if value is not None]
+    return ", ".join([str(objective.num_classes), *metric, f"nms_threshold={objective.nms_threshold}", *settings])

@@ -28,6 +28,7 @@ from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.losses.objective import MAPObjective, Measured, report_sums
 from stepgrad.losses.shards import Sizes, bytes_tensor, classes_of, pack, raw, sizes_of, tensor_bytes, unpack
 from stepgrad.metric.batch import Batch, Target
+from stepgrad.metric.forms import Windows
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.protocol import Protocol
 from stepgrad.plain_tensors import keep_out_of_compiled_graphs, narrowed
@@ -116,14 +117,14 @@ class DistributedMAPLoss(nn.Module):
         return self.alone.metrics
 
     def forward(
-        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None = None
+        self, scores: Windows, boxes: Windows, targets: Sequence[Target] | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """The loss of the joined batch; arguments as for `MAPLoss`, of this process's images."""
         if is_alone(self.group):
-            loss: Tensor = self.alone(scores, boxes, targets)
+            loss: Tensor = self.alone(scores, boxes, targets, mask)
             return loss
         channel = Channel(self.group, self.timeout, self.traffic)
-        shard = self._announce(channel, scores, boxes, targets)
+        shard = self._announce(channel, lambda: self._checked(scores, boxes, targets, mask))
         measured, others_l4 = self._measure(channel, shard)
         self.alone.metrics = measured.metrics
         loss = self.objective.as_loss(measured, shard.flat, shard.batch.scores)
@@ -131,13 +132,11 @@ class DistributedMAPLoss(nn.Module):
             loss = loss + self.objective.l4 * others_l4
         return scale_gradient(loss, float(channel.world)) if self.gradients == "averaged" else loss
 
-    def _announce(
-        self, channel: Channel, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
-    ) -> _Shard:
+    def _announce(self, channel: Channel, read: Callable[[], tuple[Batch, Tensor]]) -> _Shard:
         """Check this process's part and tell the others its size; bad input on one process ends the call on all."""
         row = np.zeros(_FIRST_SIZE + 4 + channel.world, dtype=np.int64)
         try:
-            batch, flat = self._checked(scores, boxes, targets)
+            batch, flat = read()
         except Exception as error:  # whatever it is: the others must not be left waiting
             channel.gather(row, "announcing the batch")
             tell_refusal(channel, str(error))
@@ -153,9 +152,9 @@ class DistributedMAPLoss(nn.Module):
         return _Shard(batch, joined, sizes, bool(rows[:, _NEEDED].any()))
 
     def _checked(
-        self, scores: Sequence[Tensor], boxes: Sequence[Tensor], targets: Sequence[Target] | None
+        self, scores: Windows, boxes: Windows, targets: Sequence[Target] | None, mask: Tensor | None
     ) -> tuple[Batch, Tensor]:
-        batch, flat = self.alone.read(scores, boxes, targets)
+        batch, flat = self.alone.read(scores, boxes, targets, mask)
         self.objective.check_l4(batch.scores, flat.dtype)
         return batch, flat
 

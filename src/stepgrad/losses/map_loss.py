@@ -40,6 +40,9 @@ class MAPLoss(DetectionLoss):
             DETR passes on few of its pairs, and the loss of those few is many times faster; None: every pair counts.
         class_weights: K weights: mAP is the mean of AP so weighted, for classes that are rare or matter more; None: all alike.
 
+    Called with scores and boxes as lists per image, (N, K) and (N, 4) or (N, K, 4); or as tensors (B, N, K) and (B, N, 4) or
+    (B, N, K, 4), with `mask` (B, N) where some of them only fill up; scores of one class also as (N,) or (B, N).
+
     After each call, `metrics` holds map, ap (K,), kept (windows after NMS, of classes with objects), objects (to find),
     nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4).
 

@@ -22,7 +22,7 @@ def suppress_and_rank(
 
     Args:
         scores: (N, K), on the CPU.
-        windows: (N, 4), on the CPU.
+        windows: (N, 4), or (N, K, 4) where each class has boxes of its own, on the CPU.
         nms_threshold: windows overlapping a kept one by more than this are suppressed; None: none are.
         candidates: only so many highest windows of a class enter NMS; None: all.
     """
@@ -31,8 +31,12 @@ def suppress_and_rank(
     columns = np.ascontiguousarray(scores.numpy().T)  # (K, N)
     with explain_wait():
         boxes = np.ascontiguousarray(windows.double().numpy())
-        layout = layout_of(boxes, np.array([0, len(boxes)], dtype=np.int64), nms_threshold, 1)
-        kept = [_kept(column, layout, candidates) for column in columns]
+        offsets = np.array([0, len(boxes)], dtype=np.int64)
+        of_all = layout_of(boxes, offsets, nms_threshold, 1) if boxes.ndim == 2 else None
+        kept = []
+        for c, column in enumerate(columns):
+            own = of_all or layout_of(np.ascontiguousarray(boxes[:, c]), offsets, nms_threshold, 1)
+            kept.append(_kept(column, own, candidates))
     labels = np.repeat(np.arange(len(kept)), [len(k) for k in kept])
     index = np.concatenate(kept)
     kept_scores = columns[labels, index]

@@ -207,4 +207,5 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
     """DejaVu Sans as matplotlib brings it: it knows far more letters than Pillow's own."""
     import matplotlib
 
-    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
+    file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    return ImageFont.truetype(str(file), size)  # Pillow 10.0 takes no Path

@@ -9,11 +9,15 @@ from safetensors import safe_open
 from torch import Tensor
 
 from stepgrad.detector import FastRCNN, Sampling, WeightsReport
+from stepgrad.detector.inputs import objects_on_cpu
+from stepgrad.detector.sampling import Sample, sample_windows
 from stepgrad.losses.distributed import DistributedDetectionLoss, DistributedMAPLoss
 from stepgrad.losses.score_memory import RememberingLoss, ScoreMemory
 from stepgrad.names import on_disk
 from stepgrad.train.checkpoint import load_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
+from stepgrad.train.inputs import mirrored_boxes
+from stepgrad.train.joined import TrainingData
 from stepgrad.train.run_folder import RunFolder, load_into
 from stepgrad.train.weights_file import load_weights
 
@@ -40,12 +44,35 @@ def build_model(config: TrainConfig, num_classes: int, weights: str | None) -> F
             longest_side=m.longest_side,
             nms_threshold=m.nms_threshold,
             candidates=m.candidates,
+            box_regression=m.box_regression,
             loss=config.phases()[0][0],
         )
     if own is not None:
         load_into(model, own, str(weights))
         model.weights_report = WeightsReport(str(weights), model.weights_report.random, ())
     return model
+
+
+def measure_boxes(model: FastRCNN, data: TrainingData, flip: bool) -> None:
+    """Give a new box regression the scale of the moves from windows to objects, mirrored ones too, over all training data.
+
+    Weights that come from another run keep the scale they were trained with.
+    """
+    if model.head.boxes is None or model.head.boxes.measured:
+        return
+    samples: list[Sample] = []
+    for place in range(len(data)):
+        part, index = data.find(place)
+        windows, target = part.facts(index)
+        ((boxes, labels),) = objects_on_cpu([target], model.num_classes)
+        drawn = sample_windows(windows, boxes, labels, model.num_classes, Sampling(windows=None))
+        on = drawn.labels < model.num_classes
+        found = Sample(drawn.windows[on], drawn.labels[on], drawn.positives, drawn.boxes[on])
+        samples.append(found)
+        if flip:  # about x = 0: moves do not depend on where the window is
+            mirror = (mirrored_boxes(found.windows, 0.0), mirrored_boxes(found.boxes, 0.0))
+            samples.append(found._replace(windows=mirror[0], boxes=mirror[1]))
+    model.head.boxes.measure(samples)
 
 
 def own_weights(source: str | None) -> dict[str, Tensor] | None:

@@ -79,6 +79,8 @@ class ModelConfig:
     """The IoU above which a window suppresses another one, in training and in detection."""
     candidates: int | None = 100
     """Largest number of windows per class and image that enter NMS in detection; None: all."""
+    box_regression: bool = False
+    """Whether boxes are moved from their windows, one per class, as in the original Fast R-CNN; the paper does without."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from stepgrad.errors import DataError, NonFiniteError, StepgradError
 from stepgrad.losses.score_memory import RememberingLoss
 from stepgrad.names import on_disk
-from stepgrad.train.build import build_model, enter_phase
+from stepgrad.train.build import build_model, enter_phase, measure_boxes
 from stepgrad.train.checkpoint import Checkpoint, save_checkpoint
 from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
 from stepgrad.train.features import source_for
@@ -113,6 +113,7 @@ class _Engine:
         self.model = self._model(checkpoint)
         with self.times.of("windows"):  # after all that can go wrong at once, since a search may take hours
             self.data, self.val = self._with_windows(train_images, val_images)
+        measure_boxes(self.model, self.data, config.data.flip)
         if fabric.is_global_zero:
             folder.create(config)
         fabric.to_device(self.model)

@@ -35,12 +35,12 @@ class FeatureSource(ImageSource):
     def __init__(self, model: FastRCNN, folder: Path, scaling: str) -> None:
         self.model = model
         self.cache = FeatureCache(folder, trunk_fingerprint(model.trunk, scaling))
-        self._facts: dict[tuple[str, int], tuple[str, int]] = {}
+        self._facts: dict[tuple[str, int], tuple[str, int, int]] = {}
 
     def example(self, data: Data, index: int, flipped: bool = False) -> Example:
         from stepgrad.detector import Features
 
-        fingerprint, width = self._image_facts(data, index)
+        fingerprint, width, height = self._image_facts(data, index)
         key = f"{fingerprint}-mirrored" if flipped else fingerprint
         found = self.cache.get(key)
         if found is None:
@@ -54,10 +54,10 @@ class FeatureSource(ImageSource):
             windows = mirrored_boxes(windows, width)
             target = cast(DatasetTarget, {**target, "boxes": mirrored_boxes(target["boxes"], width)})
         device = next(self.model.trunk.parameters()).device
-        return Example(Features(found[0].to(device), found[1]), windows, target)
+        return Example(Features(found.map.to(device), found.scale, (height, width)), windows, target)
 
-    def _image_facts(self, data: Data, index: int) -> tuple[str, int]:
-        """Fingerprint and width of an image, read once per process."""
+    def _image_facts(self, data: Data, index: int) -> tuple[str, int, int]:
+        """Fingerprint, width and height of an image, read once per process."""
         place = (data.dataset.name, data.first + index)
         if place not in self._facts:
             self._facts[place] = data.picture_facts(index)
@@ -111,7 +111,7 @@ class FeatureCache:
         """Keep features under a key, instead of those that were there."""
         if not self.can_write:
             return
-        feature_map, (x, y) = features
+        feature_map, (x, y) = features.map, features.scale
         facts = {"trunk": self.trunk_fingerprint, "key": key, "scale": json.dumps([float(x), float(y)])}
         try:  # nobody waits for the disk: what a power cut damages will be told by its digest
             write_tensors(self._path(key), {"map": feature_map}, facts, durable=False)

@@ -80,9 +80,9 @@ class Data:
         """Windows and objects alone; no image is read."""
         return self.windows(index), self.dataset.target(self.first + index)
 
-    def picture_facts(self, index: int) -> tuple[str, int]:
-        """Fingerprint and width of the image."""
-        return self.dataset.fingerprint(self.first + index), self.dataset.image(self.first + index).size[0]
+    def picture_facts(self, index: int) -> tuple[str, int, int]:
+        """Fingerprint, width and height of the image."""
+        return self.dataset.fingerprint(self.first + index), *self.dataset.image(self.first + index).size
 
 
 def choose_windows(windows: Tensor, most: int | None, key: str, best_first: bool = False) -> Tensor:

@@ -190,6 +190,6 @@ def load_into(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], sourc
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
         raise DataError(
-            f"{source}: the weights do not fit the model ({error}); backbone, hidden, score and the number of classes must "
-            "be those it was trained with"
+            f"{source}: the weights do not fit the model ({error}); backbone, hidden, score, box_regression and the number of "
+            "classes must be those it was trained with"
         ) from error

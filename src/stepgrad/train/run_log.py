@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import stepgrad
 from stepgrad.files import WriteError, explain
 from stepgrad.names import visible
 from stepgrad.train.state import State
@@ -23,12 +24,13 @@ from stepgrad.train.state import State
 if TYPE_CHECKING:
     from stepgrad.train.run_folder import RunFolder
 
-PACKAGES = ("stepgrad", "torch", "torchvision", "numpy", "numba", "lightning-fabric")
+PACKAGES = ("torch", "torchvision", "numpy", "numba", "lightning-fabric")
 
 
 def versions() -> dict[str, Any]:
     """When and with what a run began."""
     found: dict[str, Any] = {"python": platform.python_version(), "threads": torch.get_num_threads()}
+    found["stepgrad"] = stepgrad.__version__
     found.update({package: _version(package) for package in PACKAGES})
     return {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "versions": found}
 

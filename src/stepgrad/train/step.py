@@ -102,16 +102,18 @@ class Stepper:
     ) -> dict[str, Tensor]:
         """The losses as their mean over processes will be the minibatch's; `shown` gets their values.
 
-        The mAP loss is one over all processes already. Cross-entropy is a mean over this process's windows, so a process
-        with more of them weighs more.
+        The mAP loss is one over all processes already. Cross-entropy and the loss of boxes are means over this process's
+        windows, so a process with more of them weighs more.
         """
         world = self.fabric.world_size
-        if world > 1 and "loss_nll" in losses:
+        for name in ("loss_nll", "loss_box") if world > 1 else ():
+            if name not in losses:
+                continue
             count = sum(len(s.windows) for s in samples)
-            local = float(losses["loss_nll"].detach()) * count
+            local = float(losses[name].detach()) * count
             total, everyones = sum_over_processes([local, count], self.timeout)
-            losses = {**losses, "loss_nll": losses["loss_nll"] * (world * count / max(everyones, 1.0))}
-            shown["nll"] = total / max(everyones, 1.0)
+            losses = {**losses, name: losses[name] * (world * count / max(everyones, 1.0))}
+            shown[name.removeprefix("loss_")] = total / max(everyones, 1.0)
         for name, value in losses.items():
             shown.setdefault(name.removeprefix("loss_"), float(value.detach()))
         return losses

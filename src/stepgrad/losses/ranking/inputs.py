@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.losses.ranking.lists import Lists, rank_lists
-from stepgrad.plain_tensors import refuse_unreadable
+from stepgrad.plain_tensors import joined, refuse_unreadable
+
+Values = Tensor | Sequence[Tensor]  # of all documents, or of each query's
 
 
 class Documents(NamedTuple):
@@ -27,15 +30,46 @@ class Documents(NamedTuple):
         return rank_lists(self.scores, self.relevance, self.query, len(self.ids))
 
 
-def read_documents(
-    scores: Tensor, relevance: Tensor, query: Tensor | None, mask: Tensor | None, signed: bool
-) -> Documents:
+class Input(NamedTuple):
+    """What a ranking loss was called with, as tensors."""
+
+    scores: Tensor
+    relevance: Tensor
+    query: Tensor | None
+    mask: Tensor | None
+    queries: int | None = None  # how many there are, if they are numbered from 0: some may have no documents
+
+
+def read_input(scores: Values, relevance: Values, query: Tensor | None = None, mask: Tensor | None = None) -> Input:
+    """Lists of 1-d tensors, one per query, as one tensor with query numbers; tensors as they are."""
+    if not isinstance(scores, (list, tuple)):
+        return Input(scores, relevance, query, mask)  # type: ignore[arg-type]  # whatever is no tensor is refused later
+    if not isinstance(relevance, (list, tuple)) or len(relevance) != len(scores):
+        came = f"{len(relevance)}" if isinstance(relevance, (list, tuple)) else type(relevance).__name__
+        raise InputError(f"Expected relevance as a list of {len(scores)} tensors, as the scores are, but got {came}.")
+    if query is not None or mask is not None:
+        raise InputError("Expected no query and no mask beside lists: each entry is a query, as long as it need be.")
+    refuse_unreadable(*scores, *relevance)
+    for i, (s, r) in enumerate(zip(scores, relevance, strict=True)):
+        if not (isinstance(s, Tensor) and isinstance(r, Tensor)) or s.ndim != 1 or r.shape != s.shape:
+            shapes = [tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for v in (s, r)]
+            raise InputError(
+                f"query {i}: expected scores and relevance of one shape (documents,) but got {shapes[0]} and {shapes[1]}."
+            )
+    if not scores:
+        return Input(torch.zeros(0, requires_grad=True), torch.zeros(0), torch.zeros(0, dtype=torch.int64), None, 0)
+    numbers = np.repeat(np.arange(len(scores)), [len(s) for s in scores])
+    return Input(joined(scores), torch.cat(list(relevance)), torch.from_numpy(numbers), None, len(scores))
+
+
+def read_documents(given: Input, signed: bool) -> Documents:
     """Flatten the input; `signed` allows negative relevance."""
+    scores, relevance, query, mask, queries = given
     _check_shapes(scores, relevance, query, mask)
     flat = _plain(scores).reshape(-1)
     labels = relevance.detach().cpu().to(torch.float64).numpy().reshape(-1)
     where = None if mask is None else np.flatnonzero(mask.detach().cpu().numpy().reshape(-1))
-    number, ids = _queries(scores, query, where)
+    number, ids = _queries(scores, query, where, queries)
     if where is not None:
         flat, labels = flat[where], labels[where]
     _check_values(flat, labels, signed)
@@ -48,7 +82,7 @@ def _plain(scores: Tensor) -> NDArray[np.floating]:
 
 
 def _queries(
-    scores: Tensor, query: Tensor | None, where: NDArray[np.int64] | None
+    scores: Tensor, query: Tensor | None, where: NDArray[np.int64] | None, queries: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Every document's query, numbered from 0, and the ids by number."""
     if scores.ndim == 2:
@@ -58,6 +92,8 @@ def _queries(
     if query is None:
         return np.zeros(len(scores) if where is None else len(where), dtype=np.int64), np.zeros(1, dtype=np.int64)
     ids = query.detach().cpu().to(torch.int64).numpy()
+    if queries is not None:  # numbered already, and some may have no documents
+        return ids, np.arange(queries)
     ids = ids if where is None else ids[where]
     if np.all(ids[1:] >= ids[:-1]):  # already in order, as in most files: no sort
         fresh = np.ones(len(ids), dtype=bool)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, one_of, positive_number, whole_number
-from stepgrad.losses.ranking.inputs import Documents, read_documents
+from stepgrad.losses.ranking.inputs import Documents, Values, read_documents, read_input
 from stepgrad.losses.ranking.linear import auc_metric, ndcg_metric, precision_metric, recall_metric, spearman_metric
 from stepgrad.losses.ranking.lists import Floats, Lists
 from stepgrad.losses.ranking.metrics import GAINS
@@ -43,16 +43,17 @@ class RankingLoss(nn.Module):
         empty: a query for which the metric has no meaning (no relevant document, say) is left out ("skip": no loss, and not
             counted in the mean), or counts as metric 0 ("zero") or 1 ("one"). It never has a gradient.
 
-    Called with scores and relevance in one of three forms: (documents,) of one query; (documents,) with integer query ids
-    in any order; or (queries, documents) with mask=True for the real documents. Of equal scores the document that comes
-    first wins. After each call `metrics` holds the mean metric under its name, "per_query" (Q,; nan where left out),
-    "queries" (their ids), "nonzero" (share of the scores with a gradient), "positive_sum" and "negative_sum" of the
-    metric's pseudogradient.
+    Called with scores and relevance in one of four forms: (documents,) of one query; (documents,) with integer query ids
+    in any order; (queries, documents) with mask=True for the real documents; or lists of (documents,), one entry per query.
+    Of equal scores the document that comes first wins. After each call `metrics` holds the mean metric under its name,
+    "per_query" (Q,; nan where left out), "queries" (their ids), "nonzero" (share of the scores with a gradient),
+    "positive_sum" and "negative_sum" of the metric's pseudogradient.
     """
 
     name = "metric"
     signed = False  # whether relevance may be negative
     lowest = 0.0  # the smallest value of the metric
+    own: tuple[str, ...] = ()  # the names of the subclass's own settings
 
     def __init__(
         self,
@@ -83,10 +84,11 @@ class RankingLoss(nn.Module):
         self.metrics: dict[str, Any] = {}
 
     def forward(
-        self, scores: Tensor, relevance: Tensor, query: Tensor | None = None, mask: Tensor | None = None
+        self, scores: Values, relevance: Values, query: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """The loss of a batch of queries."""
-        documents = read_documents(scores, relevance, query, mask, self.signed)
+        given = read_input(scores, relevance, query, mask)
+        documents, scores = read_documents(given, self.signed), given.scores
         lists = documents.lists()
         metric = self._metric(lists)
         value, counted = self._judged(metric)
@@ -106,10 +108,14 @@ class RankingLoss(nn.Module):
         return _reduced(by_query, self.reduction, int(counted.sum()))
 
     def steps(
-        self, scores: Tensor, relevance: Tensor, query: Tensor | None = None, mask: Tensor | None = None
+        self, scores: Values, relevance: Values, query: Tensor | None = None, mask: Tensor | None = None
     ) -> Steps:
-        """The metric and its nearest steps in every score, as float64 tensors in the shape of the scores."""
-        documents = read_documents(scores, relevance, query, mask, self.signed)
+        """The metric and its nearest steps in every score, as float64 tensors in the shape of the scores.
+
+        Of lists, the documents of all queries stand one after the other.
+        """
+        given = read_input(scores, relevance, query, mask)
+        documents, scores = read_documents(given, self.signed), given.scores
         lists = documents.lists()
         metric = self._metric(lists)
         by_position = step_columns(metric, lists)
@@ -141,7 +147,13 @@ class RankingLoss(nn.Module):
         }
 
     def extra_repr(self) -> str:
-        return f"estimator={self.method.estimator!r}, balance={self.balance!r}, reduction={self.reduction!r}"
+        """The settings that decide what is trained for."""
+        own = {name: getattr(self, name) for name in self.own}
+        shown = {**own, "estimator": self.method.estimator}
+        if self.method.estimator == "radius":
+            shown["radius"] = self.method.radius
+        shown |= {"balance": self.balance, "log": self.log, "reduction": self.reduction, "empty": self.empty}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
 def _unranked(values: Floats, scores: Tensor, documents: Documents, lists: Lists, blank: float = 0.0) -> Tensor:
@@ -186,6 +198,7 @@ class APLoss(RankingLoss):
     """
 
     name = "ap"
+    own = ("interpolated",)
 
     def __init__(self, interpolated: bool = False, **options: Any) -> None:
         super().__init__(**options)
@@ -205,19 +218,30 @@ class NDCGLoss(RankingLoss):
     Args:
         k: how many documents count; None: all.
         gains: "exponential", 2^relevance - 1, or "linear", the relevance itself.
+        estimator: "radius", "mee" or "sde". The radius, and the balance below, trained networks best where we compared.
+        balance: "query" or "none".
         options: as for `RankingLoss`.
 
-    >>> scores = torch.tensor([2.0, 1.0, 0.0], requires_grad=True)
+    >>> scores = torch.tensor([0.9, 0.5, 0.1], requires_grad=True)
     >>> loss_fn = NDCGLoss(k=2)
     >>> loss_fn(scores, torch.tensor([1, 0, 2])).backward()
     >>> round(loss_fn.metrics["ndcg"], 4), scores.grad.sign().tolist()
-    (0.2754, [-1.0, 1.0, -1.0])
+    (0.2754, [1.0, 1.0, -1.0])
     """
 
     name = "ndcg"
+    own = ("k", "gains")
 
-    def __init__(self, k: int | None = None, gains: str = "exponential", **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        k: int | None = None,
+        gains: str = "exponential",
+        *,
+        estimator: str = "radius",
+        balance: str = "query",
+        **options: Any,
+    ) -> None:
+        super().__init__(estimator=estimator, balance=balance, **options)
         one_of("gains", gains, GAINS)
         self.k = None if k is None else whole_number("k (None for the whole list)", k, least=1)
         self.gains = gains
@@ -242,6 +266,7 @@ class MRRLoss(RankingLoss):
 
 class _AtKLoss(RankingLoss):
     build: Callable[[Lists, int], RankingMetric]
+    own = ("k",)
 
     def __init__(self, k: int, **options: Any) -> None:
         super().__init__(**options)

@@ -1,0 +1,64 @@
+"""The forms in which windows may be handed to a loss, as the one it works on: lists with one entry per image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from stepgrad.errors import InputError
+from stepgrad.metric.batch import check_box_format
+from stepgrad.plain_tensors import refuse_unreadable
+
+Windows = Sequence[Tensor] | Tensor  # one entry per image, or all images in one tensor
+
+
+def as_lists(
+    scores: Windows, boxes: Windows, num_classes: int, mask: Tensor | None = None
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Scores (N, K) and boxes (N, 4) or (N, K, 4) per image; whatever is neither form comes back for `make_batch` to refuse.
+
+    Args:
+        scores: a list per image of (N, K), or a tensor (B, N, K) of all images; of one class also (N,) and (B, N).
+        boxes: a list per image, or a tensor (B, N, 4) or (B, N, K, 4), as the scores are.
+        num_classes: K.
+        mask: (B, N), True for windows, False for what only fills up a tensor; None: all are windows.
+
+    >>> scores, boxes = as_lists(torch.zeros(2, 5), torch.zeros(2, 5, 4), 1, torch.arange(5) < torch.tensor([[5], [3]]))
+    >>> [tuple(of_image.shape) for of_image in (*scores, *boxes)]
+    [(5, 1), (3, 1), (5, 4), (3, 4)]
+    """
+    if isinstance(scores, Tensor):
+        scores, boxes = _images_of(scores, boxes, num_classes, mask)
+    elif mask is not None:
+        raise InputError(
+            "Expected no mask beside lists, whose entries are as long as they need be; it goes with tensors."
+        )
+    if num_classes == 1 and isinstance(scores, Sequence):
+        scores = [s[:, None] if isinstance(s, Tensor) and s.ndim == 1 else s for s in scores]
+    return scores, boxes  # type: ignore[return-value]  # what else boxes may be is refused by make_batch
+
+
+def _images_of(
+    scores: Tensor, boxes: Windows, num_classes: int, mask: Tensor | None
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """A tensor's images. Padding is left out here, so that nothing later has to know of it."""
+    refuse_unreadable(scores, boxes, mask)
+    check_box_format(boxes, "Expected boxes")
+    B, N = scores.shape[:2] if scores.ndim > 1 else (0, 0)
+    K = num_classes
+    wanted = [(B, N, K), (B, N)] if K == 1 else [(B, N, K)]
+    fits = isinstance(boxes, Tensor) and tuple(boxes.shape) in ((B, N, 4), (B, N, K, 4))
+    if tuple(scores.shape) not in wanted or not fits:
+        came = f"boxes {tuple(boxes.shape)}" if isinstance(boxes, Tensor) else f"boxes as {type(boxes).__name__}"
+        raise InputError(
+            f"Expected scores to be a list with one entry per image, each (N, {K}), or a tensor (B, N, {K}) beside boxes "
+            f"(B, N, 4) or (B, N, {K}, 4), but got scores {tuple(scores.shape)} and {came}."
+        )
+    if mask is None:
+        return scores.unbind(), boxes.unbind()  # type: ignore[union-attr]  # it fits
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != (B, N):
+        came = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise InputError(f"Expected mask of torch.bool and shape ({B}, {N}), True for windows, but got {came}.")
+    return [s[m] for s, m in zip(scores, mask, strict=True)], [b[m] for b, m in zip(boxes, mask, strict=True)]
