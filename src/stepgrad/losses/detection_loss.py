@@ -157,7 +157,9 @@ def describe(objective: MAPObjective) -> str:
         "class_weights": objective.class_weights,
     }
     metric = (
-        [] if objective.logged_name == "map" else [f"metric={objective.metric.name!r}", f"classes={objective.classes!r}"]
+        []
+        if objective.logged_name == "map"
+        else [f"metric={objective.metric.name!r}", f"classes={objective.classes!r}"]
     )
     settings = [f"{name}={value!r}" for name, value in shown.items() if value is not None]
     return ", ".join([str(objective.num_classes), *metric, f"nms_threshold={objective.nms_threshold}", *settings])

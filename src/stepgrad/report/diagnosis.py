@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, TYPES, Mistakes, find_mistakes, summarise
 from stepgrad.evaluation.judge import Counting, taking_part
-from stepgrad.evaluation.metrics import area_metric
+from stepgrad.evaluation.metrics import metric_under
 from stepgrad.evaluation.records import Detections, Evidence
 from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.metric.named_metrics import get_metric
@@ -145,7 +145,7 @@ def sizes(findings: Findings, protocol: Protocol, result: EvaluationResult) -> l
         # Each object has one size here. To COCO's AP one of exactly 32 x 32 is both small and medium.
         of_size = there & (objects.area >= low) & ((objects.area < high) | (name == SIZES[-1]))
         count, hit = int(np.count_nonzero(of_size)), int(np.count_nonzero(of_size & found))
-        ap = area_metric(findings.evidence, Counting.of(_as_coco_matches(protocol)), result, metric).value
+        ap = metric_under(findings.evidence, Counting.of(_as_coco_matches(protocol)), result, metric).value
         rows.append(
             {
                 "name": name,
