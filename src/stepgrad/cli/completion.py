@@ -29,7 +29,7 @@ def completion_script(words: list[str], commands: Mapping[str, str]) -> str:
     if len(words) != 1 or words[0] not in shells:
         got = " ".join(words)
         raise ConfigError(f"completion: expected one of {', '.join(shells)} but got {got!r}.{suggest(got, shells)}")
-    return str(shtab.complete(_parser(commands, shtab.FILE, shells), shell=words[0]))
+    return str(shtab.complete(_parser(commands, shtab.FILE, shells), words[0]))
 
 
 def _parser(commands: Mapping[str, str], files: Any, shells: list[str]) -> ArgumentParser:

@@ -44,6 +44,6 @@ def _name_on_mac() -> str:
         return ""
     command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stdout.strip()
     except OSError:
         return ""
