@@ -179,9 +179,9 @@ def ways_on(start: Way, metric: str) -> dict[str, list[Way]]:
     return {name: [start.after(loss, rate) for rate in RATES] for name, loss in names.items()}
 
 
-def choose(runs: Runs, units: int) -> Iterator[Way]:
+def choose(runs: Runs, units: int, kinds: Sequence[str] = LABELS) -> Iterator[Way]:
     """For each kind of labels a start, and for each metric the best of each way to go on from it."""
-    for labels in LABELS:
+    for labels in kinds:
         start = Way(labels, START_RATE, units)
         yield start
         for metric, measure in METRICS.items():
@@ -204,12 +204,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--units", type=int, nargs="+", default=[0, 64, 512])
+    parser.add_argument("--labels", nargs="+", choices=LABELS, default=LABELS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     runs = open_runs(options, options.what == "final")
     for units in options.units:
-        chosen = dict.fromkeys(choose(runs["choose"], units))
+        chosen = dict.fromkeys(choose(runs["choose"], units, options.labels))
         if options.what == "final":
             for seed, way in product(options.seeds, chosen):
                 runs["final"].found(way, seed)
