@@ -17,7 +17,7 @@ from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report.charts import curve_panel, loss_charts, map_chart, nonzero_chart, sums_chart
 from stepgrad.report.content import _curve
-from stepgrad.report.history import current_lines, smooth, summary, thin
+from stepgrad.report.history import current_lines, phases_of, smooth, summary, thin
 from stepgrad.report.page import look_up
 from stepgrad.report.score_charts import calibration_chart, score_chart
 from stepgrad.report.svg import DIGIT, Scale, markup, ticks
@@ -182,3 +182,12 @@ def test_ticks_are_round_inside_the_range_and_at_least_two() -> None:
 def test_scale_puts_the_ends_of_the_range_on_the_edges_and_a_range_of_one_number_in_the_middle() -> None:
     scale = Scale((10, 20), (5, 5), 40, 30, 400, 200)
     assert (scale.x(10), scale.x(20), scale.y(5)) == (40, 440, 130)
+
+
+def test_a_phase_too_short_for_a_line_of_training_is_there_by_its_validation() -> None:
+    train = [{"kind": "train", "phase": "nll", "step": 10}, {"kind": "train", "phase": "nll", "step": 60}]
+    val = [{"kind": "val", "phase": "nll", "step": 60}, {"kind": "val", "phase": "map", "step": 64}]
+    assert phases_of(train, val) == [
+        {"name": "nll", "first": 10, "last": 60},
+        {"name": "map", "first": 64, "last": 64},
+    ]

@@ -80,10 +80,10 @@ def series(lines: Sequence[Line], *keys: str) -> dict[str, Any] | None:
     }
 
 
-def phases_of(train: Sequence[Line]) -> list[dict[str, Any]]:
-    """Name and first and last step of each phase, in order."""
+def phases_of(train: Sequence[Line], val: Sequence[Line]) -> list[dict[str, Any]]:
+    """Name and first and last step of each phase, in order; a phase too short for a line of training has its validation."""
     phases: list[dict[str, Any]] = []
-    for line in train:
+    for line in sorted([*train, *(line for line in val if "phase" in line)], key=lambda line: line["step"]):
         name = line.get("phase") if isinstance(line.get("phase"), str) else None
         if not phases or phases[-1]["name"] != name:
             phases.append({"name": name, "first": line["step"], "last": line["step"]})
@@ -117,7 +117,7 @@ def validation(val: Sequence[Line], key: str = "map") -> dict[str, dict[str, lis
 def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
     """The curves and numbers of a run over its steps."""
     train, val = current_lines(history, "train"), current_lines(history, "val")
-    phases = phases_of(train)
+    phases = phases_of(train, val)
     validated = validation(val)
     return {
         "phases": phases,
