@@ -27,16 +27,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from experiments.deployed.measure import FALSE_ALARM, MISS, PRECISION, cheapest, judge, lists_of, thresholds_of
 from experiments.deployed.sets import SETS
-from experiments.results import commit, load_runs, save_runs
-from experiments.yolo.heads import Trial
+from experiments.results import commit, save_runs
+from experiments.yolo.heads import Records, Trial
 from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.fine_tuning.outputs import Reading, StockLoss
-from stepgrad.fine_tuning.training import Plan, Task, train
-from stepgrad.fine_tuning.windows import Labelled
+from stepgrad.fine_tuning.training import Plan, Task, loss_of_outputs, train
 from stepgrad.losses.detection_loss import DetectionLoss
 from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.metrics import Cost, RecallAtPrecision
@@ -116,13 +115,8 @@ class Heads:
     def _loss(self, name: str) -> StockLoss:
         if name in LABELS:
             return Reading(self.trial.num_classes, labels=name).stock_loss
-        loss_fn = metric_loss(name, self.trial.num_classes, self.trial.set.nms)
-
-        def loss(outputs: Tensor, images: Sequence[Labelled]) -> Tensor:
-            scores = list(outputs.double().split([len(image.boxes) for image in images]))
-            return loss_fn(scores, [image.boxes for image in images], [image.target for image in images])
-
-        return loss
+        K = self.trial.num_classes
+        return loss_of_outputs(metric_loss(name, K, self.trial.set.nms), Reading(K))
 
     def _with_thresholds_at_zero(self, head: nn.Module) -> nn.Module:
         """Each class's bias moved, so that its cheapest threshold on held-out images is zero."""
@@ -150,7 +144,7 @@ class Runs:
     def found(self, way: Way, seed: int) -> dict[str, float]:
         """What a training gave, which goes on record."""
         key = {"set": self.name, "seed": seed, **asdict(way)}
-        known = next((run for run in load_runs(self.file, self.phase) if key.items() <= run.items()), None)
+        known = Records(self.file, self.name).find(self.phase, way, seed)
         if known is None:
             heads = self.heads(seed)
             head, seconds = heads.make(way)

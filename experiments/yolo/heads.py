@@ -132,7 +132,8 @@ class Records:
     def __init__(self, file: Path, name: str) -> None:
         self.file, self.name = file, name
 
-    def find(self, phase: str, point: Point, seed: int) -> dict[str, Any] | None:
+    def find(self, phase: str, point: Any, seed: int) -> dict[str, Any] | None:
+        """The run of a training, which is any dataclass that says all of it."""
         key = {"set": self.name, "seed": seed, **asdict(point)}
         return next((run for run in load_runs(self.file, phase) if key.items() <= run.items()), None)
 

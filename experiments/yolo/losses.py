@@ -12,6 +12,7 @@ from torchvision.ops import sigmoid_focal_loss
 
 from experiments.endless.soft_labels import varifocal_loss
 from stepgrad.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.fine_tuning.training import loss_of_outputs
 from stepgrad.fine_tuning.windows import Labelled
 from stepgrad.losses.baselines import make_baseline
 
@@ -35,13 +36,7 @@ def stock_loss(name: str, num_classes: int, images: Sequence[Labelled]) -> Stock
     if name == "weighted":
         return Weighted(class_weights(images, num_classes)).loss
     kind, options = OTHERS[name]
-    baseline = make_baseline(kind, num_classes, **options)
-
-    def loss(outputs: Tensor, batch: Sequence[Labelled]) -> Tensor:
-        scores = outputs.double().split([len(image.boxes) for image in batch])
-        return baseline(list(scores), [image.boxes for image in batch], [image.target for image in batch])
-
-    return loss
+    return loss_of_outputs(make_baseline(kind, num_classes, **options), Reading(num_classes))
 
 
 def soft_label(batch: Sequence[Labelled]) -> tuple[Tensor, Tensor]:

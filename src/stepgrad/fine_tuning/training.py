@@ -16,6 +16,7 @@ from stepgrad.evaluation import Evaluator
 from stepgrad.fine_tuning.outputs import Reading, StockLoss
 from stepgrad.fine_tuning.windows import ImageWindows, Labelled, batches
 from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.objective import BatchLoss
 from stepgrad.metric.detections import suppress_and_rank
 from stepgrad.metric.mean_ap import mean_average_precision
 from stepgrad.metric.protocol import Protocol, get_protocol
@@ -85,9 +86,14 @@ def train(
 def _map_loss(task: Task) -> StockLoss:
     """mAP as a loss of a head's outputs."""
     loss_fn = MAPLoss(task.reading.num_classes, task.protocol, nms_threshold=task.nms_threshold, **task.loss_options)
+    return loss_of_outputs(loss_fn, task.reading)
+
+
+def loss_of_outputs(loss_fn: BatchLoss, reading: Reading) -> StockLoss:
+    """A loss of windows' scores as one of a head's outputs."""
 
     def loss(outputs: Tensor, images: Sequence[Labelled]) -> Tensor:
-        scores = task.reading.scores(outputs).double().split([len(image.boxes) for image in images])
+        scores = reading.scores(outputs).double().split([len(image.boxes) for image in images])
         return loss_fn(list(scores), [image.boxes for image in images], [image.target for image in images])
 
     return loss

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stepgrad.errors import InputError
-from stepgrad.metric.batch import check_box_format
+from stepgrad.metric.boxes import check_box_format
 from stepgrad.plain_tensors import refuse_unreadable
 
 Windows = Sequence[Tensor] | Tensor  # one entry per image, or all images in one tensor

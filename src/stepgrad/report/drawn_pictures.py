@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 
 from PIL import Image
 
@@ -14,7 +12,7 @@ from stepgrad.data.base import DetectionDataset
 from stepgrad.evaluation.records import Evidence
 from stepgrad.report.draw import draw_verdicts
 from stepgrad.report.examples import Mark
-from stepgrad.report.pictures import read_picture
+from stepgrad.report.pictures import address_of, as_jpeg, read_picture, scaled
 
 PICTURE_BYTES = 1_000_000
 """All pictures of a page together, as JPEG; base64 makes them a third larger."""
@@ -61,9 +59,7 @@ def encode_pictures(wanted: Sequence[Picture], evidence: Evidence, dataset: Dete
         if sum(len(data) for data, _ in drawn) <= PICTURE_BYTES:
             break
     return [
-        EncodedPicture(
-            "data:image/jpeg;base64," + base64.b64encode(data).decode(), size, _alt(picture, evidence.class_names)
-        )
+        EncodedPicture(address_of(data), size, _alt(picture, evidence.class_names))
         for (data, size), picture in zip(drawn, wanted, strict=True)
     ]
 
@@ -79,15 +75,11 @@ def _jpeg(
 ) -> tuple[bytes, tuple[int, int]]:
     """The picture scaled, its boxes drawn, compressed."""
     scale = side / max(image.size)
-    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     boxes = [[value * scale for value in mark.box] for mark in picture.marks]
     named = [(class_names[mark.label], mark.score) for mark in picture.marks]
     texts = [f"missed {name}" if score is None else f"{name} {score:.2f}" for name, score in named]
-    scaled = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-    drawn = draw_verdicts(scaled, boxes, texts, [mark.verdict for mark in picture.marks])
-    data = BytesIO()
-    drawn.save(data, "JPEG", quality=quality, subsampling=0, optimize=True)
-    return data.getvalue(), size
+    drawn = draw_verdicts(scaled(image, scale), boxes, texts, [mark.verdict for mark in picture.marks])
+    return as_jpeg(drawn, quality=quality, subsampling=0), drawn.size
 
 
 def _alt(picture: Picture, class_names: Sequence[str]) -> str:

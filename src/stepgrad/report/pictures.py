@@ -41,7 +41,8 @@ def prepare_photos(page: Path, evidence: Evidence, dataset: DetectionDataset | N
     for position, image_id in enumerate(evidence.image_ids):
         image = None if dataset is None else read_picture(dataset, image_id)
         if image is not None:
-            store.add(position, _jpeg(image), image.size)
+            small = scaled(image, min(1.0, LONGEST_SIDE / max(image.size)))
+            store.add(position, as_jpeg(small, quality=QUALITY), image.size)
     return store.photos(evidence.num_images)
 
 
@@ -74,7 +75,7 @@ class _Store:
     def _source(self, place: int) -> str:
         if self.outside:
             return f"{quote(to_utf8(self.folder.name))}/{_file_of(place)}"
-        return "data:image/jpeg;base64," + base64.b64encode(self._kept[place]).decode()
+        return address_of(self._kept[place])
 
 
 def _file_of(place: int) -> str:
@@ -89,10 +90,19 @@ def read_picture(dataset: DetectionDataset, image_id: ImageId) -> Image.Image | 
         return None
 
 
-def _jpeg(image: Image.Image) -> bytes:
-    """The picture compressed, and made smaller if it is large."""
-    scale = min(1.0, LONGEST_SIDE / max(image.size))
+def scaled(image: Image.Image, scale: float) -> Image.Image:
+    """The picture in colours, its sides times `scale`, one pixel at least."""
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    return image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+
+
+def as_jpeg(image: Image.Image, **options: int) -> bytes:
+    """The picture compressed."""
     data = BytesIO()
-    image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(data, "JPEG", quality=QUALITY, optimize=True)
+    image.save(data, "JPEG", optimize=True, **options)
     return data.getvalue()
+
+
+def address_of(jpeg: bytes) -> str:
+    """A data: address, with which a page holds the picture itself."""
+    return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
