@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,18 @@ def test_every_dependency_has_a_lowest_version_that_can_be_asked_for() -> None:
         names = {re.split(r"[\[=]", pin)[0] for pin in pins.lowest(extra)}
         assert set(packages.values()) <= names
     assert not any("stepgrad" in pin for pin in pins.lowest("dev", "all"))  # extras of ours have none
+
+
+def test_links_of_the_package_index_lead_to_files_of_the_repository() -> None:
+    """The index shows the README without the files around it; the built metadata is what `setup.py` makes of it."""
+    names = runpy.run_path(str(ROOT / "setup.py"))
+    home = "https://github.com/someone/something"
+    shown = names["with_full_links"]((ROOT / "README.md").read_text(encoding="utf-8"), home)
+    links = re.findall(r"\]\(([^)]*)\)", shown)
+    assert all(link.startswith("https://") for link in links)
+    pictures = [link for link in links if link.endswith(".svg")]
+    assert pictures
+    assert all(link.startswith("https://raw.githubusercontent.com/someone/something/HEAD/docs/") for link in pictures)
+    for link in links:
+        if "someone" in link:
+            assert (ROOT / link.split("/HEAD/")[1].split("#")[0]).exists(), link
