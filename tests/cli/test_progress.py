@@ -65,10 +65,8 @@ def test_the_metric_that_is_trained_for_is_shown_by_its_name_beside_map(name: st
     line = {**TRAIN, "step": 100, "map": None, "metrics": {name: 0.125}}
     calls = [lambda p, val=val: p.val(val) for val in vals]
     lines = shown(False, lambda p: p.start(100, 10), *calls, lambda p: p.step(line)).splitlines()
-    assert lines[2] == f"step 20 (nll): validation mAP voc12 37.5, coco 20.0, {name} 0.375 on 50 images"
-    numbers = (
-        f"batch {name} 0.125, validation {name} 0.375 (best {best}), validation mAP 37.5 (best 37.5), 31 positives"
-    )
+    assert lines[2] == f"step 20 (nll): validation mAP voc12 37.5, coco 20.0, {name} 37.5 on 50 images"
+    numbers = f"batch {name} 12.5, validation {name} 37.5 (best {100 * best:.1f}), validation mAP 37.5 (best 37.5), 31 positives"
     assert f"left: loss 0.500, {numbers}" in lines[-1]
 
 

@@ -141,14 +141,14 @@ def test_the_metric_of_a_run_is_everywhere_its_map_is(tiny: str, capsys: pytest.
     words = ["--metric", name, "--protocol", "coco", "--run.report", "true"]
     assert main(["train", "--config", tiny, "--out", "a", *words]) == 0
     value = json.loads(Path("a/evaluation.json").read_text())["metrics"][name]["value"]
-    assert f", {name} {value:.4g} at step" in capsys.readouterr().out
+    assert f", {name} {100 * value:.1f} at step" in capsys.readouterr().out
     numbers = json.loads(Path("a/report.json").read_text())
     assert numbers["metrics"] == {name: value}
     validated = {line["step"]: line["metrics"][name] for line in read_log(Path("a/log.jsonl")) if line["kind"] == "val"}
     assert numbers["run"]["metrics"][name] == {"steps": list(validated), "values": list(validated.values())}
     assert "/metrics/ap@area=small" in Path("a/report.html").read_text()
     assert main(["evaluate", "--run", "a"]) == 0
-    assert f"\n{name} {value:.4f}" in capsys.readouterr().out
+    assert f"\n{name} {100 * value:.1f}" in capsys.readouterr().out
     assert main(["evaluate", "--run", "a", "--protocol", "voc12"]) == 0  # which has no AP by size
     assert name not in capsys.readouterr().out
 

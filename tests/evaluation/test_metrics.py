@@ -141,5 +141,5 @@ def test_the_command_line_prints_the_metrics_it_is_asked_for(
     metrics = ["--metric", "recall@precision=0.5", "cost@threshold=0.6,miss=10"]
     assert main(["evaluate", *files, *metrics, "--report", str(report)]) == 0
     printed = capsys.readouterr().out
-    assert "recall@precision=0.5 1.0000" in printed
+    assert "recall@precision=0.5 100.0" in printed
     assert json.loads(report.read_text())["metrics"]["cost@threshold=0.6,false_alarm=1,miss=10"]["value"] == 11.0

@@ -14,6 +14,7 @@ from rich.progress import TimeRemainingColumn as TimeLeftColumn
 from rich.text import Text
 
 from stepgrad.cli.terminal import Terminal, safe_text
+from stepgrad.number_text import metric_text, per_cent
 
 PAUSE = 10.0
 """Least seconds between plain lines of training steps."""
@@ -92,8 +93,8 @@ class RichProgress:
         best = line.get("best", first > max(earlier, default=-1.0))
         if line.get("map"):
             self._validated.append(line)
-        shown = ", ".join(f"{name} {_percent(value)}" for name, value in (line.get("map") or {}).items())
-        shown += "".join(f", {name} {value:.4g}" for name, value in (line.get("metrics") or {}).items())
+        shown = ", ".join(f"{name} {per_cent(value)}" for name, value in (line.get("map") or {}).items())
+        shown += "".join(f", {name} {metric_text(name, value)}" for name, value in (line.get("metrics") or {}).items())
         text = f"step {line['step']} ({line.get('phase', 'start')}): validation mAP {shown} on {line.get('images', '?')} images"
         self._print(text + (", the best so far" if best and len(self._validated) > 1 else ""))
 
@@ -156,14 +157,14 @@ def describe_step(line: Mapping[str, Any], validated: Sequence[Mapping[str, Any]
     """
     parts = [f"loss {line['loss']:.3f}"] if line.get("loss") is not None else []
     if line.get("map") is not None:
-        parts.append(f"batch mAP {_percent(line['map'])}")
-    parts += [f"batch {name} {value:.4g}" for name, value in (line.get("metrics") or {}).items()]
+        parts.append(f"batch mAP {per_cent(line['map'])}")
+    parts += [f"batch {name} {metric_text(name, value)}" for name, value in (line.get("metrics") or {}).items()]
     if validated:
         parts += _describe_validations(validated)
     if line.get("positives") is not None:
         parts.append(f"{line['positives']} positives")
     if line.get("nonzero") is not None:
-        parts.append(f"{_percent(line['nonzero'])} % of gradients not zero")
+        parts.append(f"{per_cent(line['nonzero'])} % of gradients not zero")
     return ", ".join(parts)
 
 
@@ -175,18 +176,14 @@ def _describe_validations(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     for name, value in (lines[-1].get("metrics") or {}).items():
         better = max if get_metric(name).higher_is_better else min
         best = better(line["metrics"][name] for line in lines if name in line.get("metrics", {}))
-        parts.append(f"validation {name} {value:.4g} (best {best:.4g})")
+        parts.append(f"validation {name} {metric_text(name, value)} (best {metric_text(name, best)})")
     maps = [first_map(line) for line in lines]
-    return [*parts, f"validation mAP {_percent(maps[-1])} (best {_percent(max(maps))})"]
+    return [*parts, f"validation mAP {per_cent(maps[-1])} (best {per_cent(max(maps))})"]
 
 
 def first_map(line: Mapping[str, Any]) -> float:
     """The mAP of a validation by its first protocol; -1 where there is none."""
     return next(iter((line.get("map") or {}).values()), -1.0)
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
 
 
 def clock(seconds: float) -> str:

@@ -18,6 +18,7 @@ from stepgrad.cli.options import Option, as_yaml, help_page, parse, row_of, want
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
 from stepgrad.names import as_text, file_name
+from stepgrad.number_text import metric_text, per_cent
 
 if TYPE_CHECKING:
     from stepgrad.train.config import TrainConfig
@@ -120,8 +121,8 @@ def _watch(work: Any, opening: str) -> int:
 
 def _print_result(console: Console, result: RunResult, seconds: float) -> None:
     if result.maps:
-        maps = ", ".join(f"{name} {100 * value:.1f}" for name, value in result.maps.items())
-        maps += "".join(f", {name} {value:.4g}" for name, value in result.metrics.items())
+        maps = ", ".join(f"{name} {per_cent(value)}" for name, value in result.maps.items())
+        maps += "".join(f", {name} {metric_text(name, value)}" for name, value in result.metrics.items())
         console.print(f"[bold green]mAP {maps}[/] at step {result.best_step}, the best of {result.step} steps")
     console.print(f"time      {describe_times(seconds, result.seconds)}", soft_wrap=True)
     if result.report is not None:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from stepgrad.errors import ConfigError, LikelyMistakeWarning, one_of
 from stepgrad.evaluation.judge import ranked_by_class
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
-from stepgrad.evaluation.tables import per_cent, plain_table
+from stepgrad.evaluation.tables import plain_table
 from stepgrad.extras import need
 from stepgrad.metric.areas import AREAS, LARGEST_OF_COCO
 from stepgrad.metric.boxes import areas_of
+from stepgrad.number_text import per_cent
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ from stepgrad.evaluation.judge import (
 )
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
-from stepgrad.evaluation.tables import per_cent, plain_table
+from stepgrad.evaluation.tables import plain_table
 from stepgrad.metric.arithmetic import single_overlaps
 from stepgrad.metric.protocol import Protocol
+from stepgrad.number_text import per_cent
 
 if TYPE_CHECKING:
     from stepgrad.data.base import ImageId

@@ -29,11 +29,12 @@ from stepgrad.errors import ConfigError
 from stepgrad.evaluation.found import NOTHING, countable, counted_overlaps, found_objects
 from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.tables import per_cent, plain_table
+from stepgrad.evaluation.tables import plain_table
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED
 from stepgrad.metric.mean_ap import mean_over_classes
 from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
+from stepgrad.number_text import per_cent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

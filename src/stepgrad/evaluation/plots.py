@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.tables import per_cent
 from stepgrad.extras import need
+from stepgrad.number_text import per_cent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

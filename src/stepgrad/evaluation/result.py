@@ -17,12 +17,13 @@ from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.metrics import AnyMetric, MetricResult, metric_of, metric_under
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.tables import per_cent, plain_table, rounded
+from stepgrad.evaluation.tables import plain_table
 from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.mean_ap import MAPResult, mean_over_classes, result_of
 from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.protocol import Protocol
+from stepgrad.number_text import metric_text, per_cent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -190,7 +191,11 @@ class EvaluationResult(MAPResult):
         header, rows = self.table()
         title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {per_cent(self.map)}"
         table = "\n".join(
-            [title, plain_table(header, rows), *(f"{name} {rounded(m.value)}" for name, m in self.metrics.items())]
+            [
+                title,
+                plain_table(header, rows),
+                *(f"{name} {metric_text(name, m.value)}" for name, m in self.metrics.items()),
+            ]
         )
         return "\n\n".join([table, *(str(other) for other in self.others.values())])
 

@@ -1,32 +1,10 @@
-"""Numbers and tables as plain text."""
+"""Tables as plain text."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from stepgrad.names import visible
-
-
-def rounded(value: float) -> str:
-    """Four decimals, or a dash for nan.
-
-    >>> rounded(0.72138), rounded(float("nan"))
-    ('0.7214', '-')
-    """
-    return "-" if math.isnan(value) else f"{value:.4f}"
-
-
-def per_cent(value: float, decimals: int = 1, sign: bool = False) -> str:
-    """A share of one in per cent, the unit of every mAP, AP and recall that people read; a dash for nan.
-
-    >>> per_cent(0.72138), per_cent(0.72138, decimals=2), per_cent(-0.00001, sign=True), per_cent(float("nan"))
-    ('72.1', '72.14', '+0.0', '-')
-    """
-    if math.isnan(value):
-        return "-"
-    number = round(100.0 * value, decimals) + 0.0  # no minus before a zero
-    return f"{number:{'+' if sign else ''}.{decimals}f}"
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

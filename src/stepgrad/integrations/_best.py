@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, NonFiniteError, whole_number
-from stepgrad.evaluation.tables import per_cent
 from stepgrad.integrations._held_out import HeldOut, RandomNumbers, held_out_map
 from stepgrad.integrations._switch import MapLossSwitch, find_switch
 from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.number_text import metric_text, per_cent
 
 _TRAINED = {"start": "at the start", "stock": "without {}", "map": "with {}"}
 """What was in the loss up to a measurement, in words; {} is the metric."""
@@ -181,8 +181,8 @@ class BestWeights:
         return metric.name if metric.higher_is_better else f"minus {metric.name}"
 
     def _number(self, value: float) -> str:
-        """mAP in per cent, as everywhere; other metrics in their own unit."""
-        return per_cent(value) if self._metric == "mAP" else f"{value:.4f}"
+        """mAP and other shares in per cent, as everywhere; a cost in its own unit."""
+        return per_cent(value) if self._metric == "mAP" else metric_text(self._metric.removeprefix("minus "), value)
 
     @property
     def _counted_by(self) -> str:

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from stepgrad.evaluation.tables import per_cent
+from stepgrad.number_text import per_cent
 from stepgrad.report.history import thin
 from stepgrad.report.svg import DIGIT, Scale, draw_axes, draw_legend, element, percent_text, tick_text, ticks
 

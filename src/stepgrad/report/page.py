@@ -14,7 +14,7 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
-from stepgrad.evaluation.tables import per_cent
+from stepgrad.number_text import is_share, per_cent
 from stepgrad.report.charts import Numbers, curve_panel, escape_key, loss_charts, map_chart, nonzero_chart, sums_chart
 from stepgrad.report.image_data import as_script
 from stepgrad.report.matrix import confusion_table, frequent_pairs
@@ -61,6 +61,7 @@ def render(numbers: Numbers, images: Mapping[str, Any], name: str, with_plots: b
         + [f"AP, {name}" for name in numbers["protocols"]],
         kinds=sorted(gains, key=lambda kind: -(gains[kind] or 0.0)),
         most_gained=max([gain or 0.0 for gain in gains.values()]),
+        kind_of_metric=lambda metric: "points" if is_share(metric) else "short",
         meaning=MEANINGS,
         matrix=confusion_table(numbers),
         pairs=frequent_pairs(numbers),

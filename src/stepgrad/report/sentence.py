@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepgrad.evaluation.tables import per_cent
+from stepgrad.number_text import per_cent
 
 Numbers = Mapping[str, Any]
 

@@ -1,0 +1,39 @@
+"""Numbers as people read them: every share of one in per cent."""
+
+from __future__ import annotations
+
+import math
+
+SHARES = ("ap", "f1", "precision", "recall", "miss_rate")  # metrics from 0 to 1, by the first word of their names
+
+
+def per_cent(value: float | None, decimals: int = 1, sign: bool = False) -> str:
+    """A share of one in per cent, the unit of every mAP, AP and recall that people read; a dash for nan and None.
+
+    >>> per_cent(0.72138), per_cent(0.72138, decimals=2), per_cent(-0.00001, sign=True), per_cent(float("nan"))
+    ('72.1', '72.14', '+0.0', '-')
+    """
+    if value is None or math.isnan(value):
+        return "-"
+    number = round(100.0 * value, decimals) + 0.0  # no minus before a zero
+    return f"{number:{'+' if sign else ''}.{decimals}f}"
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric of this name is a share of one, and no cost or metric of the user's own.
+
+    >>> is_share("recall@precision=0.9"), is_share("cost@threshold=0.5,false_alarm=1,miss=10")
+    (True, False)
+    """
+    return metric.split("@")[0] in SHARES
+
+
+def metric_text(metric: str, value: float | None) -> str:
+    """The value of the metric of this name: a share in per cent, anything else as it is.
+
+    >>> metric_text("recall@precision=0.9", 0.3393), metric_text("cost@threshold=0.5,false_alarm=1,miss=10", 726.0812)
+    ('33.9', '726.1')
+    """
+    if value is None or math.isnan(value) or is_share(metric):
+        return per_cent(value)
+    return f"{value:.4g}"
