@@ -66,7 +66,7 @@ def draw(runs: Sequence[Run], file: Path) -> None:
             )
     panel.margins(x=0.15, y=0.12)
     panel.axhline(0.0, color="grey", linewidth=0.8)
-    panel.set_xlabel("how far it is fitted: COCO AP on training images less that on val, before")
+    panel.set_xlabel("overfitting before: COCO AP on training images minus COCO AP on val")
     panel.set_ylabel("gain in COCO AP over more cross-entropy")
     panel.legend(frameon=False)
     figure.tight_layout()
