@@ -1,6 +1,6 @@
 """Fine-tune SSDlite for mAP on your own COCO json: python examples/finetune_coco_folder.py FOLDER --pretrained
 
-FOLDER holds annotations/*.json and the images beside it; any json with images, categories and annotations will do.
+FOLDER holds annotations/*.json and the images. Any json with images, categories and annotations works.
 The weights it writes load into a stock torchvision model.
 """
 
@@ -19,7 +19,7 @@ from stepgrad.integrations.torchvision import train_for_map
 def main(
     folder: Path, out: Path, steps: int = 500, images: int = 8, lr: float = 1e-3, pretrained: bool = False
 ) -> float:
-    """Mean mAP of the last batches, as the `coco` protocol counts it."""
+    """Mean mAP of the last batches, under the `coco` protocol."""
     data = load_dataset(folder, degenerate="drop")
     model = ssdlite320_mobilenet_v3_large(
         weights=None, weights_backbone="DEFAULT" if pretrained else None, num_classes=len(data.class_names) + 1

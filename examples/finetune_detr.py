@@ -26,7 +26,7 @@ def build_model() -> nn.Module:
 
 
 def load(images: int, size: int = 96) -> tuple[Tensor, list[dict[str, Tensor]]]:
-    """Pixels, and labels as DETR wants them; for photographs, the model's image processor does this."""
+    """Pixels, and labels in DETR's format; for photographs, the model's image processor does this."""
     pixels, labels = [], []
     for image, target in (ShapesDataset("train", length=images, size=size)[i] for i in range(images)):
         corner, far = (target["boxes"] / size).split(2, dim=1)

@@ -1,7 +1,7 @@
 """Fine-tune torchvision's Faster R-CNN for mAP on the built-in `shapes`: python examples/finetune_torchvision.py --pretrained
 
-The new box predictor first learns with the model's own loss; then mAP joins it. The weights that are best on held-out images
-are kept; --control also trains as long without mAP, and keeps the better of the two.
+The new box predictor first learns with the model's own loss; then mAP is added. The weights that are best on held-out images
+are kept. --control also trains for as many steps without mAP, and keeps the better of the two.
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--images", type=int, default=4, help="number of images per step")
     parser.add_argument("--pretrained", action="store_true", help="start from torchvision's COCO weights")
-    parser.add_argument("--control", action="store_true", help="train as long without mAP, too")
+    parser.add_argument("--control", action="store_true", help="also train for as many steps without mAP")
     args = parser.parse_args()
     print(main(args.steps, args.images, pretrained=args.pretrained, control=args.control))

@@ -1,4 +1,4 @@
-"""Train a DETR for mAP with the Hugging Face Trainer: its own loss first, mAP after so many steps, batch mAP in the logs.
+"""Train a DETR for mAP with the Hugging Face Trainer: with its own loss first, then with mAP too. The logs show batch mAP.
 
 python examples/hf_trainer.py
 """
@@ -10,7 +10,7 @@ import tempfile
 from typing import Any
 
 import torch
-from finetune_detr import build_model, load  # the file beside this one
+from finetune_detr import build_model, load  # the file next to this one
 from transformers import Trainer, TrainingArguments
 
 from stepgrad.integrations.hf_trainer import MAPCallback

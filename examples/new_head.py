@@ -1,8 +1,8 @@
-"""New classes for a trained detector: its last class layer trained on frozen features, for mAP beside a control.
+"""New classes for a trained detector: train its last class layer on frozen features, for mAP and, as a control, without it.
 
-    python examples/new_head.py --out RUN         # minutes; stopped, the same command goes on
+    python examples/new_head.py --out RUN         # takes minutes; if it is stopped, the same command continues
 
-The detector is the small SSD that comes with the package, the images are drawn; put your model and your data in their place.
+The detector is the small SSD that comes with the package, and a program draws the images. Replace both with your own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="folder for features, trained layers and the report")
     parser.add_argument("--images", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=600, help="of cross-entropy")
+    parser.add_argument("--steps", type=int, default=600, help="number of steps of cross-entropy")
     parser.add_argument("--map-steps", type=int, default=60)
     options = parser.parse_args()
     result = sg.train_new_head(

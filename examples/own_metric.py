@@ -1,4 +1,4 @@
-"""Write your own metric and train for it: F1 at a threshold, on a rare class, against cross-entropy.
+"""Write your own metric and train for it: F1 at a threshold, on a rare class, compared with cross-entropy.
 
 python examples/own_metric.py
 """
@@ -27,7 +27,7 @@ def f1_of(truth: Tensor, scores: Tensor) -> Tensor:
 
 
 def fit(loss: str, points: Tensor, truth: Tensor, model: nn.Module, steps: int) -> None:
-    # F1 can only step where a score crosses zero: with that candidate the search is exact
+    # F1 can only jump where a score crosses zero, so with this candidate the search is exact
     f1 = sg.step_function(lambda s: f1_of(truth, s), vectorized=True, candidates=0.0, min_step=0.5)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
     for _ in range(steps):
@@ -38,7 +38,7 @@ def fit(loss: str, points: Tensor, truth: Tensor, model: nn.Module, steps: int) 
 
 
 def main(steps: int = 100, seed: int = 0) -> dict[str, float]:
-    """F1 on fresh data after cross-entropy, and after as many further steps of either objective."""
+    """F1 on fresh data, after cross-entropy and then as many further steps of either objective."""
     generator = torch.Generator().manual_seed(seed)
     points, truth = make_data(400, generator)
     fresh, fresh_truth = make_data(20_000, generator)

@@ -1,4 +1,4 @@
-"""Plug MAPLoss into a training loop and a model of your own: lists of scores, boxes and targets go in, a loss comes out.
+"""Use MAPLoss with your own training loop and model: lists of scores, boxes and targets go in, a loss comes out.
 
 python examples/own_training_loop.py
 """

@@ -1,4 +1,4 @@
-"""Train torchvision's Faster R-CNN for recall at precision 0.95 on the built-in `shapes`: what someone signed for, not mAP.
+"""Train torchvision's Faster R-CNN for recall at precision 0.95, instead of mAP, on the built-in `shapes`.
 
 python examples/recall_at_precision.py --pretrained
 """

@@ -1,4 +1,4 @@
-"""Train *through* NMS with a loss of your own: what users see are the kept windows, so reward how well those fit.
+"""Train *through* NMS with your own loss: users see only the kept windows, so the loss rewards how well these fit.
 
 python examples/through_nms.py
 """
@@ -15,7 +15,7 @@ import stepgrad as sg
 
 
 def make_image(generator: torch.Generator, windows: int = 60) -> tuple[Tensor, Tensor, Tensor]:
-    """Windows around three objects, noisy features, one of which tells the fit, and the fit."""
+    """Windows around three objects, noisy features (the first one shows the fit), and the fit."""
     centre = torch.tensor([[20.0, 20.0], [60.0, 20.0], [40.0, 60.0]])
     objects = torch.cat([centre - 8, centre + 8], dim=1)
     shift = torch.randn(windows, 4, generator=generator).clamp(-1.5, 1.5) * 3
@@ -27,7 +27,7 @@ def make_image(generator: torch.Generator, windows: int = 60) -> tuple[Tensor, T
 
 def keep_mask(model: nn.Module, nms: sg.layers.NMSLayer, boxes: Tensor, features: Tensor) -> Tensor:
     scores = model(features).squeeze(1)
-    return nms(scores - scores.mean(), boxes)  # NMS ignores the mean; without it pushes sum to zero
+    return nms(scores - scores.mean(), boxes)  # NMS does not depend on the mean; this makes the pushes sum to zero
 
 
 def fit_of_kept(model: nn.Module, nms: sg.layers.NMSLayer, images: list[tuple[Tensor, Tensor, Tensor]]) -> float:

@@ -1,7 +1,7 @@
 """Train a linear ranker for NDCG@10 itself: python examples/train_ranker.py
 
-Queries have 20 to 60 documents with ten features. Two features tell the relevance; a third is large noise that depends on
-the query only, so that it cannot change any order within a query, but hurts whoever predicts relevance document by document.
+Queries have 20 to 60 documents with ten features. Two features show the relevance. A third is large noise that depends on
+the query only. It cannot change any order within a query, but it hurts a model that predicts the relevance of each document.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One mAP over the batches of all processes: torchrun --nproc-per-node 2 examples/two_processes.py
 
-mAP ranks all windows of a batch in one list, so the mean of two processes' mAPs is another number, and its gradient another
-gradient. DistributedMAPLoss joins the batches; the rest is DistributedDataParallel as always. Runs with plain python too.
+mAP ranks all windows of a batch in one list, so the mean of two processes' mAPs is a different number with a different gradient.
+DistributedMAPLoss joins the batches; the rest is DistributedDataParallel as always. It also runs with plain python.
 """
 
 from __future__ import annotations

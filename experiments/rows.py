@@ -98,12 +98,12 @@ def _references() -> list[Row]:
     with_60, with_240 = NLL_STEPS + 60 * 64 // 8, NLL_STEPS + 240 * 64 // 8
     return [
         Row("start", "ABCDE", "NLL: the model that all rows below correct", loss="nll", start="nll", steps=0),
-        Row("nll-more", "ABD", "NLL goes on for as many images", loss="nll", start="nll"),
+        Row("nll-more", "ABD", "NLL continues for as many images", loss="nll", start="nll"),
         Row("nll-long", "ABD", "NLL for twice the steps", steps=2 * NLL_STEPS, **new),
         Row("nll-1024", "ABD", "NLL, as many units and images as `radius`", hidden=1024, steps=with_60, **new),
         Row("nll-wide", "ABD", "NLL, as many units and images as `wide`", hidden=2560, steps=with_240, **new),
-        Row("nll-residual", "AB", "NLL in place of mAP, all else as `radius`", loss="nll"),
-        Row("nll-wide-residual", "AB", "NLL in place of mAP, all else as `wide`", loss="nll", **WIDE),
+        Row("nll-residual", "AB", "NLL instead of mAP, all else as `radius`", loss="nll"),
+        Row("nll-wide-residual", "AB", "NLL instead of mAP, all else as `wide`", loss="nll", **WIDE),
         Row("nll-five", "AB", "NLL: mean of the five models", loss="nll", start="mean", steps=0),
     ]
 
@@ -232,7 +232,7 @@ def _stronger_start() -> list[Row]:
     nll: dict[str, Any] = {"loss": "nll", "start": "nll", "base_hidden": 2048}
     return [
         Row("w-start", "W", "NLL: 2048 units", steps=0, **nll),
-        Row("w-nll-more", "W", "NLL goes on for as many images", tuned_as="nll-more", **nll),
+        Row("w-nll-more", "W", "NLL continues for as many images", tuned_as="nll-more", **nll),
         RADIUS.but("w-radius", "radius 3, exact NMS, balanced", table="W", base_hidden=2048),
         RADIUS.but("w-wide", "`wide`", table="W", base_hidden=2048, tuned_as="wide", **WIDE),
     ]
