@@ -76,7 +76,8 @@ def whole_number(name: str, value: object, least: int) -> int:
 
 def real_number(name: str, value: object, expected: str = "a number") -> float:
     """`value` as a float; raises ConfigError unless it is a number of Python's, NumPy's or torch's."""
-    if not _is_truth_value(value) and not isinstance(value, (str, bytes)):
+    is_array = getattr(value, "ndim", 0) > 0  # whether a list of one number is that number depends on NumPy's version
+    if not is_array and not _is_truth_value(value) and not isinstance(value, (str, bytes)):
         try:
             return float(value)  # type: ignore[arg-type]  # whatever has no float is refused below
         except (TypeError, ValueError, RuntimeError, OverflowError):  # the last for an int of 400 digits

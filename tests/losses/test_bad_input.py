@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import stepgrad as sg
-from stepgrad.errors import InputError, NonFiniteError
+from stepgrad.errors import ConfigError, InputError, NonFiniteError
 from tests.scenes import random_batch
 
 Arguments = tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, torch.Tensor]]]
@@ -322,3 +322,15 @@ def test_one_ulp_between_scores_gives_a_finite_gradient(estimator: str) -> None:
     (gradient,) = sg.map_pseudogradient(*close.tensors(), protocol="voc12", nms_threshold=None, estimator=estimator)
     assert torch.isfinite(gradient).all()
     assert (gradient != 0).any()
+
+
+@pytest.mark.parametrize("setting", [np.array([0.5]), torch.tensor([0.5])], ids=["numpy", "torch"])
+def test_an_array_of_one_number_is_no_setting(setting: Any) -> None:
+    """Some versions of NumPy take the number out, others warn or refuse."""
+    with pytest.raises(ConfigError, match="Expected eps to be a finite number > 0"):
+        sg.MAPLoss(1, eps=setting)
+
+
+@pytest.mark.parametrize("setting", [np.array(0.5), np.float32(0.5), torch.tensor(0.5)], ids=["0-d", "numpy", "torch"])
+def test_a_number_of_any_library_is_a_setting(setting: Any) -> None:
+    assert sg.MAPLoss(1, eps=setting).objective.eps == 0.5

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import stepgrad as sg
 from stepgrad.integrations._held_out import as_used
+from stepgrad.new_head.frozen import replace_layer
 from stepgrad.new_head.models import frozen_detector
 from tests.double_precision import double_precision
 from tests.integrations.hf_models import CLASSES, MODELS, QUERIES, SIDE, make
@@ -34,6 +35,15 @@ def test_the_whole_model_gives_what_was_judged_on_features(name: str) -> None:
     check_the_model_gives_what_was_judged(detector, an_image())
     assert detector.model.config.num_labels == 2
     assert detector.model.config.id2label == {0: "a", 1: "b"}
+
+
+def test_a_layer_that_stands_in_several_places_is_replaced_in_all() -> None:
+    """As the class layer does that all decoder layers share, in DETRs of some versions of transformers."""
+    old, new = nn.Linear(2, 3), nn.Linear(2, 1)
+    model = nn.ModuleDict({"decoder": nn.ModuleList([old, nn.Linear(2, 3), old]), "head": old})
+    replace_layer(model, old, new)
+    assert [layer is new for layer in model["decoder"]] == [True, False, True]
+    assert model["head"] is new
 
 
 @pytest.mark.parametrize("name", MODELS)

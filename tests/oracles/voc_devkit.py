@@ -141,7 +141,7 @@ def devkit_area(curve: Curve) -> float:
 def port_ap11(curve: Curve, safe: bool = True) -> float:
     """Eleven levels 0, 0.1, ... as floats. The first port was not `safe`: 0 / 0 gave nan, and nan spread."""
     true, false = np.array(curve.true, dtype=np.float64), np.array(curve.false, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):  # some versions of NumPy warn of either
         recall = true / np.float64(curve.positives)
         counted = np.maximum(true + false, np.finfo(np.float64).eps) if safe else true + false
         precision = true / counted
@@ -155,7 +155,7 @@ def port_ap11(curve: Curve, safe: bool = True) -> float:
 def port_area(curve: Curve) -> float:
     """The area as the port has it; nan for a class without objects."""
     true, false = np.array(curve.true, dtype=np.float64), np.array(curve.false, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):  # some versions of NumPy warn of either
         recall = np.concatenate([[0.0], true / np.float64(curve.positives), [1.0]])
         precision = np.concatenate([[0.0], true / np.maximum(true + false, np.finfo(np.float64).eps), [0.0]])
         envelope = np.maximum.accumulate(precision[::-1])[::-1]

@@ -126,9 +126,10 @@ def replace_layer(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Put a layer in the place of another, wherever in the model that stands, on its device and in its precision."""
     like = next(old.parameters())
     new = new.to(like.device, like.dtype).train(old.training)
-    places = [(parent, name) for parent in model.modules() for name, child in parent.named_children() if child is old]
-    for parent, name in places:
-        setattr(parent, name, new)  # also where the parent is a list of modules, whose names are numbers
+    # one layer may stand in several places of one list of modules
+    places = [name for name, module in model.named_modules(remove_duplicate=False) if module is old]
+    for parent, _, name in (place.rpartition(".") for place in places):
+        setattr(model.get_submodule(parent), name, new)
 
 
 def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
