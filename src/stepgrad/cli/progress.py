@@ -64,7 +64,8 @@ class RichProgress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bars.stop()
+        if not self._bars.disable:  # some versions of rich end even bars that were never drawn with an empty line
+            self._bars.stop()
 
     def start(self, total: int, at: int) -> None:
         """Training begins, or goes on, at step `at`."""
