@@ -1,12 +1,13 @@
-"""YOLOv8n from COCO weights, fine-tuned on drone photos and on blood cells: the stock trainer against MAPTrainer.
+"""YOLOv8n from COCO weights, fine-tuned on drone photos, blood cells and VOC: the stock trainer against MAPTrainer.
 
-    python -m experiments.yolo.train_for_map run --data FOLDER --runs FOLDER --out FILE.jsonl    # goes on where it was stopped
+    python -m experiments.yolo.train_for_map run --data FOLDER --runs FOLDER --out FILE.jsonl    # continues where it was stopped
     python -m experiments.yolo.train_for_map table FILE.jsonl
 
-FOLDER of --data holds VisDrone-640, BCCD and weights/yolov8n_coco_fp32.onnx. Both trainers have the same settings, images, order
-and random numbers; they part when mosaic is closed. The weights after the last epoch are judged, by ultralytics' own validation:
-on val for VisDrone, on test for BCCD. best.pt, chosen on val, is on record too. Needs ultralytics and onnx; the weights are
-AGPL-3.0 and stay out of the repository, as do the checkpoints.
+FOLDER of --data holds VisDrone-640, BCCD, VOC2012-320 and weights/yolov8n_coco_fp32.onnx. Both trainers have the same settings,
+images, order and random numbers; they differ from the epoch on in which mosaic is closed. The weights after the last epoch are
+judged, by ultralytics' own validation: on val for VisDrone and VOC, on test for BCCD. best.pt, chosen on val, is on record too;
+VOC's 2000 val images are looked at only in the end. Needs ultralytics and onnx; the weights are AGPL-3.0 and stay out of the
+repository, as do the checkpoints.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ class Set:
 
     folder: str
     judged: str
+    val_every_epoch: bool = True
 
 
-SETS = {"visdrone": Set("VisDrone-640", "val"), "bccd": Set("BCCD", "test")}
+SETS = {"visdrone": Set("VisDrone-640", "val"), "bccd": Set("BCCD", "test"), "voc": Set("VOC2012-320", "val", False)}
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def trainer_of(arm: str) -> Any:
     return MAPTrainer if arm == "map" else None
 
 
-def train(start: Path, data_yaml: Path, folder: Path, arm: str, seed: int, plan: Plan, threads: int) -> None:
+def train(start: Path, data_yaml: Path, folder: Path, arm: str, given: dict[str, Any], threads: int) -> None:
     """One training, or the rest of one that was stopped."""
     from ultralytics import YOLO
 
@@ -112,8 +114,8 @@ def train(start: Path, data_yaml: Path, folder: Path, arm: str, seed: int, plan:
     if epoch is not None:
         yolo.train(resume=True, trainer=trainer_of(arm))
         return
-    place = {"data": str(data_yaml), "project": str(folder.parent.resolve()), "name": folder.name, "seed": seed}
-    yolo.train(trainer=trainer_of(arm), **place, **plan.arguments())
+    place = {"data": str(data_yaml), "project": str(folder.parent.resolve()), "name": folder.name}
+    yolo.train(trainer=trainer_of(arm), **place, **given)
 
 
 def judge(file: Path, data_yaml: Path, split: str, plan: Plan) -> dict[str, float]:
@@ -135,7 +137,8 @@ def one_run(options: argparse.Namespace, name: str, arm: str, seed: int, plan: P
     start = start_weights(options.data, options.runs, name, data_yaml, plan.size)
     folder = options.runs / f"{name}-{arm}-{seed}-{plan.epochs}x{plan.size}"
     begun = time.monotonic()
-    train(start, data_yaml, folder, arm, seed, plan, options.threads)
+    given = {**plan.arguments(), "seed": seed, "val": SETS[name].val_every_epoch}
+    train(start, data_yaml, folder, arm, given, options.threads)
     seconds = round(time.monotonic() - begun)
     judged = {
         which: judge(folder / "weights" / f"{which}.pt", data_yaml, SETS[name].judged, plan)
