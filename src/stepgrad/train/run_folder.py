@@ -76,7 +76,7 @@ class RunFolder:
             content = load_yaml(self.config_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise DataError(
-                f"{self.path}: is no run folder (it has no config.yaml); pass the --out of a training run"
+                f"{self.path}: is not a run folder (it has no config.yaml); pass the --out of a training run"
             ) from None
         except OSError as error:
             raise DataError(f"{self.config_file}: cannot be read ({error.strerror}); {_CONFIG_BACK}") from error
