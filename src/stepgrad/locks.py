@@ -183,8 +183,8 @@ def _sign(path: Path, handle: int) -> None:
     if last is not None and last.host != own.host:
         # a holder that ends in order removes the file, so that one was killed, or locks do not reach across machines
         warnings.warn(
-            f"{path.parent}: {last} did not leave in order; if it still runs, this network folder has no common locks: "
-            "stop one of the two",
+            f"{path.parent}: {last} did not end properly; if it is still running, locks do not work between machines in "
+            "this network folder: stop one of the two",
             stacklevel=6,
         )
     with suppress(OSError):

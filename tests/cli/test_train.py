@@ -114,7 +114,7 @@ def test_ctrl_c_gives_130_and_says_how_to_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(RichProgress, "step", press)
         assert main(["train", "--config", tiny, "--out", "a"]) == 130
-    assert "go on with `stepgrad train --resume a`" in capsys.readouterr().out
+    assert "continue with `stepgrad train --resume a`" in capsys.readouterr().out
     assert main(["train", "--resume", "a"]) == 0
     assert "best of 5 steps" in capsys.readouterr().out
     steps = [line["step"] for line in read_log(Path("a/log.jsonl")) if line["kind"] == "train"]

@@ -1,4 +1,4 @@
-"""`stepgrad detect`: objects in anybody's pictures, drawn and as JSON."""
+"""`stepgrad detect`: objects in any pictures, drawn and as JSON."""
 
 from __future__ import annotations
 

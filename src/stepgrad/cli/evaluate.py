@@ -1,4 +1,4 @@
-"""`stepgrad evaluate`: the AP of anybody's detections, and why two protocols disagree about them."""
+"""`stepgrad evaluate`: the AP of any detections, and why two protocols disagree about them."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _notes(
     boxes: str,
     coco: bool,
 ) -> list[str]:
-    """Notes on how the numbers were counted, for whoever reads them."""
+    """Notes for the reader on how the numbers were counted."""
     from stepgrad.evaluation.from_files import natural_offset
 
     notes = []

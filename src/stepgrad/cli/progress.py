@@ -66,7 +66,7 @@ class RichProgress:
         self._bars.stop()
 
     def start(self, total: int, at: int) -> None:
-        """Training begins, or goes on, at step `at`."""
+        """Training begins, or continues, at step `at`."""
         self._total = total
         self._first = at
         self._validated = []
