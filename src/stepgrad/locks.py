@@ -141,7 +141,7 @@ def _try(folder: Path) -> _Lock | None:
             os.close(handle)  # of a file that its holder removed when it was done
     except OSError as error:
         raise WriteError(explain(folder, error)) from error
-    raise WriteError(f"{path}: cannot be made; choose a folder you can write to")
+    raise WriteError(f"{path}: cannot be created; choose a folder you can write to")
 
 
 def _make(folder: Path) -> bool:

@@ -26,7 +26,7 @@ def demo(
     seeds: int = 3,
     seed: int = 0,
 ) -> int:
-    """Train a new class head on a detector that comes with the package, for cross-entropy and for mAP, and compare.
+    """Train a new class head on a detector that comes with the package, by cross-entropy and for mAP, and compare.
 
     The detector is a small SSD that was fully trained on the built-in shapes. Its trunk and its boxes stay fixed, and it gets
     a new class head, the way most people use a trained detector. The head is trained by cross-entropy until it gains no more.

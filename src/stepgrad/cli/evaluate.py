@@ -90,7 +90,7 @@ def evaluate(
             some mAP and takes a minute or two at the start for AlexNet. Without the option nothing is compressed.
         metric: Further metrics to report, by name: `f1`, `f1@threshold=0.5`, `recall@precision=0.95`, `precision@recall=0.9`,
             `cost@threshold=0.5,false_alarm=1,miss=10`, `miss_rate`, `ap@max_recall=0.5` or `ap@area=small`. The
-            metric that a run was trained for is always reported.
+            metric that a run was trained for needs no option.
         candidates: Largest number of windows per class and image that enter NMS with --run, or 0 for all; by default as in
             the run.
 

@@ -29,7 +29,7 @@ def warmup(workers: int | None = None) -> int:
     console = Terminal()
     folder, complaint = find_folder()
     if folder is None:
-        raise ConfigError(f"Compiled kernels cannot be kept: {complaint}")
+        raise ConfigError(f"No kernels were compiled: {complaint}")
     missing = missing_uses()
     if not missing:
         console.print(f"All kernels are already compiled, in {safe_text(folder)}", soft_wrap=True)

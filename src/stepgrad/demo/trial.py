@@ -159,7 +159,7 @@ class TrialOutcome:
         gain, spread = mean_and_spread(gains)
         with_spread = f" (spread over seeds {spread:.1f})" if len(gains) > 1 else ""
         best_labels, _ = mean_and_spread(self.gains(ALIGNED))
-        others = f"Compared with YOLOv8's labels, it is {best_labels:+.1f}."
+        others = f"Compared with YOLOv8's labels, the difference is {best_labels:+.1f}."
         if abs(gain) <= spread:
             return (
                 f"No clear difference between training for mAP and more cross-entropy: {gain:+.1f} COCO "

@@ -146,7 +146,7 @@ class MAPLossConfig:
     clip: float | None = None
     """Largest absolute value of each element of the gradient; None: any."""
     min_step: float = 0.1
-    """Least distance to a step that counts, where a score has a step on one side only."""
+    """Lower bound on the distance to a step, used where a score has a step on one side only."""
     balance: Literal["none", "class", "class+scale"] = "class"
     """What is removed from the gradient: the part that shifts all scores of a class, so that pushes up and down sum to zero
     (`class`), also the part that only stretches them (`class+scale`), or nothing, as in the paper (`none`)."""
@@ -203,8 +203,8 @@ class TrainConfig:
     protocol: str = "voc12"
     """The protocol of the mAP to train for: voc07, voc12 or coco. The best checkpoint is chosen by it, too."""
     metric: str = "ap"
-    """The metric to train for in the mAP phase; the best checkpoint is chosen by it, too. `ap`, or a metric that detectors are
-    deployed by, such as `recall@precision=0.95`, `f1` or `cost@threshold=-1,miss=10`. A metric with a fixed score threshold
+    """The metric to train for in the mAP phase; the best checkpoint is chosen by it, too. It is `ap`, or a metric that detectors
+    are deployed by, such as `recall@precision=0.95`, `f1` or `cost@threshold=-1,miss=10`. A metric with a fixed score threshold
     needs `map_loss.balance: none`."""
     also_report: tuple[str, ...] = ()
     """Further protocols by which to report mAP."""

@@ -152,9 +152,7 @@ def open_run(folder: str | Path, checkpoint: str | int = "best") -> Run:
 
 def _best(run: RunFolder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if not run.best_file.exists():
-        raise DataError(
-            f"{run.path}: has no best.safetensors: the run ended before its first validation; pass --checkpoint last"
-        )
+        raise DataError(f"{run.path}: has no best.safetensors: no validation has finished yet; pass --checkpoint last")
     try:
         tensors, metadata = load_weights(run.best_file)
     except DataError as error:
