@@ -1,4 +1,4 @@
-"""One step with MAPLoss by the stepgrad of this environment: the object's window up, the false alarm down."""
+"""Takes one step with MAPLoss by the stepgrad of this environment: it raises the object's window and lowers the false alarm."""
 
 from __future__ import annotations
 

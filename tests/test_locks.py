@@ -138,7 +138,10 @@ def test_a_file_system_without_locks_is_a_warning(folder: Path, monkeypatch: pyt
 def test_a_holder_on_another_machine_that_did_not_leave_is_a_warning(folder: Path) -> None:
     folder.mkdir()
     (folder / LOCK_NAME).write_text(json.dumps({"pid": 7, "host": "elsewhere", "since": "2020", "command": "train"}))
-    with pytest.warns(UserWarning, match="process 7 on elsewhere.* no common locks"), only_writer(folder, ""):
+    with (
+        pytest.warns(UserWarning, match="process 7 on elsewhere.* locks do not work between machines"),
+        only_writer(folder, ""),
+    ):
         pass
 
 

@@ -71,7 +71,7 @@ class Planted:
 
 def test_code_in_a_weights_file_is_refused(tmp_path: Path) -> None:
     torch.save({"features.0.weight": Planted(tmp_path / "trace")}, tmp_path / "weights.pt")
-    with pytest.raises(DataError, match="is no readable weights file"):
+    with pytest.raises(DataError, match="is not a readable weights file"):
         read_state("alexnet", tmp_path / "weights.pt")
     assert not (tmp_path / "trace").exists()
 

@@ -1,4 +1,4 @@
-// Draws the two charts, each anew on every change: AP along one score, and the precision/recall curve.
+// Draws the two charts, each again on every change: AP along one score, and the precision/recall curve.
 const Charts = (() => {
   "use strict";
   const { LOW, HIGH } = Scenes;

@@ -91,12 +91,12 @@ const Scenes = (() => {
 
   // Cases of the paper's figure: the window that moves, where to, and what to say.
   const CASES = {
-    a: { window: "X", to: 1.6, says: "X, a false positive, rises but passes nobody: the order is the same." },
-    b: { window: "V", to: 4.5, says: "V, a false positive, passes another one, U." },
-    c: { window: "N", to: 10.5, says: "N passes M, a true positive in a dip of the curve. R, at a higher recall, fills the dip." },
-    d: { window: "N", to: 12.5, says: "N goes on, past K, a true positive on the filled curve." },
-    e: { window: "S", to: 6.5, says: "S passes one true positive, R, and the filled curve sinks as far back as recall 1/6." },
-    f: { window: "R", to: 4.5, says: "R is the true positive that fills the dip of (c). Lowered past S, it fills it no more." },
+    a: { window: "X", to: 1.6, says: "X, a false alarm, rises but passes no other window: the order stays the same." },
+    b: { window: "V", to: 4.5, says: "V, a false alarm, passes another false alarm, U." },
+    c: { window: "N", to: 10.5, says: "N passes M, a hit in a dip of the curve. R, at a higher recall, fills the dip." },
+    d: { window: "N", to: 12.5, says: "N moves on and passes K, a hit on the filled curve." },
+    e: { window: "S", to: 6.5, says: "S passes one hit, R, and the filled curve gets lower, back to recall 1/6." },
+    f: { window: "R", to: 4.5, says: "R is the hit that fills the dip of (c). Lowered past S, it no longer fills the dip." },
   };
 
   return { LOW, HIGH, WIDTH, HEIGHT, CASES, make: { meadow, list, chain } };

@@ -128,7 +128,7 @@ const Steps = (() => {
   const apUnits = (known, verdicts) => sum(filledIn(precisions(known, verdicts)).map((p, k) => known.counts[k] * p));
   const asAP = (known, units) => units / known.unit / known.norm;
 
-  // AP at each threshold, in units; the kept windows are found anew unless they are given.
+  // AP at each threshold, in units; the kept windows are computed again unless they are given.
   function unitsAt(known, scores, kept) {
     const list = kept ? byScore(scores, kept) : nms(known, scores).keep;
     return known.protocol.thresholds.map((t) => apUnits(known, judge(known, list, t)));

@@ -15,13 +15,13 @@ const Words = (() => {
     return {
       [Steps.TRUE]: "finds a sheep",
       [Steps.FALSE]: "is a false alarm",
-      [Steps.IGNORED]: "lies on a difficult sheep and does not count",
+      [Steps.IGNORED]: "lies on a difficult sheep and is not counted",
     }[found.verdicts[b]];
   }
 
   function about(scene, found, b, slope) {
     const push = slope > 0 ? `The slope says: raise it (${signed(slope)}).`
-      : slope < 0 ? `The slope says: lower it (${signed(slope)}).` : "Nothing it can reach changes AP, so it gets no push.";
+      : slope < 0 ? `The slope says: lower it (${signed(slope)}).` : "Nothing within its reach changes AP, so it gets no push.";
     return `${scene.windows[b].name} ${isWhat(scene, found, b)}. ${push}`;
   }
 
@@ -34,23 +34,23 @@ const Words = (() => {
   }
 
   const HOW = {
-    radius: ({ radius }) => `(AP at ${radius} more − AP at ${radius} less) / ${2 * radius}: it sees every jump in the band.`,
+    radius: ({ radius }) => `(AP at ${radius} more − AP at ${radius} less) / ${2 * radius}: it includes every jump in the band.`,
     mee: (_, { x, steps }) => (steps.some((at) => at >= x) && steps.some((at) => at <= x)
       ? "The mean slope of the two dotted lines, which join the jumps at their upper and lower ends."
-      : "Beyond the outermost jump the two dotted lines end, and MEE is SDE."),
+      : "Beyond the outermost jump the two dotted lines end; there MEE equals SDE."),
     sde: () => "The mean of the slopes to the nearest jump on either side.",
   };
-  const COCO = " For coco, the mean of ten slopes, one per overlap.";
-  const PAPER = " In the paper's way a suppressed window borrows the jumps of the one above it, not those drawn here.";
+  const COCO = " With coco, it is the mean of ten slopes, one per IoU threshold.";
+  const PAPER = " With paper, a suppressed window uses the jumps of the window that suppresses it, not those drawn here.";
   const how = (estimator, options, along) =>
     HOW[estimator](options, along) + (options.protocol === "coco" ? COCO : "") + (options.throughNms === "paper" ? PAPER : "");
 
   const AREA = {
-    voc07: "AP is the mean height of the shaded curve at 11 recall levels, the marks below.",
+    voc07: "AP is the mean height of the shaded curve at 11 recall levels, which the marks below show.",
     voc12: "AP is the shaded area: the thin curve with its dips filled.",
-    coco: "Shown for an overlap of 0.50. AP is the mean over 101 recall levels and ten overlaps, 0.50 to 0.95.",
+    coco: "Shown for an IoU of 0.50. AP is the mean over 101 recall levels and ten IoU thresholds, 0.50 to 0.95.",
   };
-  const area = (protocol, hasBefore) => AREA[protocol] + (hasBefore ? " Dashed: before." : "");
+  const area = (protocol, hasBefore) => AREA[protocol] + (hasBefore ? " The dashed curve is the one before." : "");
 
   return { signed, same, verdict, about, ofSlider, change, how, area };
 })();

@@ -1,5 +1,5 @@
-"""Every error stepgrad raises on purpose, and its warnings. Each message says what was expected, what came, where, and the
-way out."""
+"""Every error stepgrad raises on purpose, and its warnings. Each message says what was expected, what came, where, and how
+to fix it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MissingDependencyError(StepgradError, ImportError):
 
 
 class LikelyMistakeWarning(UserWarning):
-    """The input or the data can be what was meant, but most likely is not. A loss or an evaluator says it once.
+    """The input or the data is most likely not what was meant. A loss or an evaluator warns once.
 
     To silence: `warnings.filterwarnings("ignore", category=stepgrad.errors.LikelyMistakeWarning)`.
     """

@@ -1,4 +1,4 @@
-"""Files on disk are whole or absent: made beside where they are to stand, flushed, then moved into place.
+"""Files on disk are whole or absent: they are written next to their place, flushed, then moved into place.
 
 The place in the making of `x` is `.x.tmp`, held by a lock of the system's own, which ends with its process. So the next
 writer of `x` takes over a killed one's half file, while a second writer at the same time, who finds the lock taken, and
@@ -34,7 +34,7 @@ class WriteError(DataError):
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write beside `path`, flush to the disk, then put it in place: a reader sees the old file or the whole new one."""
+    """Write next to `path`, flush to the disk, then put it in place: a reader sees the old file or the whole new one."""
     with writing_whole(path) as handle:
         handle.write(data)
 
@@ -62,7 +62,7 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
 
 
 def remove_leftovers(folder: Path, pattern: str = "*") -> None:
-    """Remove what writers killed halfway left beside files whose names match `pattern`.
+    """Remove what writers killed halfway left next to files whose names match `pattern`.
 
     Only for files with a single writer: another one's half-written file would go too.
     """
@@ -95,10 +95,10 @@ def _remove(path: Path) -> None:
 
 
 def explain(path: Path, error: OSError) -> str:
-    """Why a path could not be written to, and the way out."""
+    """Why a path could not be written to, and how to fix it."""
     reason = error.strerror or type(error).__name__
     if error.errno in _NO_ROOM:
-        return f"{path}: the disk is full ({reason}); nothing was overwritten; make room and run it again"
+        return f"{path}: the disk is full ({reason}); nothing was overwritten; free some space and run it again"
     return f"{path}: cannot be written ({reason}); nothing was overwritten; choose a folder you can write to"
 
 

@@ -141,7 +141,7 @@ def _try(folder: Path) -> _Lock | None:
             os.close(handle)  # of a file that its holder removed when it was done
     except OSError as error:
         raise WriteError(explain(folder, error)) from error
-    raise WriteError(f"{path}: cannot be made; choose a folder you can write to")
+    raise WriteError(f"{path}: cannot be created; choose a folder you can write to")
 
 
 def _make(folder: Path) -> bool:
@@ -183,8 +183,8 @@ def _sign(path: Path, handle: int) -> None:
     if last is not None and last.host != own.host:
         # a holder that ends in order removes the file, so that one was killed, or locks do not reach across machines
         warnings.warn(
-            f"{path.parent}: {last} did not leave in order; if it still runs, this network folder has no common locks: "
-            "stop one of the two",
+            f"{path.parent}: {last} did not end properly; if it is still running, locks do not work between machines in "
+            "this network folder: stop one of the two",
             stacklevel=6,
         )
     with suppress(OSError):

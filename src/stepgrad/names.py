@@ -94,7 +94,7 @@ def word(name: str) -> str:
     ('2008_000007', '50%', 'IMG%207%0A', 'IMG%25207')
     """
     if not name:
-        raise InputError("Expected an image id but got an empty one, which has no place in a line of text.")
+        raise InputError("Expected an image id but got an empty one, which cannot be written as a line of text.")
     broken = any(c.isspace() or _is_hidden(c) for c in name)
     if not broken and name_of(name) == name:
         return name

@@ -80,8 +80,8 @@ def _refuse_transforms(tensor: Tensor) -> None:
         raise UnsupportedTransformError(
             "Expected a tensor of plain numbers but got one inside torch.func.grad, vmap, jvp or another transform of "
             "torch.func, or a dual number of forward-mode derivatives: steps are found by kernels outside of torch, "
-            "which a transform cannot follow. Call loss.backward() or torch.autograd.grad in place of torch.func.grad, "
-            "and loop over examples in place of vmap; there are no forward-mode or second derivatives."
+            "which a transform cannot follow. Call loss.backward() or torch.autograd.grad instead of torch.func.grad, "
+            "and loop over examples instead of vmap; there are no forward-mode or second derivatives."
         )
 
 
@@ -98,7 +98,9 @@ def _refuse_kinds(tensor: Tensor) -> None:
         kind = "nested tensors" if tensor.is_nested else tensor.layout
         raise InputError(f"Expected a dense tensor but got one of {kind}; call to_dense() first.")
     if tensor.is_floating_point() and tensor.element_size() == 1:
-        raise InputError(f"Expected a tensor of at least 16 bits a number but got {tensor.dtype}; call float() first.")
+        raise InputError(
+            f"Expected a tensor of at least 16 bits per number but got {tensor.dtype}; call float() first."
+        )
 
 
 def narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
@@ -136,7 +138,7 @@ def times(tensor: Tensor, factor: Tensor) -> Tensor:
 
 
 def _numpy_can(tensor: Tensor) -> bool:
-    """Whether NumPy can calculate with it in place of torch."""
+    """Whether NumPy can calculate with it instead of torch."""
     plain = type(tensor) in (Tensor, nn.Parameter) and tensor.is_cpu and tensor.dtype in _NUMPY_FLOATS
     return plain and not _is_wrapped(tensor)
 

@@ -26,7 +26,9 @@ def load_yaml(text: str) -> Any:
     except Exception as error:  # of dates, numbers, tags and nesting: PyYAML lets whatever it stumbles over through
         raise yaml.YAMLError(str(error)) from error
     if _is_larger(content, MOST_VALUES):
-        raise yaml.YAMLError(f"expected at most {MOST_VALUES} values, those behind aliases (*name) counted each time")
+        raise yaml.YAMLError(
+            f"expected at most {MOST_VALUES} values; those behind aliases (*name) count each time they are used"
+        )
     return content
 
 

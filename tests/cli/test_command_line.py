@@ -37,6 +37,11 @@ def test_help_of_every_command_explains_its_options(name: str, capsys: pytest.Ca
     assert "  --" in shown
 
 
+def test_a_default_of_zero_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["demo", "--help"])
+    assert "The first of the seeds. [0]" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "words", [["--help"], ["train", "--help"], ["evaluate", "--help"], ["detect", "--help"], ["warmup", "--help"]]
 )
@@ -96,10 +101,13 @@ BAD = {
     "an option for a value": (["doctor", "--split", "--limit", "3"], "split: expected a value after --split."),
     "nothing to work on": (
         ["doctor"],
-        "doctor: expected DATA (A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`). "
+        "doctor: expected DATA (A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`). "
         "See `stepgrad doctor --help`.",
     ),
-    "a word too many": (["doctor", "shapes", "more"], "more: belongs to no option. See `stepgrad doctor --help`."),
+    "a word too many": (
+        ["doctor", "shapes", "more"],
+        "more: is neither an option nor the value of one. See `stepgrad doctor --help`.",
+    ),
 }
 
 

@@ -49,7 +49,7 @@ def test_ctrl_c_keeps_what_is_trained_and_says_how_to_go_on(
 
     monkeypatch.setattr(trial.Trial, "judge", interrupt)
     assert main(["demo", "--out", str(tmp_path / "a"), *ARGUMENTS]) == 130
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "run the same command again" in capsys.readouterr().out
     assert len(list((tmp_path / "a/heads").iterdir())) == 8
 
 

@@ -162,7 +162,7 @@ def test_unreadable_pictures_are_named_and_the_rest_goes_on(
     assert detect("bad.jpg", "missing.jpg", "a.png") == 1
     shown = capsys.readouterr().out
     assert "error bad.jpg: is not an image" in shown
-    assert "error missing.jpg: no such picture." in shown
+    assert "error missing.jpg: no such picture; check the path." in shown
     assert [entry["image"] for entry in record()["images"]] == ["a.png"]
 
 
@@ -180,7 +180,7 @@ def test_folders_stand_for_the_pictures_in_them(run: Any, work: Path) -> None:
 def test_a_folder_without_pictures_is_an_error(run: Any, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty").mkdir()
     assert detect("empty") == 2
-    assert "empty: holds no pictures" in capsys.readouterr().err
+    assert "empty: has no pictures" in capsys.readouterr().err
 
 
 def test_pictures_of_the_user_are_never_overwritten(run: Any, work: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_record_that_names_a_file_of_the_user_does_not_make_it_ours(
     content = {"run": "r", "step": 1, "chosen": "", "images": [{"image": "a.png", "drawing": "a.png"}]}
     Path("detections/detections.json").write_text(json.dumps(content))
     assert detect("a.png") == 2
-    assert "detections.json: was not written by `stepgrad detect`, or has been changed since" in capsys.readouterr().err
+    assert "detections.json: was not written by `stepgrad detect`, or was changed since" in capsys.readouterr().err
     assert Path("detections/a.png").read_bytes() == b"mine"
     assert json.loads(Path("detections/detections.json").read_text()) == content
 
@@ -263,9 +263,7 @@ def test_a_picture_that_breaks_the_model_costs_one_line(
 
     run.model = fails_on_b
     assert detect("b.png", "a.png") == 1
-    assert (
-        "error b.png: nothing could be detected in it (RuntimeError: too odd\\nfor words).\n" in capsys.readouterr().out
-    )
+    assert "error b.png: detection failed (RuntimeError: too odd\\nfor words).\n" in capsys.readouterr().out
     assert [entry["image"] for entry in record()["images"]] == ["a.png"]
 
 

@@ -56,7 +56,7 @@ def test_voc_annotations_without_images_are_enough(voc: dict[str, str], capsys: 
     assert ["dog", "2", "0", "3", "100.0", f"{100 * eleven:.1f}", f"{100 * area:.1f}"] in [
         line.split() for line in lines
     ]
-    assert "note: no file for cat: counted as without detections" in lines
+    assert "note: no file for cat: counted as having no detections" in lines
 
 
 def test_coco_files_are_judged_by_coco_unless_told_otherwise(
@@ -136,7 +136,7 @@ def test_pixel_convention_is_named_and_can_be_converted(
         assert evaluate(**voc, protocol="voc12", boxes=boxes) == 0  # type: ignore[arg-type]
         text = output(capsys)
         maps[boxes] = text.split("mAP ")[1].split()[0]
-        assert ("counted these numbers without a pixel added" in text) == (boxes == "file")
+        assert ("measured them without a pixel added" in text) == (boxes == "file")
     assert maps == {"file": "0.0", "converted": "25.0"}
     for bottom, expected in ((15, "25.0"), (14.75, "0.0")):  # a half; less, unless a pixel were added twice
         (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text(f"a 0.9 11 6 30 {bottom}\n")

@@ -16,7 +16,7 @@ TRAIN: dict[str, Any] = {
     **{"kind": "train", "step": 30, "phase": "map", "loss": 0.5, "map": 0.25, "positives": 31, "nonzero": 0.4},
 }
 VAL: dict[str, Any] = {"kind": "val", "step": 20, "phase": "nll", "map": {"voc12": 0.375, "coco": 0.2}, "images": 50}
-NUMBERS = "loss 0.500, batch mAP 25.0, validation mAP 37.5 (best 37.5), 31 positives, 40.0 % of gradients not zero"
+NUMBERS = "loss 0.500, batch mAP 25.0, validation mAP 37.5 (best 37.5), 31 positives, 40.0 % of gradients are not zero"
 
 
 def shown(terminal: bool, *calls: Any) -> str:

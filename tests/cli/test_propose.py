@@ -20,12 +20,12 @@ def test_windows_are_made_once_and_recall_is_printed(tmp_path: Path, capsys: pyt
     out = str(tmp_path / "cache")
     assert propose(SHAPES, out=out, workers=1) == 0
     first = capsys.readouterr().out
-    assert "3 made, 0 there already, 0 failed" in first
+    assert "3 made, 0 already there, 0 failed" in first
     assert "recall at IoU 0.5" in first
     assert "recall at IoU 0.7" in first
     assert propose(SHAPES, out=out, workers=1) == 0
     second = capsys.readouterr().out
-    assert "0 made, 3 there already, 0 failed" in second
+    assert "0 made, 3 already there, 0 failed" in second
     assert first.splitlines()[-6:] == second.splitlines()[-6:]
     load_proposals(out, load_dataset(SHAPES))
 
@@ -46,7 +46,7 @@ def test_unreadable_image_gives_one_and_is_named(tmp_path: Path, capsys: pytest.
     assert propose(str(root), "train", out=str(tmp_path / "cache"), workers=1) == 1
     output = capsys.readouterr().out
     assert f"error {root}/JPEGImages/a.jpg: is not an image" in output
-    assert "1 made, 0 there already, 1 failed" in output
+    assert "1 made, 0 already there, 1 failed" in output
 
 
 def test_other_settings_never_overwrite_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +81,6 @@ def test_interrupt_gives_130_and_says_how_to_go_on(
 
     monkeypatch.setattr(generate, "selective_search", interrupted)
     assert propose(SHAPES, out=str(tmp_path / "cache"), workers=1) == 130
-    assert "has 2 of 3 images: run the same command again to go on" in " ".join(capsys.readouterr().out.split())
+    assert "has 2 of 3 images: run the same command again to continue" in " ".join(capsys.readouterr().out.split())
     assert propose(SHAPES, out=str(tmp_path / "cache"), workers=1) == 0
-    assert "1 made, 2 there already" in capsys.readouterr().out
+    assert "1 made, 2 already there" in capsys.readouterr().out

@@ -66,7 +66,7 @@ def test_end_tells_the_map_the_report_and_what_to_do_next(tiny: str, capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     found = json.loads(Path("runs/tiny-1/evaluation.json").read_text())["map"]
     assert "run folder runs/tiny-1" in lines
-    assert any(re.fullmatch(r"time +\d:\d\d:\d\d in all(: .*other .*)?", line) for line in lines)
+    assert any(re.fullmatch(r"time +\d:\d\d:\d\d in total(: .*other .*)?", line) for line in lines)
     assert f"mAP voc12 {100 * found:.1f} at step 1, the best of 1 steps" in lines
     assert "report    runs/tiny-1/report.html" in lines
     assert Path("runs/tiny-1/report.html").stat().st_size > 0
@@ -114,7 +114,7 @@ def test_ctrl_c_gives_130_and_says_how_to_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(RichProgress, "step", press)
         assert main(["train", "--config", tiny, "--out", "a"]) == 130
-    assert "go on with `stepgrad train --resume a`" in capsys.readouterr().out
+    assert "continue with `stepgrad train --resume a`" in capsys.readouterr().out
     assert main(["train", "--resume", "a"]) == 0
     assert "best of 5 steps" in capsys.readouterr().out
     steps = [line["step"] for line in read_log(Path("a/log.jsonl")) if line["kind"] == "train"]
@@ -123,7 +123,7 @@ def test_ctrl_c_gives_130_and_says_how_to_go_on(
 
 def test_what_cannot_be_resumed_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--resume", str(tmp_path / "none")]) == 2
-    assert "is no run folder" in capsys.readouterr().err
+    assert "is not a run folder" in capsys.readouterr().err
     assert main(["train", "--resume", str(run), "--step", "1"]) == 2
     assert "has no checkpoint of step 1" in capsys.readouterr().err
 
@@ -294,10 +294,10 @@ def test_images_from_the_middle_of_a_split_keep_their_objects(kind: str, tmp_pat
 
 
 BAD = {
-    "two sources": (["--detections", "x.json"], "not both"),
-    "split without data": (["--split", "test"], "split: goes with --data"),
-    "windows without data": (["--windows", "w.npz"], "windows: goes with --data"),
-    "names": (["--class_names", "a", "b"], "class_names: a run has its own"),
+    "two sources": (["--detections", "x.json"], "but got both"),
+    "split without data": (["--split", "test"], "split: needs --data"),
+    "windows without data": (["--windows", "w.npz"], "windows: needs --data"),
+    "names": (["--class_names", "a", "b"], "class_names: is not for --run"),
     "checkpoint": (["--checkpoint", "bst"], "best, last or a step but got 'bst'"),
     "missing step": (["--checkpoint", "1"], "has no checkpoint of step 1"),
     "protocol": (["--protocol", "voc7"], "Did you mean 'voc07'"),
@@ -318,11 +318,11 @@ def test_mistakes_are_named(case: str, run: Path, capsys: pytest.CaptureFixture[
 
 def test_what_only_a_run_can_do_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--save_detections", "y.json"]) == 2
-    assert capsys.readouterr().err == "stepgrad: save_detections: goes with --run.\n"
+    assert capsys.readouterr().err == "stepgrad: save_detections: needs --run.\n"
     assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--compress", "8,4"]) == 2
-    assert capsys.readouterr().err == "stepgrad: compress: goes with --run.\n"
+    assert capsys.readouterr().err == "stepgrad: compress: needs --run.\n"
     assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--candidates", "8"]) == 2
-    assert capsys.readouterr().err == "stepgrad: candidates: goes with --run.\n"
+    assert capsys.readouterr().err == "stepgrad: candidates: needs --run.\n"
 
 
 def test_data_of_other_classes_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

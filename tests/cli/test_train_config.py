@@ -56,7 +56,7 @@ def test_several_configs_may_follow_one_another(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_file_changes_what_it_extends(tmp_path: Path) -> None:
-    """A preset, then a file beside it that extends another; each changes those before it."""
+    """A preset, then a file in the same folder that extends another; each changes those before it."""
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "long.yaml").write_text("nll: {steps: 7, lr: 0.5}\nmap: {steps: 7}\n")
     (tmp_path / "parts" / "longer.yaml").write_text("extends: long.yaml\nnll: {steps: 8}\n")
@@ -74,7 +74,7 @@ def test_a_mistake_in_an_extended_file_is_named_with_that_file(tmp_path: Path) -
 
 
 BAD_BASES = {
-    "extends: mine.yaml": r"mine\.yaml: extends itself, through .*mine\.yaml",
+    "extends: mine.yaml": r"mine\.yaml: extends itself, by way of .*mine\.yaml",
     "extends: vo07": r"vo07: no such config file or preset",
     "extends: {a: 1}": r"mine\.yaml: extends: expected a preset, a file, or a list of them but got \{'a': 1\}",
     "extends: [3]": r"mine\.yaml: extends: expected a preset, a file, or a list of them but got \[3\]",
@@ -126,8 +126,8 @@ BAD_OPTIONS = {
         "shpes: no such config file or preset. Did you mean 'shapes'? "
         "Presets: fast-rcnn, paper, paper-voc12, shapes, voc07, voc12."
     ),
-    "shapes": "shapes: belongs to no option. See `stepgrad train --help`.",
-    "--step 3": "step: goes with --resume RUN; the length of a run is --nll.steps and --map.steps.",
+    "shapes": "shapes: is neither an option nor the value of one. See `stepgrad train --help`.",
+    "--step 3": "step: needs --resume RUN; to set the length of a run, use --nll.steps and --map.steps.",
 }
 
 
@@ -161,7 +161,7 @@ def test_what_is_no_yaml_is_named_on_one_line(tmp_path: Path, capsys: pytest.Cap
     file.write_text("nll: {steps: 3\nloss: map")
     assert main(["train", "--config", str(file)]) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith(f"stepgrad: {file}: is not yaml: ")
+    assert shown.startswith(f"stepgrad: {file}: is not valid yaml: ")
     assert "line 2" in shown
     assert shown.count("\n") == 1
 
@@ -188,6 +188,6 @@ def test_a_run_goes_on_by_its_own_config(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["train", "--resume", str(tmp_path), "--nll.lr", "0.1"]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith(
-        "stepgrad: nll.lr: a run goes on by its own config, so nothing but --step goes with --resume."
+        "stepgrad: nll.lr: a resumed run keeps its own config, so --resume allows no option but --step."
     )
     assert f"stepgrad train --config {tmp_path}/config.yaml --nll.lr ... --out NEW" in shown

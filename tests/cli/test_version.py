@@ -1,4 +1,4 @@
-"""`stepgrad --version`: one version in one place, and what it stands on."""
+"""`stepgrad --version`: one version in one place, and the packages it uses."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ BAD: dict[str, tuple[Callable[[Content], Any], str]] = {
     "duplicate image id": (_set("images", 0, id=4), "image id 4 occurs more than once"),
     "duplicate annotation id": (_set("annotations", 0, id=2), "annotation id 2 occurs more than once"),
     "duplicate category": (_set("categories", 0, id=17), r"category 17 \(cat\) occurs twice"),
-    "unknown image": (_set("annotations", 0, image_id=5), "annotation 1 is of unknown image 5"),
+    "unknown image": (_set("annotations", 0, image_id=5), "annotation 1 belongs to unknown image 5"),
     "unknown category": (_set("annotations", 0, category_id=1), r"annotation 1 \(image 9\) has unknown category 1"),
     "no width": (_set("annotations", 0, bbox=[1, 2, 0, 9]), r"width 0, height 9; .*degenerate=\"drop\""),
     "negative height": (_set("annotations", 0, bbox=[1, 2, 4, -9]), "width 4, height -9"),

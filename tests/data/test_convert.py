@@ -82,8 +82,8 @@ def test_coco_comes_back_from_yolo_and_voc(tmp_path: Path) -> None:
     before = load_dataset(write_coco(tmp_path / "C", content))
     for to in ("yolo", "voc"):
         done = convert(tmp_path / "C", tmp_path / to, to)
-        assert "2 category ids are not kept" in done.notes[0]
-        assert "2 images are called by their ids" in done.notes[1]
+        assert "2 category ids were not kept" in done.notes[0]
+        assert "2 image files are named after their ids" in done.notes[1]
         convert(tmp_path / to, tmp_path / f"from_{to}", "coco")
         after = load_dataset(tmp_path / f"from_{to}", "train")
         assert list(after.ids) == [4, 9]
@@ -97,7 +97,7 @@ def test_yolo_comes_back_from_coco(tmp_path: Path) -> None:
     (tmp_path / "Y/ignored_regions.json").write_text(json.dumps(regions))
     done = convert(path, tmp_path / "C", "coco")
     assert [note.split(":")[0] for note in done.notes] == [
-        "3 images are numbered from 1, as COCO does; their entries keep the names"
+        "3 images got numbers from 1 as ids, as in COCO; their entries keep the names"
     ]
     assert list(load_dataset(tmp_path / "C", "train").ids) == [1, 2]
     back = convert(tmp_path / "C", tmp_path / "Z", "yolo")
@@ -185,7 +185,7 @@ def test_turned_images_keep_their_boxes_on_the_same_pixels(
     for path in (tmp_path / start).rglob("*.jpg"):
         write_image(path, exif=exif, quality=95, seed=4)
     done = convert(tmp_path / start, tmp_path / "out", to)
-    assert any("stored anew" in note for note in done.notes)
+    assert any("saved again" in note for note in done.notes)
     before, after = load_dataset(tmp_path / start, None), load_dataset(tmp_path / "out", "train")
     index = 0  # of both the first, whatever its id
     assert after.image(0).size == before.image(index).size
@@ -221,7 +221,7 @@ def test_equal_names_in_two_splits_are_told_apart(tmp_path: Path) -> None:
     notes = convert(write_yolo(tmp_path / "Y", labels=labels), tmp_path / "V", "voc").notes
     assert load_dataset(tmp_path / "V").ids == ["train_a", "val_a"]
     assert load_dataset(tmp_path / "V", "val").target(0)["labels"].tolist() == [1]
-    assert ["another name" in note for note in notes] == [True]
+    assert ["renamed" in note for note in notes] == [True]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such file names")
@@ -251,7 +251,7 @@ def _converted(path: Path, out: Path, to: Any) -> Path:
 def test_a_folder_that_is_there_is_refused_and_untouched(tmp_path: Path) -> None:
     path = write_yolo(tmp_path / "Y")
     (tmp_path / "out").mkdir()
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="exists already"):
         convert(path, tmp_path / "out", "voc")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -286,11 +286,11 @@ def test_the_command_converts_and_tells(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["convert", str(tmp_path / "C"), "--to", "yolo", str(tmp_path / "Y")]) == 0
     shown = capsys.readouterr().out
     assert "2 images in" in shown
-    assert "note: 1 crowd regions are left out: YOLO has no place for them" in shown
+    assert "note: 1 crowd regions were left out, since YOLO cannot store them" in shown
     assert main(["convert", str(tmp_path / "C"), str(tmp_path / "Z")]) == 2
     assert "expected --to yolo" in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "C"), "--to", "yolo", str(tmp_path / "Y")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_real_blood_cells_come_back_from_yolo_and_coco(tmp_path: Path) -> None:

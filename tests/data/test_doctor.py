@@ -73,7 +73,7 @@ def test_dataset_without_any_object_is_an_error(root: Path) -> None:
 
 def test_class_without_countable_objects_is_pointed_out(root: Path) -> None:
     (root / "Annotations/a.xml").write_text(voc_xml([CAT], difficult="1"))
-    expect(examine(root), root, "class-empty", "warning", "1 classes have no objects that count: cat")
+    expect(examine(root), root, "class-empty", "warning", "1 classes have no objects that are counted: cat")
 
 
 def test_annotations_alone_can_be_examined(root: Path) -> None:
@@ -92,7 +92,7 @@ def test_stale_windows_are_an_error(root: Path, tmp_path: Path) -> None:
 
 def test_windows_of_another_dataset_are_one_error(root: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "w.npz", ids=["x", "y"], offsets=[0, 1, 2], boxes=[[0, 0, 9, 9], [0, 0, 9, 9]])
-    what = "has windows for none of the 2 images, but for others such as 'x'"
+    what = "has no windows for any of the 2 images, but for others such as 'x'"
     expect(examine(root, proposals=tmp_path / "w.npz"), tmp_path / "w.npz", "windows-missing", "error", what)
 
 

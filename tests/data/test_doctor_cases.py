@@ -83,7 +83,7 @@ def test_case_07_missing_image(root: Path) -> None:
 
 def test_case_08_missing_proposals(root: Path, tmp_path: Path) -> None:
     cache = cache_of(root, tmp_path, {"a": 5})
-    expect(examine(root, proposals=cache), cache, "windows-missing", "error", "has no windows of image 'b'")
+    expect(examine(root, proposals=cache), cache, "windows-missing", "error", "has no windows for image 'b'")
 
 
 def test_case_09_xml_without_objects(root: Path) -> None:
@@ -133,7 +133,11 @@ def test_case_13_misspelt_class_in_a_folder_without_class_list(root: Path) -> No
     path = root / "Annotations/b.xml"
     path.write_text(voc_xml([("dogg", 11, 6, 30, 25)]))
     expect(
-        examine(root), path, "class-suspect", "warning", "'dogg' is rare and looks like another. Did you mean 'dog'?"
+        examine(root),
+        path,
+        "class-suspect",
+        "warning",
+        "'dogg' is rare and looks like a misspelt one. Did you mean 'dog'?",
     )
 
 
@@ -186,7 +190,7 @@ def test_case_19_no_proposals(root: Path, tmp_path: Path) -> None:
         cache / "a.npz",
         "windows-none",
         "warning",
-        "no windows of image 'a', which has 2",
+        "no windows for image 'a', which has 2",
     )
     assert load_proposals(cache, VOCDataset(root, "train"))["a"].shape == (0, 4)
 

@@ -50,7 +50,7 @@ def test_split_may_name_the_folder_that_was_passed(tmp_path: Path, monkeypatch: 
 def test_year_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
     write_voc(tmp_path / "VOC2012")
     message = (
-        r"split 'VOC2007/train' is of a VOC folder 'VOC2007', which is not there; it has VOC2012\. Pass the folder that "
+        r"split 'VOC2007/train' belongs to a VOC folder 'VOC2007', which is not there; it has VOC2012\. Pass the folder that "
         "holds VOC2007"
     )
     for data in (tmp_path, tmp_path / "VOC2012"):
@@ -80,7 +80,7 @@ def test_split_of_a_coco_folder_is_part_of_a_file_name(tmp_path: Path) -> None:
         assert load_dataset(tmp_path, split).name == "instances_val2017"
     with pytest.raises(DataError, match="several COCO files"):
         load_dataset(tmp_path)
-    with pytest.raises(DataError, match=r"no COCO file of split 'test'; it has instances_train2017\.json"):
+    with pytest.raises(DataError, match=r"no COCO file for split 'test'; it has instances_train2017\.json"):
         load_dataset(tmp_path, "test")
 
 
@@ -94,7 +94,7 @@ def test_word_shapes_is_the_built_in_set() -> None:
 def test_what_is_not_there_says_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file or folder\. Did you mean 'shapes'\? Looked for: Annotations"):
         load_dataset(tmp_path / "shape")
-    with pytest.raises(DataError, match=r"neither a VOC, a COCO nor a YOLO folder\. Looked for: Annotations"):
+    with pytest.raises(DataError, match=r"is not a VOC, COCO or YOLO folder\. Looked for: Annotations"):
         load_dataset(tmp_path)
 
 

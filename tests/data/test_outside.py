@@ -14,7 +14,7 @@ from stepgrad.data.doctor import examine
 from stepgrad.errors import DataError
 from tests.data.builders import coco_content, voc_xml, write_coco, write_image, write_voc
 
-OPTION = r"images_outside=True, --images_outside, in a config data\.images_outside: true"
+OPTION = r"images_outside=True in Python, --images_outside in commands, data\.images_outside: true in configs"
 
 
 def coco_naming(root: Path, name: str) -> Path:
@@ -35,12 +35,12 @@ def test_a_file_name_of_coco_that_leads_out_is_refused_with_its_entry_and_the_op
     path = coco_naming(tmp_path, name)
     with pytest.raises(DataError, match=OPTION) as error:
         COCODataset(path)
-    assert str(error.value).startswith(f"{path}: image 4: file_name {name!r} leads out of {path.parent}; ")
+    assert str(error.value).startswith(f"{path}: image 4: file_name {name!r} points outside {path.parent}; ")
 
 
 def test_it_is_allowed_where_that_is_asked_for(tmp_path: Path) -> None:
     path = coco_naming(tmp_path, str(secret(tmp_path)))
-    with pytest.raises(DataError, match="leads out"):
+    with pytest.raises(DataError, match="points outside"):
         load_dataset(path)
     dataset = load_dataset(path, images_outside=True)
     assert [dataset.image(i).size for i in range(2)] == [(60, 40), (60, 40)]
@@ -84,11 +84,11 @@ def test_the_doctor_reports_it_and_does_not_open_the_file(tmp_path: Path) -> Non
 def test_the_commands_take_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = coco_naming(tmp_path, str(secret(tmp_path)))
     assert main(["doctor", str(path)]) == 1
-    assert "leads out of" in capsys.readouterr().out
+    assert "points outside" in capsys.readouterr().out
     assert main(["doctor", str(path), "--images_outside"]) == 0
     out = str(tmp_path / "windows")
     assert main(["propose", str(path), "--out", out, "--workers", "1"]) == 2
-    assert "leads out of" in capsys.readouterr().err
+    assert "points outside" in capsys.readouterr().err
     assert main(["propose", str(path), "--out", out, "--workers", "1", "--images_outside"]) == 0
     assert main(["train", "--data.path", str(path), "--data.images_outside", "--print_config"]) == 0
     assert "images_outside: true" in capsys.readouterr().out
@@ -100,7 +100,7 @@ def test_a_line_of_an_image_set_that_leads_out_is_refused(tmp_path: Path, line: 
     line = str(tmp_path / "secret") if line == "absolute" else line
     root = write_voc(tmp_path / "V", splits={"train": f"a\n{line}\n"})
     with pytest.raises(
-        DataError, match=r"train\.txt: lists image '.*secret', which leads out of .*Annotations; correct"
+        DataError, match=r"train\.txt: lists image '.*secret', which points outside .*Annotations; correct"
     ):
         VOCDataset(root, "train", need_images=False)
     problems = examine(root).problems

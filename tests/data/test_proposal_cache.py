@@ -84,7 +84,9 @@ def test_changed_image_makes_the_cache_stale(dataset: VOCDataset, tmp_path: Path
         lambda: load_proposals(tmp_path / "cache", dataset),
         lambda: generate_proposals(dataset, tmp_path / "cache"),
     ):
-        with pytest.raises(DataError, match=r"b\.npz: was made for 'V train'; the image of that id has changed since"):
+        with pytest.raises(
+            DataError, match=r"b\.npz: was made for 'V train'; the image with that id has changed since"
+        ):
             use()
     assert load_proposals(tmp_path / "cache", dataset, verify=False)["b"].shape[1] == 4
     generate_proposals(dataset, tmp_path / "cache", overwrite=True)
@@ -98,7 +100,7 @@ def test_cache_of_another_dataset_is_named_and_left_alone(dataset: VOCDataset, t
     other = VOCDataset(other_root, "train")
     before = record_path(tmp_path / "cache", "a").read_bytes()
     with pytest.raises(
-        DataError, match=r"was made for 'V train'; the image of that id is another in 'W train'; .*--out"
+        DataError, match=r"was made for 'V train'; the image with that id is a different one in 'W train'; .*--out"
     ):
         generate_proposals(other, tmp_path / "cache")
     assert record_path(tmp_path / "cache", "a").read_bytes() == before
@@ -124,7 +126,7 @@ def test_damaged_cache_file_is_named(dataset: VOCDataset, tmp_path: Path, keep: 
     generate_proposals(dataset, tmp_path / "cache")
     path = record_path(tmp_path / "cache", "a")
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"a\.npz: is damaged or no proposal cache file"):
+    with pytest.raises(DataError, match=r"a\.npz: is damaged or not a proposal cache file"):
         load_proposals(tmp_path / "cache", dataset)
 
 
@@ -240,7 +242,7 @@ if __name__ == "__main__":
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the parent and its workers all get it
     output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
-    assert "of 5000 images: run the same command again to go on" in " ".join(output.split())
+    assert "of 5000 images: run the same command again to continue" in " ".join(output.split())
     assert "Traceback" not in errors
     done = len(list(cache.glob("*.npz")))
     assert 3 <= done < 5000

@@ -127,7 +127,7 @@ def test_packed_file_is_cut_at_its_offsets(tmp_path: Path) -> None:
     assert proposals["b"].tolist() == [[1, 1, 9, 9], [2, 2, 9, 9]]
     assert proposals["b"].dtype == torch.float32
     assert list(proposals) == ["a", "b"]
-    with pytest.raises(KeyError, match="no windows of image 'z'"):
+    with pytest.raises(KeyError, match="no windows for image 'z'"):
         proposals["z"]
 
 
@@ -135,9 +135,9 @@ def test_packed_file_is_cut_at_its_offsets(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"offsets": None}, "expected arrays ids, offsets and boxes but offsets is missing"),
-        ({"offsets": [0, 1]}, "expected 3 offsets rising from 0 to 3"),
-        ({"offsets": [0, 2, 1]}, "expected 3 offsets rising"),
-        ({"ids": ["a", "a"]}, "some image id occurs more than once"),
+        ({"offsets": [0, 1]}, r"expected 3 offsets \(one more than ids\) that rise from 0 to 3"),
+        ({"offsets": [0, 2, 1]}, r"expected 3 offsets \(one more than ids\) that rise"),
+        ({"ids": ["a", "a"]}, "an image id occurs more than once"),
         ({"boxes": [[0, 0, 5], [1, 1, 9], [2, 2, 9]]}, r"boxes \(N, 4\) but got"),
         (
             {"boxes": [[0, 0, 5, 5], [9, 1, 1, 9], [2, 2, 9, 9]]},
@@ -190,7 +190,7 @@ def test_girshicks_files_have_swapped_columns_and_count_from_one(tmp_path: Path)
         ({"boxes": cell([np.ones((1, 4))])}, "expected cells `images` and `boxes`"),
         ({"boxes": np.ones((3, 4)), "images": cell(["a"])}, r"expected cells of \(N, 4\) numbers"),
         ({"boxes": cell([np.ones((2, 3))]), "images": cell(["a"])}, r"expected cells of \(N, 4\) numbers"),
-        ({"boxes": cell([np.ones((1, 4))]), "images": cell(["a", "b"])}, "2 images but windows of 1"),
+        ({"boxes": cell([np.ones((1, 4))]), "images": cell(["a", "b"])}, "2 images but windows for 1"),
         ({"boxes": cell([np.array([[5, 5, 1, 1]])]), "images": cell(["a"])}, "check the column order"),
     ],
 )

@@ -17,7 +17,7 @@ from stepgrad.errors import DataError
 from tests.data.builders import SIZE, YOLO_YAML, shared_data, write_image, write_yolo
 from tests.data.diagnoses import expect, only
 
-OPTION = r"images_outside=True, --images_outside, in a config data\.images_outside: true"
+OPTION = r"images_outside=True in Python, --images_outside in commands, data\.images_outside: true in configs"
 
 
 def test_healthy_data_has_no_problems(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_files_that_are_folders_are_errors(tmp_path: Path) -> None:
     expect(examine(path), tmp_path / "labels/val/c.txt", "label-unreadable", "error", "cannot be read")
     path.unlink()
     path.mkdir()
-    with pytest.raises(DataError, match="neither a VOC, a COCO nor a YOLO folder"):
+    with pytest.raises(DataError, match="is not a VOC, COCO or YOLO folder"):
         load_dataset(tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_names_that_yaml_takes_for_other_things_are_pointed_out(tmp_path: Path) 
 
 def test_a_root_that_is_gone_is_pointed_out(tmp_path: Path) -> None:
     path = write_yolo(tmp_path, YOLO_YAML.replace("path: .", "path: ../datasets/mine"))
-    expect(examine(path), path, "yaml-path", "warning", "path '../datasets/mine' is not there")
+    expect(examine(path), path, "yaml-path", "warning", "path '../datasets/mine' does not exist")
 
 
 def test_a_split_that_is_not_there_is_named_with_what_is(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_yaml_that_leads_out_of_its_folder_is_refused_unless_allowed(tmp_path:
     (tmp_path / "secret/labels/s.txt").write_text("0 .5 .5 1 1")
     yaml = yaml.replace("ABSOLUTE", str(tmp_path / "secret/images"))
     path = write_yolo(tmp_path / "data", f"{yaml}\nnames: [cat, dog]\n")
-    with pytest.raises(DataError, match=f"leads out of .*{OPTION}"):
+    with pytest.raises(DataError, match=f"points outside .*{OPTION}"):
         load_dataset(path, "train")
     kinds = [problem.kind for problem in examine(path).problems]
     assert "image-outside" in kinds
@@ -197,7 +197,7 @@ def test_a_line_of_a_list_that_leads_out_is_refused_unless_allowed(tmp_path: Pat
     line = line.replace("ABSOLUTE", str(tmp_path / "secret/images/s.jpg"))
     path = write_yolo(tmp_path / "data", "train: list.txt\nnames: [cat, dog]\n")
     (tmp_path / "data/list.txt").write_text(f"images/val/c.jpg\n{line}\n")
-    with pytest.raises(DataError, match=r"list\.txt: line \d: (.* leads out of .*images_outside|no image)"):
+    with pytest.raises(DataError, match=r"list\.txt: line \d: (.* points outside .*images_outside|no image)"):
         load_dataset(path, "train")
     assert examine(path).summary.images == 1
 

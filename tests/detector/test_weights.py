@@ -113,7 +113,7 @@ def test_no_network_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_names_are_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'imagenet'"):
         alexnet("imagenett")
-    with pytest.raises(ConfigError, match=r"`tiny` has none called 'imagenet'.*weights: null"):
+    with pytest.raises(ConfigError, match=r"`tiny` has no weights called 'imagenet'.*weights: null"):
         FastRCNN(K, "tiny", weights="imagenet")
     with pytest.raises(DataError, match=r"absent.pt: no such weights file"):
         alexnet("absent.pt")
@@ -143,7 +143,7 @@ def test_files_that_are_damaged_or_would_run_code_are_not_opened(tmp_path: Path,
     save_file(convolutions, tmp_path / "cut.safetensors")
     (tmp_path / "cut.safetensors").write_bytes((tmp_path / "cut.safetensors").read_bytes()[:-10])
     for name in ("code.pt", "empty.pt", "cut.safetensors"):
-        with pytest.raises(DataError, match=f"{name}: is no readable weights file"):
+        with pytest.raises(DataError, match=f"{name}: is not a readable weights file"):
             alexnet(tmp_path / name)
     assert not ran.exists()
 

@@ -94,7 +94,7 @@ BAD_PREDS = {
 }
 BAD_TARGETS = {
     "NaN box": ({"boxes": boxes_at(NAN)}, NonFiniteError, r"finite target boxes but target boxes\[0\]"),
-    "empty box": ({"boxes": boxes_at(0, width=0)}, InputError, "object 0 is .*mend or drop the annotation"),
+    "empty box": ({"boxes": boxes_at(0, width=0)}, InputError, "object 0 is .*fix or drop the annotation"),
     "endless area": (
         {"boxes": boxes_at(0, width=1e155, height=1e154)},
         InputError,
@@ -102,7 +102,7 @@ BAD_TARGETS = {
     ),
     "vanishing area": ({"boxes": boxes_at(0, width=1e-200, height=1e-200)}, InputError, "can hold but object 0 is"),
     "area that is no number": ({"area": torch.tensor([NAN])}, InputError, "areas of at least 0 but .* object 0 is nan"),
-    "negative area": ({"area": torch.tensor([-5.0])}, InputError, "areas of at least 0 but .* object 0 is -5.0; mend"),
+    "negative area": ({"area": torch.tensor([-5.0])}, InputError, "areas of at least 0 but .* object 0 is -5.0; fix"),
     "area on no device": ({"area": torch.ones(1).to("meta")}, InputError, "area in the targets: .*meta device"),
     "sparse area": ({"area": torch.ones(1).to_sparse()}, InputError, "area in the targets: .*dense tensor"),
     "area that are a dict": ({"area": {}}, InputError, "expected area in the targets to be a tensor.* got dict"),
@@ -199,14 +199,12 @@ def test_image_that_comes_again_is_warned_of_once() -> None:
     evaluator, labelled = Evaluator(2), spoiled(GOOD_TARGET, **LABELLED)
     evaluator.update([GOOD_PRED, GOOD_PRED], [labelled, GOOD_TARGET])
     evaluator.update([GOOD_PRED], [spoiled(GOOD_TARGET, image_id=1)])  # 1 is only where the one without id stands
-    with pytest.warns(
-        LikelyMistakeWarning, match=r"image 000123 has been handed in before.*counts twice; call reset\(\)"
-    ):
+    with pytest.warns(LikelyMistakeWarning, match=r"image 000123 was given before.*counts twice; call reset\(\)"):
         evaluator.update([GOOD_PRED], [labelled])
     evaluator.update([GOOD_PRED], [labelled])
     evaluator.reset()
     evaluator.update([GOOD_PRED], [labelled])
-    with pytest.warns(LikelyMistakeWarning, match="image 7 has been"):
+    with pytest.warns(LikelyMistakeWarning, match="image 7 was given before"):
         evaluator.update([GOOD_PRED] * 2, [spoiled(GOOD_TARGET, image_id=torch.tensor([7]))] * 2)
 
 

@@ -239,7 +239,8 @@ def test_corners_in_the_place_of_sizes_are_warned_of(tmp_path: Path, coco: Detec
     preds = [pred(torch.tensor(part), [0.5] * 50) for part in boxes]
     path.write_text(corners_as_bbox(preds, coco.ids))
     with pytest.warns(
-        LikelyMistakeWarning, match=rf"{path}: \d+ of 100 boxes leave .*60 x 40 pixels.*look like \[x1, y1, x2, y2\]"
+        LikelyMistakeWarning,
+        match=rf"{path}: \d+ of 100 boxes reach outside .*60 x 40 pixels.*look like \[x1, y1, x2, y2\]",
     ):
         read_detections(path, coco)
 
@@ -262,7 +263,9 @@ def test_folder_may_hold_other_texts_but_not_other_classes(tmp_path: Path, voc: 
     assert found.missing == ("cat",)
     assert found.detections.labels.tolist() == [1]
     (tmp_path / "comp4_det_test_dig.txt").write_text("")
-    with pytest.raises(DataError, match=r"comp4_det_test_dig.txt: 'dig' is no class of the data.*Did you mean 'dog'"):
+    with pytest.raises(
+        DataError, match=r"comp4_det_test_dig.txt: 'dig' is not a class of the data.*Did you mean 'dog'"
+    ):
         read_detections(tmp_path, voc)
 
 

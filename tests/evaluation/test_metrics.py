@@ -115,9 +115,9 @@ def test_sizes_are_refused_where_they_cannot_be_counted() -> None:
     with pytest.raises(ConfigError, match="COCO"):
         sg.Evaluator(1, ["coco", "voc12"], metrics=["ap@area=small"])
     evaluator = sg.Evaluator(1, replace(COCO, match_thresholds=(0.5,)))
-    with pytest.raises(ConfigError, match="beforehand"):
+    with pytest.raises(ConfigError, match="one of the evaluator's metrics"):
         evaluator.compute().metric("ap@area=small")
-    with pytest.raises(ConfigError, match="goes on to recall 1"):
+    with pytest.raises(ConfigError, match="continues to recall 1"):
         sg.Evaluator(1, "ultralytics-old").compute().metric("ap@max_recall=0.5")
 
 

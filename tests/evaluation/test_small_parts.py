@@ -39,8 +39,8 @@ WORDS = {
 OF_ULTRALYTICS = {
     "overlaps": "single precision",
     "duplicate rule": "takes the best object, the last of equals",
-    "difficult": "difficult objects are not there",
-    "crowds": "crowds are not there",
+    "difficult": "difficult objects are removed",
+    "crowds": "crowds are removed",
     "least score": "scores of at least 0.001",
     "max detections": "at most 300 per image over all classes",
     "match thresholds": "0.5 to 0.95, 10 of them in single precision",
@@ -187,7 +187,7 @@ def test_corners_are_told_by_a_quarter_that_leave_and_nine_tenths_that_fit(axis:
 def test_the_first_box_that_tells_corners_is_shown(coco: DetectionDataset) -> None:
     boxes = np.array([[5.0, 5.0, 10.0, 10.0], [50.0, 5.0, 60.0, 10.0], [51.0, 5.0, 60.0, 10.0]])
     with pytest.warns(
-        LikelyMistakeWarning, match=r"2 of 3 boxes leave their images, as \[50.0, 5.0, 60.0, 10.0\] does"
+        LikelyMistakeWarning, match=r"2 of 3 boxes reach outside their images \(such as \[50.0, 5.0, 60.0, 10.0\]"
     ):
         warn_of_corners(Path("found.json"), boxes, np.zeros(3, dtype=np.int64), coco)
 

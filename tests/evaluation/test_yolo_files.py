@@ -147,7 +147,7 @@ def test_the_command_compares_counts_mistakes_and_draws(tmp_path: Path, capsys: 
     assert main([*arguments, *compare, *named]) == 0
     text = capsys.readouterr().out
     assert "points: " in text
-    assert "what fixing a mistake gives back" in text
+    assert "what fixing each mistake would gain" in text
     content = json.loads((tmp_path / "numbers.json").read_text())
     assert content["errors"]["counts"]["class"] == 1
     assert set(content["pairs"][0]["points"]) >= {"interpolation", "max detections"}

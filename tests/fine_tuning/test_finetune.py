@@ -205,7 +205,7 @@ def test_mAP_trains_on_fresh_images_and_the_control_on_all() -> None:
 def test_a_column_that_no_object_belongs_to_is_most_likely_background(background: str) -> None:
     shift = int(background == "first")
     moved = [i._replace(target={**i.target, "labels": i.target["labels"] + shift}) for i in (*TRAIN, *VAL)]
-    with pytest.warns(LikelyMistakeWarning, match=f'say background="{background}"'):
+    with pytest.warns(LikelyMistakeWarning, match=f'pass background="{background}"'):
         sg.finetune(new_head(outputs=CLASSES + 1), moved[:24], moved[24:], **SMALL)
 
 

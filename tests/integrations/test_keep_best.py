@@ -251,7 +251,7 @@ def test_held_out_data_that_cannot_be_measured_is_named() -> None:
     with pytest.raises(ConfigError, match="every"):
         keep_best(model, [tiny_batch("ssd")], every=0)
     best = keep_best(model, iter([tiny_batch("ssd")]))
-    with pytest.raises(InputError, match="gone through only once"):
+    with pytest.raises(InputError, match="read only once"):
         best.check()
 
 

@@ -151,7 +151,7 @@ def test_a_worker_knows_neither_torch_nor_the_program_that_runs() -> None:
 def test_the_command_says_where_kernels_are_and_does_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
     _warmup.warmup(workers=0)
     assert main(["warmup"]) == 0
-    assert "All kernels are compiled already" in capsys.readouterr().out
+    assert "All kernels are already compiled" in capsys.readouterr().out
 
 
 def test_the_command_compiles_what_is_missing(

@@ -124,7 +124,7 @@ def test_a_mask_says_of_every_window_whether_it_is_one(mask: Any, message: str) 
 
 def test_lists_take_no_mask() -> None:
     scores, boxes, targets = scene(2)
-    with pytest.raises(InputError, match="no mask beside lists"):
+    with pytest.raises(InputError, match="no mask with lists"):
         sg.MAPLoss(2)(list(scores), list(boxes), targets, torch.ones(B, N, dtype=torch.bool))
 
 

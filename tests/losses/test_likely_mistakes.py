@@ -65,7 +65,7 @@ def probabilities(arguments: Arguments) -> Arguments:
 
 
 MISTAKES: dict[str, tuple[Callable[[Arguments], Arguments], dict[str, Any], str]] = {
-    "another frame": (windows_elsewhere, {}, "No window overlaps any object.*different frames"),
+    "another frame": (windows_elsewhere, {}, "No window overlaps any object.*different coordinates"),
     "normalised windows": (windows_normalised, {}, "windows look normalised, the objects do not.*between 0"),
     "normalised objects": (objects_normalised, {}, "objects look normalised, the windows do not"),
     "normalised and inclusive pixels": (all_normalised, {"protocol": "voc12-devkit"}, "adds 1 pixel to each side"),

@@ -95,7 +95,7 @@ def test_partial_ap_up_to_recall_one_is_ap(protocol: Protocol, hits: list[bool],
 @pytest.mark.parametrize(
     ("metric", "protocol", "message"),
     [
-        (M.AP(0.5), ULTRALYTICS_OLD, "goes on to recall 1"),
+        (M.AP(0.5), ULTRALYTICS_OLD, "continues to recall 1"),
         (M.LogAverageMissRate(), LVIS, "every class in every image"),
         (M.AP(area=(0.0, 9.0)), TORCHMETRICS, "as COCO does"),
         (M.AP(area=(0.0, 9.0)), ULTRALYTICS_UNLIMITED, "as COCO does"),

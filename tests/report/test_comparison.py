@@ -113,7 +113,7 @@ def test_curves_of_a_tiny_scene_are_those_computed_by_hand(tmp_path: Path) -> No
     changed = numbers["changed"]
     assert [(image["change"], image["words"]) for image in changed["better"]] == [
         (2, "1 more found"),
-        (1, "1 more found, 1 false alarm more"),
+        (1, "1 more found, 1 more false alarm"),
     ]
     assert (changed["worse"], changed["counts"]) == ([], {"better": 2, "worse": 0, "same": 0})
 
@@ -212,7 +212,7 @@ def words(found: int, alarms: int) -> str:
     texts = [f"{abs(found)} {'more' if found > 0 else 'fewer'} found"] if found else []
     if alarms:
         noun = "false alarm" if abs(alarms) == 1 else "false alarms"
-        texts.append(f"{abs(alarms)} {noun} {'more' if alarms > 0 else 'fewer'}")
+        texts.append(f"{abs(alarms)} {'more' if alarms > 0 else 'fewer'} {noun}")
     return ", ".join(texts)
 
 

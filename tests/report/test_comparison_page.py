@@ -185,9 +185,9 @@ def test_empty_is_ordinary(browser: Browser, tmp_path: Path) -> None:
         texts[name] = browser.run("document.body.innerText")
         assert "nan" not in texts[name].lower().split()
     assert "b does as well as a on every image." in texts["nothing changed"]
-    assert "One training alone has nothing to be compared with." in texts["one arm"]
+    assert "There is only one training, so there is nothing to compare." in texts["one arm"]
     assert "ahead in" not in texts["one arm"]
-    assert "The training to look at is the reference" in texts["itself"]
+    assert "The chosen training is the reference itself" in texts["itself"]
     assert "No run was measured." in texts["no runs"]
     assert "none found" in texts["nothing found"]
     assert "no objects" in texts["no objects"]

@@ -46,7 +46,8 @@ def test_a_run_for_another_metric_is_not_called_map_training() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "why"), [((0.5, 0.6), "rose by 10.0 meanwhile"), ((0.5, 0.4), "did not rise either")]
+    ("batch", "why"),
+    [((0.5, 0.6), "meanwhile mAP on its own minibatches rose by 10.0,"), ((0.5, 0.4), "did not rise either")],
 )
 def test_a_loss_of_the_map_phase_is_said_with_what_the_minibatches_tell(batch: tuple[float, float], why: str) -> None:
     said = opening(numbers(run=validated(0.5, 0.496, batch)))
@@ -72,13 +73,15 @@ def test_a_run_of_one_phase_says_what_it_reached_and_whether_it_still_rose() -> 
 
 def test_detections_without_a_run_have_their_map() -> None:
     assert opening(numbers()) == "mAP is 42.9 (voc12) on 24 images."
-    assert opening(numbers(maps={"voc12": None})) == "There is no object to find, so there is no mAP."
+    assert opening(numbers(maps={"voc12": None})) == "There are no objects to find, so there is no mAP."
 
 
 def test_the_two_most_expensive_mistakes_are_named_in_order() -> None:
     gains = {**NO_GAINS, "missed": 0.083, "background": 0.041, "box": 0.02}
     said = opening(numbers(mistakes={"threshold": 0.5, "gains": gains}))
-    assert said.endswith("Most is lost to missed objects, 8.3 at IoU 0.5, then to false alarms on background, 4.1.")
+    assert said.endswith(
+        "Most mAP is lost to missed objects (8.3 at IoU 0.5), then to false alarms on background (4.1)."
+    )
 
 
 def arms(first: float, second: float, costs: tuple[float, float]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ SMOOTH: dict[str, Callable[[np.ndarray], Any]] = {
 @pytest.mark.parametrize("f", SMOOTH.values(), ids=SMOOTH.keys())
 @pytest.mark.parametrize("x", [-1.3, 0.2, 3.0, 17.0])
 def test_a_function_that_is_not_piecewise_constant_is_refused(f: Callable[..., Any], x: float) -> None:
-    with pytest.raises(InputError, match=r"piecewise constant, but in coordinate \d it goes on changing near"):
+    with pytest.raises(InputError, match=r"piecewise constant, but in coordinate \d it keeps changing near"):
         sg.pseudogradient(f, np.array([x, x]))
 
 

@@ -95,7 +95,7 @@ def test_damaged_checkpoint_offers_the_newest_earlier_whole_one(tmp_path: Path) 
     paths = [save_checkpoint(folder, small(step), keep=9) for step in (50, 100, 150, 200)]
     flip(paths[2], 8 * 300)
     os.truncate(paths[1], 200)
-    way_out = f"step 50 is whole: go on from it with `stepgrad train --resume '{tmp_path}/my run' --step 50`"
+    way_out = f"step 50 is undamaged: continue from it with `stepgrad train --resume '{tmp_path}/my run' --step 50`"
     with pytest.raises(DataError, match=re.escape(way_out)) as caught:
         load_checkpoint(paths[2])
     assert str(caught.value).startswith(f"{paths[2]}: is cut short or damaged")
@@ -105,13 +105,13 @@ def test_checkpoint_without_a_whole_one_before_it_says_so(tmp_path: Path) -> Non
     path = save_checkpoint(tmp_path, small(1), keep=9)
     save_checkpoint(tmp_path, small(2), keep=9)
     os.truncate(path, 300)
-    with pytest.raises(DataError, match=r"is cut short.*no earlier checkpoint is whole: start the run again"):
+    with pytest.raises(DataError, match=r"is cut short.*there is no undamaged earlier checkpoint: start the run again"):
         load_checkpoint(path)
 
 
 def test_missing_checkpoint_offers_one_that_is_there(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, small(50), keep=9)
-    with pytest.raises(DataError, match=r"cannot be read \(No such file.*step 50 is whole"):
+    with pytest.raises(DataError, match=r"cannot be read \(No such file.*step 50 is undamaged"):
         load_checkpoint(checkpoint_path(tmp_path, 60))
 
 

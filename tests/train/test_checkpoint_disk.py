@@ -57,7 +57,7 @@ def test_write_that_fails_halfway_loses_nothing(tmp_path: Path, size: int) -> No
     with largest_file(size), pytest.raises(WriteError, match="the disk is full") as caught:
         save_checkpoint(folder, content(2), keep=1)
     assert_saved(folder, [1])
-    assert f"(step 1 is saved: go on from it with `stepgrad train --resume {tmp_path}`)" in str(caught.value)
+    assert f"(step 1 is saved: continue from it with `stepgrad train --resume {tmp_path}`)" in str(caught.value)
     save_checkpoint(folder, content(2), keep=1)
     assert_saved(folder, [2])
 

@@ -110,8 +110,8 @@ def without(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("make", "change", "message"),
     [
-        (sgd, lambda t: without(t, "0.bias/momentum_buffer"), r"knows nothing of 0\.bias"),
-        (sgd, lambda t: t | {"9.bias/momentum_buffer": torch.ones(2)}, r"state of \['9\.bias'\], which this one"),
+        (sgd, lambda t: without(t, "0.bias/momentum_buffer"), r"has no state for 0\.bias"),
+        (sgd, lambda t: t | {"9.bias/momentum_buffer": torch.ones(2)}, r"state for \['9\.bias'\], which this one"),
         (
             sgd,
             lambda t: t | {"0.bias/momentum_buffer": torch.ones(4)},
@@ -120,7 +120,7 @@ def without(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
         (
             adamw,
             lambda t: without(t, "0.bias/exp_avg"),
-            r"remembers \['exp_avg_sq', 'step'\] of 0\.bias but this one needs",
+            r"has \['exp_avg_sq', 'step'\] for 0\.bias but this one needs",
         ),
         (
             adamw,

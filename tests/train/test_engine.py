@@ -160,7 +160,7 @@ def test_a_folder_with_a_run_is_not_trained_into(unbroken: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no run folder"):
+    with pytest.raises(DataError, match="is not a run folder"):
         engine.resume(tmp_path)
 
 

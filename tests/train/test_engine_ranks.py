@@ -102,7 +102,7 @@ def test_a_killed_process_ends_the_job_long_before_the_others_would_give_up_and_
     wait_for(lambda: len(read_log(log)) > before + 2, again)
     again.send_signal(signal.SIGINT)
     out, _ = again.communicate(timeout=PATIENCE)
-    assert "which is saved; go on with" in " ".join(out.split())
+    assert "which is saved; continue with" in " ".join(out.split())
     steps = [line["step"] for line in read_log(log) if line["kind"] == "train"]
     assert steps == list(range(1, len(steps) + 1))
 

@@ -95,7 +95,7 @@ def test_full_disk_is_reported_once_and_what_is_kept_stays_readable(tmp_path: Pa
     cache = FeatureCache(tmp_path, "trunk")
     cache.put("before", features())
     with largest_file(500):
-        with pytest.warns(UserWarning, match="the disk is full.*going on without keeping features"):
+        with pytest.warns(UserWarning, match="the disk is full.*continuing without storing features"):
             cache.put("a", features())
         with warnings.catch_warnings():
             warnings.simplefilter("error")

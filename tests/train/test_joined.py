@@ -118,9 +118,9 @@ def test_windows_are_searched_for_in_a_folder_of_each_year(
 
 
 BAD = {
-    "VOC2007/trainval+VOC2013/trainval": "is of a VOC folder 'VOC2013', which is not there; it has VOC2007, VOC2012.",
+    "VOC2007/trainval+VOC2013/trainval": "belongs to a VOC folder 'VOC2013', which is not there; it has VOC2007, VOC2012.",
     "VOC2007/trainval+VOC2012/test": r"VOC2012/ImageSets/Main/test.txt: no such image set; it has trainval",
-    "VOC2007/trainval+VOC2007/test": r"b.xml: is in VOC2007 trainval and again in VOC2007 test; leave out one",
+    "VOC2007/trainval+VOC2007/test": r"b.xml: is in VOC2007 trainval and again in VOC2007 test; leave one of the two out",
     "VOC2007/trainval+trainval": "holds several VOC folders; pass one of .*, or name it in the split: VOC2007/trainval",
 }
 

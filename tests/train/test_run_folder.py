@@ -69,7 +69,7 @@ def test_checkpoints_that_may_not_be_read_are_not_taken_for_none(
 
 def test_a_folder_in_the_place_of_a_checkpoint_is_named(run: Path) -> None:
     (run / "checkpoints/step-00000003.safetensors").mkdir(parents=True)
-    with pytest.raises(DataError, match=r"step-00000003\.safetensors: cannot be read \(Is a directory\); no earlier"):
+    with pytest.raises(DataError, match=r"step-00000003\.safetensors: cannot be read \(Is a directory\); there is no"):
         engine.resume(run)
 
 
@@ -99,6 +99,6 @@ def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cud", "tpu"])
 def test_a_device_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"run\.accelerator: cannot train on '{name}' .*here there is cpu"):
+    with pytest.raises(ConfigError, match=rf"run\.accelerator: cannot train on '{name}' .*this machine has cpu"):
         engine.train(small_config(run={"accelerator": name}), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -16,15 +16,15 @@ INTERRUPTED = 130  # what shells give for a command stopped by Ctrl-C
 FAILED = 2
 
 _COMMANDS = {
-    "demo": "Train a detector on built-in pictures, from nothing to a report, in minutes.",
-    "train": "Train a detector for mAP on your data; stopped runs go on where they were.",
-    "evaluate": "Measure the AP of a trained run, or of anybody's files of detections, and see why protocols disagree.",
+    "demo": "Train a class head on built-in pictures, by cross-entropy and for mAP, and compare: a minute or two.",
+    "train": "Train a detector for mAP on your data, or continue a stopped run.",
+    "evaluate": "Measure the AP of a trained run or of any file of detections, and see why protocols disagree.",
     "report": "Write a page that shows what is wrong with a run, or several runs side by side.",
-    "detect": "Find objects in pictures with a trained run: drawn boxes and JSON.",
-    "propose": "Search a dataset for windows and keep them on disk.",
+    "detect": "Find objects in pictures with a trained run; write drawn pictures and JSON.",
+    "propose": "Search the images of a dataset for windows, and keep the windows on disk.",
     "doctor": "Find what is wrong with a dataset before training on it.",
     "convert": "Write a dataset in another format: YOLO, VOC or COCO.",
-    "warmup": "Compile everything ahead, so that no first call has to wait: for container images and CI.",
+    "warmup": "Compile everything in advance, so that no first call has to wait: for container images and CI.",
 }
 
 
@@ -90,10 +90,10 @@ def _help() -> str:
 
     return help_page(
         "COMMAND ...",
-        "Train detectors directly for the metric you report. `stepgrad demo` shows it in minutes.",
+        "Train detectors directly for the metric you report. `stepgrad demo` shows it in a minute or two.",
         {"commands": _COMMANDS.items()},
-        "`stepgrad COMMAND --help` explains the options of a command; `stepgrad --version` says what it runs on.\n"
-        '`eval "$(stepgrad --completion bash)"` (or zsh, tcsh) lets the shell complete commands and options.',
+        "`stepgrad COMMAND --help` explains the options of a command; `stepgrad --version` prints the versions.\n"
+        '`eval "$(stepgrad --completion bash)"` (or zsh, tcsh) makes the shell complete commands and options.',
     ).rstrip()
 
 

@@ -34,8 +34,10 @@ def completion_script(words: list[str], commands: Mapping[str, str]) -> str:
 
 def _parser(commands: Mapping[str, str], files: Any, shells: list[str]) -> ArgumentParser:
     parser = ArgumentParser("stepgrad")
-    parser.add_argument("--version", action="store_true", help="Versions of stepgrad and of what it stands on.")
-    parser.add_argument("--completion", choices=shells, help="Print a script of completions for a shell.")
+    parser.add_argument(
+        "--version", action="store_true", help="Print the versions of stepgrad and of the packages it uses."
+    )
+    parser.add_argument("--completion", choices=shells, help="Print the completion script of a shell.")
     parts = parser.add_subparsers()
     for command, text in commands.items():
         part = parts.add_parser(command, help=text.replace("%", "%%"))

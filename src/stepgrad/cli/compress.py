@@ -19,7 +19,7 @@ def compress_run(run: Run, ranks: str | None, console: Terminal) -> Run:
     with console.status("truncated SVD of fc6 and fc7"):
         smaller = run.compressed(fc6, fc7)
     before, after = (sum(p.numel() for p in r.model.head.parameters()) for r in (run, smaller))
-    console.print(f"fc6 and fc7 cut to ranks {fc6} and {fc7}: {before:,} weights of the head became {after:,}")
+    console.print(f"fc6 and fc7 cut to ranks {fc6} and {fc7}: {before:,} weights of the head are now {after:,}")
     return smaller
 
 

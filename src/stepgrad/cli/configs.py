@@ -52,7 +52,7 @@ def _has(content: Any, key: str) -> bool:
 def _with_bases(source: str, extending: tuple[str, ...] = ()) -> list[tuple[str, dict[str, Any]]]:
     """A source after the presets and files that its key `extends` names: each with its own keys, which change those before."""
     if source in extending:
-        raise ConfigError(f"{source}: extends itself, through {' and '.join(extending)}.")
+        raise ConfigError(f"{source}: extends itself, by way of {' and '.join(extending)}.")
     content = _read(source)
     bases = content.pop("extends", None) or []
     bases = [bases] if isinstance(bases, str) else bases
@@ -75,7 +75,7 @@ def _read(source: str) -> dict[str, Any]:
     try:
         content = load_yaml(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: is not yaml: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{source}: is not valid yaml: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict | None):
         raise ConfigError(f"{source}: expected keys and values such as `loss: map` but got {str(content)[:40]!r}.")
     return content or {}

@@ -22,26 +22,26 @@ def convert(
     images: str | None = None,
     images_outside: bool = False,
 ) -> int:
-    """Write a dataset to a new folder in another format, and say what the format cannot hold.
+    """Write a dataset to a new folder in another format, and print what the format cannot store.
 
       stepgrad convert VOCdevkit/VOC2007 --to yolo voc07-yolo
       stepgrad convert data.yaml --to coco data-coco
 
-    Boxes come back to a millionth of a pixel. Masks, keypoints and whatever else stepgrad does not read stay behind. The
-    new folder is there whole or not at all.
+    Boxes stay the same to a millionth of a pixel. Masks, keypoints and other things that stepgrad does not read are left out.
+    The new folder is either complete or not there at all.
 
     Args:
-        data: A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`.
-        out: The new folder, which must not be there yet.
+        data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
+        out: The new folder, which must not exist yet.
         to: The format to write.
         split: The split to write; by default all of them.
-        pictures: How to bring the images along: as copies (`copy`), or as symbolic links to where they are (`link`).
-        difficult: How to write VOC's difficult objects to COCO and YOLO, which know none: as ordinary ones (`keep`), or
-            not at all (`drop`).
+        pictures: How to add the images: as copies (`copy`), or as symbolic links to the originals (`link`).
+        difficult: How to write VOC's difficult objects to COCO and YOLO, which have no such mark: as ordinary objects
+            (`keep`), or not at all (`drop`).
         degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
         class_names: The classes of a VOC folder, in the order of the labels.
-        images: The folder of the images of a COCO file, if it is not in a usual place.
-        images_outside: Whether file names in a COCO file or a data.yaml may lead out of the folder of the data.
+        images: The folder of the images of a COCO file, if it is not in the usual place.
+        images_outside: Whether file names in a COCO file or a data.yaml may point outside the folder of the data.
 
     Returns:
         0; 130 after Ctrl-C, which leaves nothing behind.

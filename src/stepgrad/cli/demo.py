@@ -26,21 +26,21 @@ def demo(
     seeds: int = 3,
     seed: int = 0,
 ) -> int:
-    """Train a new class head on a detector that comes with the package, for cross-entropy and for mAP, and compare.
+    """Train a new class head on a detector that comes with the package, by cross-entropy and for mAP, and compare.
 
-    The detector is a small SSD that was trained on the built-in shapes to the end. Its trunk and boxes stay; classes are
-    learnt anew, the way most people use a detector. The head is trained by cross-entropy until it gains no more. From
-    there the same budget is spent in three ways: on more cross-entropy, on cross-entropy with YOLOv8's labels, and on mAP.
-    All are measured on images that nothing was trained on or chosen by. About a minute on a laptop; no network, no GPU.
-    Stopped by Ctrl-C, it goes on where it was.
+    The detector is a small SSD that was fully trained on the built-in shapes. Its trunk and its boxes stay fixed, and it gets
+    a new class head, the way most people use a trained detector. The head is trained by cross-entropy until it gains no more.
+    From there the same budget is spent in three ways: on more cross-entropy, on cross-entropy with YOLOv8's labels, and on
+    mAP. All are measured on test images, which were used neither for training nor for any choice. This takes a minute or two
+    on a laptop, without a network or a GPU. After Ctrl-C, the same command continues where it stopped.
 
     Args:
-        out: The folder of the trained heads and the report.
-        steps: Number of minibatches of cross-entropy to begin with.
+        out: The folder for the trained heads and the report.
+        steps: Number of minibatches of the first training, by cross-entropy.
         map_steps: Number of minibatches of training for mAP.
         images: Number of training images to draw.
         test_images: Number of test images to draw.
-        seeds: How many times all is done, with other random numbers: the spread tells a gain from luck.
+        seeds: Number of repetitions with other random numbers; their spread shows whether a gain is more than luck.
         seed: The first of the seeds.
 
     Returns:
@@ -60,12 +60,13 @@ def demo(
             outcome, report = _run(Path(out), Settings(seed=seed, **numbers), progress)
     except KeyboardInterrupt:
         console.print(
-            f"stopped and saved; the same command goes on: stepgrad demo --out {safe_text(out)}", soft_wrap=True
+            f"stopped and saved; to continue, run the same command again: stepgrad demo --out {safe_text(out)}",
+            soft_wrap=True,
         )
         return INTERRUPTED
     console.print(_table(outcome))
     console.print(outcome.sentence, soft_wrap=True)
-    console.print(f"{time.monotonic() - began:.0f} s in all. Everything drawn: {safe_text(report)}", soft_wrap=True)
+    console.print(f"{time.monotonic() - began:.0f} s in total; report: {safe_text(report)}", soft_wrap=True)
     return 0
 
 
@@ -76,11 +77,11 @@ def _run(out: Path, settings: Settings, progress: RichProgress) -> tuple[TrialOu
     from stepgrad.kernels.warmup import compile_together, missing_uses, usual_workers
     from stepgrad.locks import only_writer
 
-    with only_writer(out, "wait until it is done, or choose another --out"):
+    with only_writer(out, "wait until it has finished, or choose another --out"):
         trial = Trial(out, settings)  # refuses a folder of another trial before anything is waited for
         missing = missing_uses(use for use in all_uses() if "radius float64" in use.needed_by)
         if missing:
-            with progress.stage("compiling kernels, once", len(missing)) as tick:
+            with progress.stage("compiling kernels (only once)", len(missing)) as tick:
                 compile_together(missing, usual_workers(), tick)
         with progress.stage("running the detector on pictures", settings.images + settings.test_images) as tick:
             pictures = open_pictures(settings, tick)

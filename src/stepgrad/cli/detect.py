@@ -1,4 +1,4 @@
-"""`stepgrad detect`: objects in anybody's pictures, drawn and as JSON."""
+"""`stepgrad detect`: objects in any pictures, drawn and as JSON."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def detect(
     Args:
         pictures: Picture files, or folders of them.
         run: The folder of a training run.
-        out: The folder for the drawn pictures and detections.json. Files of yours are never overwritten: only drawings
-            that an earlier detection wrote there, unchanged since, are replaced.
+        out: The folder for the drawn pictures and detections.json. Your own files are never overwritten: only drawings that
+            an earlier `stepgrad detect` wrote there, and that were not changed since, are replaced.
         threshold: The least score of a detection to keep. By default each class has the threshold at which its F1 was best
-            in validation; without those, it is 0.5 for probabilities.
-        top: Largest number of detections to keep per picture; the best ones stay.
-        windows: The windows by the names of the pictures: a folder written by `stepgrad propose`, an .npz or a .mat file;
-            by default windows are searched for (selective search).
+            in validation; if there is none, 0.5 for probabilities.
+        top: Largest number of detections to keep per picture: those with the highest scores.
+        windows: Stored windows, by the names of the pictures: a folder written by `stepgrad propose`, an .npz or a .mat file;
+            by default selective search finds them.
         checkpoint: The weights of the run to detect with: best, last, or the step of a checkpoint.
-        draw: Whether to draw pictures, or to write JSON alone.
-        compress: The ranks of fc6 and fc7 for faster detection, such as 1024,256: truncated SVD, which costs some mAP and, once
-            at the start, a minute or two for AlexNet. Without the option nothing is cut.
-        candidates: Largest number of windows per class and picture that enter NMS, or 0 for all; by default that of the run.
+        draw: Whether to write drawn pictures as well as JSON.
+        compress: The ranks of fc6 and fc7 for faster detection, such as 1024,256: a truncated SVD, which costs some mAP and
+            takes a minute or two at the start for AlexNet. Without the option nothing is compressed.
+        candidates: Largest number of windows per class and picture that enter NMS, or 0 for all; by default as in the run.
 
     Returns:
         0; 1 if nothing could be detected in some pictures: each has a line at the end, and the others are done.
@@ -114,7 +114,7 @@ def _reason(path: Path, error: Exception) -> str:
     """One line with the path of a picture and the reason why nothing was detected."""
     if isinstance(error, DataError):
         return str(error)
-    return f"{path}: nothing could be detected in it ({type(error).__name__}: {error})."
+    return f"{path}: detection failed ({type(error).__name__}: {error})."
 
 
 def _look_at(path: Path, run: Run, windows: Windows, choice: Choice, output: Output | None) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def find_pictures(names: Sequence[str]) -> list[Path]:
         if path.is_dir():
             inside = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES and entry.is_file())
             if not inside:
-                raise DataError(f"{path}: holds no pictures ({', '.join(sorted(SUFFIXES))}).")
+                raise DataError(f"{path}: has no pictures ({', '.join(sorted(SUFFIXES))}).")
             paths += inside
         else:
             paths.append(path)
@@ -160,7 +160,7 @@ def read_upright(path: Path) -> Image.Image:
     from stepgrad.data.images import read_image
 
     if not path.exists():
-        raise DataError(f"{path}: no such picture.")
+        raise DataError(f"{path}: no such picture; check the path.")
     picture = read_image(path)
     try:
         return ImageOps.exif_transpose(picture)
@@ -187,7 +187,9 @@ class Choice:
             return cls(by_class=run.thresholds)
         if run.config.score == "logprob":  # the scores of detections are probabilities
             return cls(0.5)
-        return cls(top=TOP, why=" (raw scores have no natural threshold: choose by --threshold or --top)")
+        return cls(
+            top=TOP, why=" (raw scores have no natural threshold; choose one with --threshold, or a number with --top)"
+        )
 
     def keep(self, detections: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The detections to show, by decreasing score."""
@@ -201,7 +203,7 @@ class Choice:
 
     def __str__(self) -> str:
         if self.by_class:
-            return "showing scores that reach their class's threshold, where F1 was best in validation"
+            return "showing scores that reach the threshold of their class, the one with the best F1 in validation"
         parts = [] if self.threshold is None else [f"scores of at least {self.threshold:g}"]
         parts += [] if self.top is None else [f"the {self.top} best of each picture"]
         return f"showing {' and '.join(parts)}{self.why}"
@@ -236,7 +238,7 @@ class Windows:
         for key in (path.stem, path.name, path.stem.lstrip("0")):  # COCO's ids are numbers
             if key in stored:
                 return stored[key]
-        raise DataError(f"{path}: {stored.source} has no windows for it; leave out --windows to search for some.")
+        raise DataError(f"{path}: {stored.source} has no windows for it; leave out --windows to search for windows.")
 
 
 def search_windows(picture: Image.Image) -> Tensor:

@@ -30,19 +30,19 @@ def doctor(
     report: str | None = None,
     images_outside: bool = False,
 ) -> int:
-    """List every problem of a dataset with its path and a fix, and count what the dataset holds.
+    """List every problem of a dataset, with its file and a way to fix it, and count images and objects.
 
     Args:
-        data: A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`.
+        data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
         split: The split to examine; by default all annotations and all lists.
         class_names: The classes that a VOC folder should have; objects of others are errors.
-        images: The folder of the images of a COCO file, if it is not in a usual place.
-        need_images: Whether to examine the images too, or the annotations alone.
+        images: The folder of the images of a COCO file, if it is not in the usual place.
+        need_images: Whether to examine the images as well as the annotations.
         proposals: The windows to check against the images: a folder written by `stepgrad propose`, an .npz or a .mat file.
-        pixels: Whether to decode every image; false reads only headers, which misses truncated files.
+        pixels: Whether to decode every image; with false only headers are read, which misses truncated files.
         limit: Largest number of problems to show per kind; 0 shows all.
-        report: The JSON file to write everything found to as well.
-        images_outside: Whether file names in a COCO file or a data.yaml may lead out of the folder of the data.
+        report: A JSON file to which everything found is written, too.
+        images_outside: Whether file names in a COCO file or a data.yaml may point outside the folder of the data.
 
     Returns:
         1 if anything would break or spoil training, else 0.
@@ -123,6 +123,6 @@ def _print_verdict(console: Console, diagnosis: Diagnosis) -> None:
     errors, warnings = diagnosis.errors, len(diagnosis.problems) - diagnosis.errors
     counts = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
     good = "ready to train"
-    bad = "training would break or learn from wrong data; mend the errors first"
+    bad = "training would fail or learn from wrong data; fix the errors first"
     style = "bold red" if errors else "bold green"
     console.print(f"{counts}: {bad if errors else good}", style=style, soft_wrap=True)

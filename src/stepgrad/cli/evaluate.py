@@ -1,4 +1,4 @@
-"""`stepgrad evaluate`: the AP of anybody's detections, and why two protocols disagree about them."""
+"""`stepgrad evaluate`: the AP of any detections, and why two protocols disagree about them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def evaluate(
 ) -> int:
     """Judge detections by a protocol, or compare what several protocols say about them.
 
-    Either those of a file (annotations are enough: no model, no images), or those that a trained run makes:
+    The detections come from a file (which needs annotations, but no model and no images), or from a trained run:
 
       stepgrad evaluate --detections results.json --data annotations.json
       stepgrad evaluate --run runs/voc
@@ -59,38 +59,39 @@ def evaluate(
         detections: The detections to judge: a result .json of COCO or of `yolo val`, text files of VOC (a folder, one file, or
             a pattern such as `out/comp4_det_val_*.txt`), or the folder of text files that `yolo val` saves (with save_conf).
         run: The folder of a training run to detect with, by default on its own validation data.
-        data: The data of the detections: a VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`.
+        data: The data of the detections: a VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
         protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit, voc07-python, lvis, torchmetrics,
             ultralytics (from 8.4.176 on), ultralytics-8.4 (from 8.4.37 on), ultralytics-old or ultralytics-unlimited. The
-            default is that of the run; for files it is voc07-devkit for VOC folders, coco for COCO files and YOLO data, and
-            voc12 otherwise.
-        compare: Several protocols to compare: prints one table of them all and, for any two, the points of mAP that each rule
-            is worth and the first detection of each class that they judge differently, with the rule responsible.
-        boxes: The numbers that a protocol counts with: boxes in its own pixel convention, as in training (`converted`), or
-            the numbers of the annotation files as they stand (`file`), which shows what a pixel is worth.
-        empty_boxes: How to treat detections without area: as false positives (`count`), or as an error (`error`).
+            default is the protocol of the run; for files it is voc07-devkit for VOC folders, coco for COCO files and YOLO data,
+            and voc12 otherwise.
+        compare: Several protocols to compare. Prints a table of all of them and, for every two, how many points of mAP each
+            rule changes, and the first detection of each class that they judge differently, with the rule responsible.
+        boxes: The boxes that a protocol gets: converted to its own pixel convention, as in training (`converted`), or with the
+            numbers of the annotation files unchanged (`file`), which shows how much the extra pixel changes.
+        empty_boxes: How to treat detections without area: as false alarms (`count`), or as an error (`error`).
         degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
         class_names: The classes of a VOC folder, in the order of the labels.
         coco: Whether to print COCO's twelve numbers as well.
-        errors: Whether to print how many mistakes there are of each type, and the mAP that fixing each would give back.
-        plot: The file (.png, .svg, .pdf) to draw the precision-recall curves in.
-        plot_errors: The file to draw the types of mistakes in.
-        draw: The file to draw the first detection in that the protocols of --compare judge differently.
+        errors: Whether to print how many mistakes of each type there are, and how much mAP fixing them would gain.
+        plot: The file (.png, .svg, .pdf) for a plot of the precision-recall curves.
+        plot_errors: The file for a plot of the types of mistakes.
+        draw: The file for a drawing of the first detection that the protocols of --compare judge differently.
         report: The file to write a report to: a FILE.html gets a page that shows what is wrong (mistakes by type, confused
             classes, every image with its boxes) and FILE.json its numbers; any other file gets all numbers as JSON.
         checkpoint: The weights of the run to detect with: best, last, or the step of a checkpoint.
         windows: The windows of the data for --run, as `stepgrad propose` writes them; by default they are searched for
             once and kept.
-        save_detections: The place to write the detections of the run to: a FILE.json gets COCO's results, a folder gets
+        save_detections: Where to write the detections of the run: a FILE.json gets COCO's results, a folder gets
             VOC's text files.
-        images_outside: Whether file names in a COCO file (for --run) or a data.yaml may lead out of the folder of the data.
-        compress: The ranks of fc6 and fc7 for faster detection with --run, such as 1024,256: truncated SVD, which costs some
-            mAP and, once at the start, a minute or two for AlexNet. Without the option nothing is cut.
+        images_outside: Whether file names in a COCO file (for --run) or a data.yaml may point outside the folder of the
+            data.
+        compress: The ranks of fc6 and fc7 for faster detection with --run, such as 1024,256: a truncated SVD, which costs
+            some mAP and takes a minute or two at the start for AlexNet. Without the option nothing is compressed.
         metric: Further metrics to report, by name: `f1`, `f1@threshold=0.5`, `recall@precision=0.95`, `precision@recall=0.9`,
-            `cost@threshold=0.5,false_alarm=1,miss=10`, `miss_rate`, `ap@max_recall=0.5` or `ap@area=small`. A run has that
-            which it trained for without asking.
-        candidates: Largest number of windows per class and image that enter NMS with --run, or 0 for all; by default that of
+            `cost@threshold=0.5,false_alarm=1,miss=10`, `miss_rate`, `ap@max_recall=0.5` or `ap@area=small`. The
+            metric that a run was trained for needs no option.
+        candidates: Largest number of windows per class and image that enter NMS with --run, or 0 for all; by default as in
             the run.
 
     Returns:
@@ -101,9 +102,9 @@ def evaluate(
 
     if run is not None:
         if detections is not None:
-            raise ConfigError("Expected --detections (what to judge) or --run (what makes detections), not both.")
+            raise ConfigError("Expected --detections (a file to judge) or --run (a run that detects) but got both.")
         if class_names is not None:
-            raise ConfigError("class_names: a run has its own; leave the option out.")
+            raise ConfigError("class_names: is not for --run, which has its own classes; leave the option out.")
         made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside, compress, candidates)
     else:
         of_run = {
@@ -114,11 +115,9 @@ def evaluate(
         }
         for name, value in of_run.items():
             if value is not None:
-                raise ConfigError(f"{name}: goes with --run.")
+                raise ConfigError(f"{name}: needs --run.")
         if detections is None or data is None:
-            raise ConfigError(
-                "Expected --run, or both --detections (what to judge) and --data (what there was to find)."
-            )
+            raise ConfigError("Expected --run, or both --detections (the file to judge) and --data (the annotations).")
         with Terminal(stderr=True).status("reading annotations and detections"):
             made = read(detections, data, split, class_names, degenerate, empty_boxes, images_outside)
     console = Terminal(markup=False, soft_wrap=True)
@@ -134,7 +133,7 @@ def evaluate(
 
     evidence = made.evidence(as_they_stand=boxes == "file")
     if compare and metric:
-        raise ConfigError("metric: goes with one protocol, not with --compare.")
+        raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
     outcome = (
         compare_protocols(evidence, protocols)
         if compare
@@ -189,7 +188,7 @@ def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evi
     from stepgrad.evaluation.draw_difference import draw_difference, first_pair
 
     if not isinstance(outcome, Comparison):
-        raise ConfigError("draw: goes with --compare.")
+        raise ConfigError("draw: needs --compare.")
     pair = first_pair(outcome)
     picture = None
     if isinstance(dataset, FileDataset):
@@ -225,21 +224,21 @@ def _notes(
     boxes: str,
     coco: bool,
 ) -> list[str]:
-    """Notes on how the numbers were counted, for whoever reads them."""
+    """Notes for the reader on how the numbers were counted."""
     from stepgrad.evaluation.from_files import natural_offset
 
     notes = []
     if detections.missing:
-        notes.append(f"no file for {', '.join(detections.missing)}: counted as without detections")
+        notes.append(f"no file for {', '.join(detections.missing)}: counted as having no detections")
     other = [p.name for p in protocols if p.pixel_offset != natural_offset(dataset)]
     if other and boxes == "file":
         inclusive = natural_offset(dataset) == 1.0
         kind = "inclusive pixels (widths need a pixel added)" if inclusive else "continuous boxes"
         does = "without" if inclusive else "with"
         notes.append(
-            f"the annotations are {kind}; {' and '.join(other)} counted these numbers {does} a pixel added; "
+            f"the annotations are {kind}, but {' and '.join(other)} measured them {does} a pixel added; "
             "with --boxes converted, the default, each protocol gets boxes in its own convention"
         )
     if coco and evidence.objects.difficult.any():
-        notes.append("the twelve numbers count difficult objects like any other: COCO does not know them")
+        notes.append("the twelve numbers count difficult objects like any other, since COCO has no such mark")
     return notes

@@ -117,7 +117,7 @@ def run_on(
 
     if data is None and (split is not None or windows is not None):
         raise ConfigError(
-            f"{'split' if split is not None else 'windows'}: goes with --data; a run is judged on its own validation data."
+            f"{'split' if split is not None else 'windows'}: needs --data; without it, the run's own validation data is used."
         )
     run = open_run(Path(folder).expanduser(), checkpoint)
     run = compress_run(run, compress, Terminal(stderr=True))

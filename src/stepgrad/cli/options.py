@@ -114,7 +114,7 @@ def parse(options: Sequence[Option], arguments: Sequence[str], command: str) -> 
             count = len(rest) if option.is_list else 1
             words_of[option.name], rest = rest[:count], rest[count:]
     if rest:
-        raise ConfigError(f"{rest[0]}: belongs to no option. See `stepgrad {command} --help`.")
+        raise ConfigError(f"{rest[0]}: is neither an option nor the value of one. See `stepgrad {command} --help`.")
     return {option.name: _value(option, words_of[option.name]) for option in options if option.name in words_of}
 
 
@@ -203,7 +203,7 @@ def help_page(usage: str, text: str, groups: Mapping[str, Iterable[tuple[str, st
 def row_of(option: Option) -> tuple[str, str]:
     """An option in a help page: its name with what stands for its value, its meaning with its default."""
     default = option.default
-    if default in (REQUIRED, None, False, ()):
+    if default in (REQUIRED, None, ()) or default is False:  # not `in`, for which 0 is False
         return usage_of(option), option.help
     return usage_of(option), f"{option.help} [{as_yaml(default)}]"
 

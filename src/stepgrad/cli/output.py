@@ -44,7 +44,7 @@ class Output:
             return {entry["drawing"]: entry["drawing_sha256"] for entry in content["images"] if entry["drawing"]}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
             raise DataError(
-                f"{path}: was not written by `stepgrad detect`, or has been changed since; move it away, or choose another "
+                f"{path}: was not written by `stepgrad detect`, or was changed since; move it away, or choose another "
                 "folder with --out."
             ) from None
 

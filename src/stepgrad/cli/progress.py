@@ -68,7 +68,7 @@ class RichProgress:
             self._bars.stop()
 
     def start(self, total: int, at: int) -> None:
-        """Training begins, or goes on, at step `at`."""
+        """Training begins, or continues, at step `at`."""
         self._total = total
         self._first = at
         self._validated = []
@@ -154,7 +154,7 @@ def describe_step(line: Mapping[str, Any], validated: Sequence[Mapping[str, Any]
 
     >>> validated = [{"map": {"voc12": 0.3}}, {"map": {"voc12": 0.25}}]
     >>> describe_step({"loss": 0.25, "map": 0.5, "positives": 31, "nonzero": 0.125}, validated)
-    'loss 0.250, batch mAP 50.0, validation mAP 25.0 (best 30.0), 31 positives, 12.5 % of gradients not zero'
+    'loss 0.250, batch mAP 50.0, validation mAP 25.0 (best 30.0), 31 positives, 12.5 % of gradients are not zero'
     """
     parts = [f"loss {line['loss']:.3f}"] if line.get("loss") is not None else []
     if line.get("map") is not None:
@@ -165,7 +165,7 @@ def describe_step(line: Mapping[str, Any], validated: Sequence[Mapping[str, Any]
     if line.get("positives") is not None:
         parts.append(f"{line['positives']} positives")
     if line.get("nonzero") is not None:
-        parts.append(f"{per_cent(line['nonzero'])} % of gradients not zero")
+        parts.append(f"{per_cent(line['nonzero'])} % of gradients are not zero")
     return ", ".join(parts)
 
 

@@ -40,20 +40,21 @@ def propose(
 ) -> int:
     """Search every image of a dataset for windows, keep them on disk, and print how many objects they cover.
 
-    Windows that are there already are kept, so a stopped run goes on where it was. Windows of another dataset or of
-    other settings are never overwritten unasked.
+    Windows that are there already are kept, so the same command continues after a stop. Windows of another dataset or with
+    other settings are overwritten only with --overwrite.
 
     Args:
-        data: A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`.
+        data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
         split: The split to search; by default every annotated image.
         out: The folder of the windows; by default `proposals/NAME-MODE`.
-        mode: The mode of selective search: `fast`, or `quality`, which takes thrice the time for thrice the windows.
+        mode: The mode of selective search: `fast`, or `quality`, which finds three times as many windows in three times the
+            time.
         min_side: Least width and height of a window in pixels; smaller ones are left out.
         workers: Number of processes to search with; by default one per core.
-        overwrite: Whether to make all windows again.
-        source: The .npz or .mat file to take the windows from instead of searching, or `built-in` for those of shapes.
-        images: The folder of the images of a COCO file, if it is not in a usual place.
-        images_outside: Whether file names in a COCO file or a data.yaml may lead out of the folder of the data.
+        overwrite: Whether to make all windows again, even those that are there.
+        source: The .npz or .mat file to take the windows from instead of searching, or `built-in` for the windows of shapes.
+        images: The folder of the images of a COCO file, if it is not in the usual place.
+        images_outside: Whether file names in a COCO file or a data.yaml may point outside the folder of the data.
 
     Returns:
         0; 1 if some images could not be searched; 130 after Ctrl-C.
@@ -107,22 +108,22 @@ def _search(
 
 def _print_interrupted(console: Console, folder: Path, total: int) -> None:
     done = len(list(folder.glob("[!.]*.npz")))
-    text = f"stopped; {safe_text(folder)} has {done} of {total} images: run the same command again to go on"
+    text = f"stopped; {safe_text(folder)} has {done} of {total} images: run the same command again to continue"
     console.print(f"[yellow]{text}[/]", soft_wrap=True)
 
 
 def _print_outcome(console: Console, outcome: Outcome) -> None:
     for message in outcome.failed:
         console.print(f"[bold red]error[/] {safe_text(message)}", soft_wrap=True)
-    console.print(f"{outcome.made} made, {outcome.found} there already, {len(outcome.failed)} failed")
+    console.print(f"{outcome.made} made, {outcome.found} already there, {len(outcome.failed)} failed")
     if outcome.failed:
-        console.print("[bold red]some images have no windows; mend them and run the same command again[/]")
+        console.print("[bold red]some images have no windows; fix the errors above and run the same command again[/]")
 
 
 def _table(measured: Recall) -> Table:
     counts = measured.windows
     title = f"{counts.mean():.0f} windows per image ({counts.min()} to {counts.max()})"
-    table = Table(title=title, title_justify="left", caption="difficult and crowd objects do not count")
+    table = Table(title=title, title_justify="left", caption="difficult and crowd objects are not counted")
     table.add_column("class")
     table.add_column("objects", justify="right")
     for threshold in measured.thresholds:

@@ -30,22 +30,22 @@ def report(
 ) -> int:
     """Write the report of a run, or of several on one page: curves on one axis, mistakes and pictures side by side.
 
-    Each RUN is the folder of a training run, which detects anew, or a file of detections, which needs --data:
+    Each RUN is the folder of a training run, which detects again, or a file of detections, which needs --data:
 
       stepgrad report runs/a
       stepgrad report runs/cross-entropy runs/map --out comparison
       stepgrad report yolo.json mine.json --data annotations.json
 
-    Of several, the first is what the others are measured against, and the last is looked at most closely.
+    With several, the others are compared with the first one, and the last one is shown in most detail.
 
     Args:
         runs: Folders of training runs, or files of detections as `stepgrad evaluate` takes them.
         data: The data to judge on; by default the validation data of the run, or of the first of several.
         split: The split of the data, such as `test`.
-        protocol: The protocols to judge by, of which the first decides; by default that of the run, or of the data.
+        protocol: The protocols to judge by; the first one decides. By default that of the run or of the data.
         out: The folder to write report.html to; by default the run itself for one run, else `comparison`.
         checkpoint: The weights of a run to detect with: best, last, or the step of a checkpoint.
-        images_outside: Whether file names in a COCO file or a data.yaml may lead out of the folder of the data.
+        images_outside: Whether file names in a COCO file or a data.yaml may point outside the folder of the data.
 
     Returns:
         0.
@@ -63,7 +63,7 @@ def report(
     if len(made) == 1:
         folder = out or (runs[0] if made[0].run else None)
         if folder is None:
-            raise ConfigError("out: expected a folder to write the report of a file of detections to.")
+            raise ConfigError("out: expected a folder for the report of a file of detections; name it with --out.")
         page = Path(folder).expanduser() / "report.html"
         written = report_page(
             page, made[0], made[0].evidence(), protocols, pictures, with_plots=made[0].run is not None
@@ -84,7 +84,7 @@ def _judged(run: str, data: str | None, split: str | None, checkpoint: str, imag
         return run_on(run, data, split, checkpoint, None, None, images_outside)
     if data is None:
         raise ConfigError(
-            f"{run}: is no run folder (it has no config.yaml); for a file of detections name its data with --data."
+            f"{run}: is not a run folder (it has no config.yaml); for a file of detections, name its data with --data."
         )
     return read(run, data, split, None, "error", "count", images_outside)
 

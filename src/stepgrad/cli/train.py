@@ -30,22 +30,25 @@ OWN_OPTIONS = [
         "config",
         list[str] | None,
         None,
-        "Presets or yaml files, of which later ones win; keys they leave out keep their defaults.",
+        "Presets or yaml files; later ones override earlier ones, and keys that none of them sets keep their defaults.",
     ),
     Option(
-        "out", str, None, "The folder of the run; by default the first of runs/NAME-1, runs/NAME-2, ... that is free."
+        "out",
+        str,
+        None,
+        "The folder of the run; by default the first of runs/NAME-1, runs/NAME-2, ... that does not exist.",
     ),
-    Option("resume", str, None, "The folder of a stopped run to go on with, by its own config."),
-    Option("step", int, None, "The step of the checkpoint to go on from with --resume, rather than the last."),
+    Option("resume", str, None, "The folder of a stopped run to continue, with the config it has."),
+    Option("step", int, None, "The step of the checkpoint to continue from with --resume, instead of the last one."),
     Option("batch_images", int, None, "Short for --map.images: the number of images per minibatch of the mAP phase."),
     Option("chunk_images", int, None, "Short for --map.chunk_images: the number of those images in memory at a time."),
-    Option("print_config", bool, False, "Print the config that would be used, as commented yaml, and stop."),
+    Option("print_config", bool, False, "Print the config that would be used, as yaml with comments, and exit."),
 ]
 
 EXAMPLES = [
-    ("stepgrad train --config shapes", "Built-in pictures, from nothing, in minutes."),
+    ("stepgrad train --config shapes", "Built-in pictures, from random weights, in minutes."),
     ("stepgrad train --config voc07 --data.path VOCdevkit/VOC2007 --out runs/voc", "Your copy of VOC 2007."),
-    ("stepgrad train --resume runs/voc", "Go on with a run that was stopped."),
+    ("stepgrad train --resume runs/voc", "Continue a run that was stopped."),
 ]
 
 
@@ -58,7 +61,7 @@ def train(arguments: Sequence[str]) -> int:
     if "resume" in values:
         return _resume(values)
     if "step" in values:
-        raise ConfigError("step: goes with --resume RUN; the length of a run is --nll.steps and --map.steps.")
+        raise ConfigError("step: needs --resume RUN; to set the length of a run, use --nll.steps and --map.steps.")
     sources = values.get("config", [])
     config = read_config(sources, _keys(values))
     if values.get("print_config"):
@@ -80,7 +83,7 @@ def _folder(out: str | None, sources: Sequence[str], config: TrainConfig) -> Pat
     if out is not None:
         return Path(out).expanduser()
     if config.run.devices > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise ConfigError("out: several processes must agree on the folder of the run; name it with --out.")
+        raise ConfigError("out: several processes need the same run folder; name it with --out.")
     name = Path(sources[-1]).stem if sources else Path(config.data.path.split(":")[0]).name
     stem = file_name(re.sub(r"[^\w.-]+", "-", as_text(name)) or "run")
     return next(folder for n in count(1) if not (folder := Path("runs") / f"{stem}-{n}").exists())
@@ -90,13 +93,13 @@ def _resume(values: dict[str, Any]) -> int:
     others = [name for name in values if name not in ("resume", "step")]
     if others:
         raise ConfigError(
-            f"{others[0]}: a run goes on by its own config, so nothing but --step goes with --resume. For other settings "
+            f"{others[0]}: a resumed run keeps its own config, so --resume allows no option but --step. For other settings "
             f"start a new run: `stepgrad train --config {values['resume']}/config.yaml --{others[0]} ... --out NEW`."
         )
     folder = Path(values["resume"]).expanduser()
     return _watch(
         lambda engine, progress: engine.resume(folder, step=values.get("step"), progress=progress),
-        f"going on with {folder}",
+        f"continuing {folder}",
     )
 
 
@@ -135,14 +138,14 @@ def describe_times(whole: float, parts: Mapping[str, float]) -> str:
     """The time of the command, and which of its parts took a second or more.
 
     >>> describe_times(346, {"windows": 290.2, "training steps": 23.0, "validation": 0.2})
-    '0:05:46 in all: windows 0:04:50, training steps 0:00:23, other 0:00:33'
+    '0:05:46 in total: windows 0:04:50, training steps 0:00:23, other 0:00:33'
     """
     from stepgrad.cli.progress import clock
 
     shown = {part: seconds for part, seconds in parts.items() if seconds >= 1}
     rest = whole - sum(shown.values())
     listed = [f"{part} {clock(seconds)}" for part, seconds in {**shown, "other": rest}.items()]
-    return f"{clock(whole)} in all: {', '.join(listed)}" if shown else f"{clock(whole)} in all"
+    return f"{clock(whole)} in total: {', '.join(listed)}" if shown else f"{clock(whole)} in total"
 
 
 def train_help() -> str:
@@ -157,10 +160,10 @@ def train_help() -> str:
     }
     return help_page(
         "train [--config PRESET|FILE] [--out FOLDER] [--KEY VALUE ...]",
-        f"Train a detector for the metric it is judged by.\n\nexamples:\n{examples}",
+        f"Train a detector for the metric it will be judged by.\n\nexamples:\n{examples}",
         {"presets": presets().items(), "options": map(row_of, OWN_OPTIONS), **sections},
         "A yaml file has the same keys: `stepgrad train --config shapes --print_config > mine.yaml` makes one.\n"
-        "With `extends: voc07` (a preset, a file beside it, or a list) it need only hold what differs.",
+        "With `extends: voc07` (a preset, a file in the same folder, or a list) it needs only the keys that differ.",
     ).rstrip()
 
 
@@ -170,7 +173,7 @@ _SECTIONS = {
     "model": "model (the detector)",
     "nll": "nll and map (the cross-entropy phase and the mAP phase)",
     "map_loss": "map_loss (the options of the mAP loss)",
-    "run": "run (how the run goes about it)",
+    "run": "run (seed, checkpoints, devices)",
 }
 
 

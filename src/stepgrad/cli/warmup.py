@@ -12,27 +12,27 @@ from stepgrad.errors import ConfigError
 def warmup(workers: int | None = None) -> int:
     """Compile all kernels of the losses, the evaluator and the rankings now, so that no first call has to wait.
 
-    Kernels are kept on disk, for this version of stepgrad and of numba and this make of CPU. Run it where an image of a
-    container is built, or before the tests of a continuous integration. Kernels that are there already are left alone.
+    Kernels are kept on disk for this version of stepgrad, this version of numba and this type of CPU. Run the command while
+    you build a container image, or before the tests in CI. Kernels that are already compiled are not compiled again.
 
     Args:
-        workers: Number of processes to compile in; by default one per core.
+        workers: Number of processes that compile; by default one per core.
 
     Returns:
         0.
     """
     if workers is not None and workers < 1:
-        raise ConfigError(f"Expected --workers of at least 1 but got {workers}.")
+        raise ConfigError(f"Expected --workers to be at least 1 but got {workers}.")
     from stepgrad.kernels.cache import find_folder  # brings numba, which the help does not wait for
     from stepgrad.kernels.warmup import compile_together, missing_uses, usual_workers
 
     console = Terminal()
     folder, complaint = find_folder()
     if folder is None:
-        raise ConfigError(f"Nothing to warm up: {complaint}")
+        raise ConfigError(f"No kernels were compiled: {complaint}")
     missing = missing_uses()
     if not missing:
-        console.print(f"All kernels are compiled already, in {safe_text(folder)}", soft_wrap=True)
+        console.print(f"All kernels are already compiled, in {safe_text(folder)}", soft_wrap=True)
         return 0
     began = time.monotonic()
     with RichProgress(Terminal(stderr=True)) as progress, progress.stage("compiling", len(missing)) as tick:

@@ -28,13 +28,13 @@ class DatasetTarget(TypedDict):
     labels: Tensor
     """(G,) int64 in [0, K), indices of `class_names`."""
     difficult: Tensor
-    """(G,) bool: VOC's difficult objects, which neither count nor are held against a detector."""
+    """(G,) bool: VOC's difficult objects; finding or missing one is neither right nor wrong."""
     iscrowd: Tensor
-    """(G,) int64: COCO's crowd regions (1), a different thing."""
+    """(G,) int64: 1 for COCO's crowd regions, which are not the same as difficult objects."""
     area: Tensor
     """(G,) float32: the file's `area` in COCO, the area of the box elsewhere."""
     image_id: ImageId
-    """The id the dataset itself uses: VOC a string, COCO the integer of the file."""
+    """The id that the dataset itself uses: a string in VOC, the integer of the file in COCO."""
 
 
 Transforms = Callable[[Tensor, DatasetTarget], tuple[Any, Any]]
@@ -82,7 +82,7 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
     class_names: tuple[str, ...]
     ids: Sequence[ImageId]
     transforms: Transforms | None = None
-    """Called with (image, target) where given; returns the pair that `dataset[i]` gives."""
+    """If given, it is called with (image, target) and returns the pair that `dataset[i]` gives."""
 
     @abstractmethod
     def target(self, index: int) -> DatasetTarget:
@@ -124,7 +124,7 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
             box = target["boxes"][int(outside.argmax())].tolist()
             raise DataError(
                 f"{self.source(index)}: box {box} lies outside the {size[0]} x {size[1]} image; "
-                "see whether image and annotation belong together with `stepgrad doctor`"
+                "check with `stepgrad doctor` whether image and annotation belong together"
             )
 
     @cached_property

@@ -20,17 +20,17 @@ from stepgrad.names import is_below, leads_on, on_disk
 class COCODataset(FileDataset):
     """Images and objects of a COCO json file.
 
-    Labels count the categories in the order of the file: `category_ids[label]` is the file's own number. Images are
-    in the order of their ids, which is how pycocotools breaks ties between equal scores.
+    Labels number the categories in the order of the file; `category_ids[label]` is the number in the file. Images are
+    in the order of their ids, because pycocotools breaks ties between equal scores in that order.
 
     Args:
         path: the json file.
-        images: the folder of the images. Without it the usual places beside the file are searched.
+        images: the folder of the images. Without it, the usual places near the file are searched.
         need_images: False reads no images and does not look for them: enough to evaluate detections.
         degenerate: "error" refuses boxes without width or height, "drop" leaves those objects out.
         transforms: called with (image, target).
-        images_outside: True lets file names lead out of the data's folder, by `..` or as absolute paths. Otherwise they
-            are refused: whoever wrote the file chooses what is read, and shown in reports.
+        images_outside: True lets file names point outside the folder of the data, by `..` or as absolute paths. Otherwise they
+            are refused, because the author of the file would choose what is read and shown in reports.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class COCODataset(FileDataset):
         self.name = self.path.stem
         self.transforms = transforms
         file = read_coco(self.path, raise_errors if degenerate == "error" else raise_errors_except("box-degenerate"))
-        assert file is not None, "loading raises where the doctor goes on"
+        assert file is not None, "loading raises where the doctor continues"
         if not file.images:
             raise DataError(f"{self.path}: lists no images; choose another file")
         self.images: list[CocoImage] = file.images
@@ -107,9 +107,10 @@ def outside(path: Path, image: CocoImage, places: Sequence[Path], images: str | 
     folders = [data_folder(path), *([Path(images)] if images else [])]
     if any(is_below(image_file(place, image), folder) for place in places for folder in folders):
         return None
-    defect = f"image {image.id}: file_name {image.file_name!r} leads out of {' and '.join(map(str, folders))}"
+    defect = f"image {image.id}: file_name {image.file_name!r} points outside {' and '.join(map(str, folders))}"
     fix = (
-        "correct it, or allow such names: images_outside=True, --images_outside, in a config data.images_outside: true"
+        "correct it, or allow such names: images_outside=True in Python, --images_outside in commands, "
+        "data.images_outside: true in configs"
     )
     return Problem(str(path), defect, fix, "error", "image-outside")
 

@@ -109,7 +109,9 @@ def _read_categories(entries: list[JsonObject], complain: Complaints) -> dict[in
         if not _is_id(category) or not isinstance(name, str):
             complain(f"category {number} lacks an id or a name", "write both", "category")
         elif category in categories or name in categories.values():
-            complain(f"category {category} ({name}) occurs twice", "give each category one id and name", "duplicate-id")
+            complain(
+                f"category {category} ({name}) occurs twice", "give each category its own id and name", "duplicate-id"
+            )
         else:
             categories[category] = name
     if not categories:
@@ -123,7 +125,7 @@ def _read_images(entries: list[JsonObject], complain: Complaints) -> dict[ImageI
     for number, entry in enumerate(entries):
         image_id: Any = entry.get("id")
         if not _is_id(image_id):
-            complain(f"image {number} has no id", "number the images", "image-id")
+            complain(f"image {number} has no id", "give each image an id", "image-id")
         elif str(image_id) in seen:  # detections of a text file could not tell 7 from "7"
             complain(f"image id {image_id} occurs more than once", "give each image its own id", "duplicate-id")
         else:
@@ -167,17 +169,17 @@ def _read_annotations(
         where = f"annotation {annotation_id if _is_id(annotation_id) else f'number {number}'}"
         if isinstance(annotation_id, (list, dict)):
             defect = f"{where}: expected a number or text as id but got {brief(annotation_id)}"
-            complain(defect, "number the annotations anew", "annotation-id")
+            complain(defect, "number the annotations again", "annotation-id")
             continue
         if _is_id(annotation_id) and annotation_id in seen:
             complain(
-                f"annotation id {annotation_id} occurs more than once", "number the annotations anew", "duplicate-id"
+                f"annotation id {annotation_id} occurs more than once", "number the annotations again", "duplicate-id"
             )
         if annotation_id == 0:
-            fix = "our numbers are right, but pycocotools counts it as missed: number from 1"
+            fix = "stepgrad counts it correctly, but pycocotools counts it as missed; number from 1"
             complain("annotation id 0", fix, "id-zero", "warning")
         if entry.get("ignore") and not entry.get("iscrowd"):
-            fix = "pycocotools overwrites it and so counts the object; so do we"
+            fix = "pycocotools overwrites this key, so it counts the object; stepgrad does the same"
             complain(f"{where} sets `ignore`", fix, "ignore-field", "warning")
         seen.add(annotation_id)
         annotation = _read_annotation(entry, where, images, categories, complain)
@@ -193,7 +195,9 @@ def _read_annotation(
     box = entry.get("bbox")
     if not _is_id(image_id) or image_id not in images:
         return complain(
-            f"{where} is of unknown image {brief(image_id)}", "list that image or delete it", "unknown-image"
+            f"{where} belongs to unknown image {brief(image_id)}",
+            "add the image to the list, or delete the annotation",
+            "unknown-image",
         )
     where = f"{where} (image {image_id})"
     if not _is_id(category) or category not in categories:
@@ -202,14 +206,14 @@ def _read_annotation(
         return complain(defect, f"expected one of {listed}", "unknown-class")
     if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
         defect = f"{where}: expected bbox [x, y, width, height] but got {brief(box)}"
-        return complain(defect, "write its box", "box-numbers")
+        return complain(defect, "write its box in this form", "box-numbers")
     if box[2] <= 0 or box[3] <= 0:
         fix = 'delete the annotation, or load the file with degenerate="drop"'
         return complain(f"{where}: width {box[2]:g}, height {box[3]:g}", fix, "box-degenerate")
     area = entry.get("area")
     if area is not None and not (_is_number(area) and area >= 0):
         defect = f"{where}: expected an area of at least 0 but got {brief(area)}"
-        return complain(defect, "write its area, or leave it out to have that of the box", "area")
+        return complain(defect, "write its area, or leave it out to use the area of the box", "area")
     x, y, width, height = (float(value) for value in box)
     return CocoAnnotation(
         id=entry.get("id"),

@@ -81,7 +81,7 @@ def decode(path: Path) -> Image.Image | Problem:
                 return (image.convert("RGBA") if see_through else image).convert("RGB")
             defect, fix = f"expected 8 bits per channel but got mode {image.mode}", "convert it to 8-bit RGB"
     except FileNotFoundError:
-        defect, fix = "no such image", "restore it or take it off the image list"
+        defect, fix = "no such image", "restore it, or remove it from the image list"
     except UnidentifiedImageError:
         defect, fix = f"is not an image ({_first_bytes(path)})", "download or export it again"
     except Exception as error:  # decoders raise whatever they stumble over

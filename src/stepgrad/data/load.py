@@ -41,26 +41,26 @@ def load_dataset(
     """The dataset at `data`; its format is recognised by the files there.
 
     Args:
-        data: a VOC folder (or the VOCdevkit above it), a COCO json file, a folder with `annotations/*.json`, a data.yaml of
-            YOLO or the folder it is in, or `shapes`, the built-in set: `shapes`, `shapes:val`,
+        data: a VOC folder (or the VOCdevkit above it), a COCO json file, a folder with `annotations/*.json`, a YOLO
+            data.yaml or the folder it is in, or `shapes`, the built-in set: `shapes`, `shapes:val`,
             `shapes:train,length=100,seed=3`.
         split: VOC: a list of ImageSets/Main, after the name of its folder where `data` holds several (`VOC2007/trainval`);
             COCO folder: part of the file's name; YOLO: train, val or test; shapes: train, val or test.
         class_names: VOC only: the classes in the order of the labels.
-        images: COCO only: the folder of the images, where it is not beside the file.
-        need_images: False is enough to evaluate detections: no image is looked for. Of YOLO data the sizes of the images
-            are always read, since its boxes are shares of them.
+        images: COCO only: the folder of the images, if it is not next to the file.
+        need_images: False reads no images, which is enough to evaluate detections. For YOLO data the sizes of the images
+            are always read, since its boxes are relative to them.
         degenerate: "error" refuses boxes without area, "drop" leaves them out.
-        images_outside: COCO, YOLO: whether file names may lead out of the data's folder.
+        images_outside: COCO, YOLO: whether file names may point outside the folder of the data.
 
     >>> load_dataset("shapes", "val").class_names
     ('disk', 'ring', 'square', 'triangle', 'cross', 'star')
     """
     located = locate(data, split)
     if class_names is not None and located.kind != "voc":
-        raise ConfigError(f"class_names is for VOC folders; {data} brings its own.")
+        raise ConfigError(f"class_names is for VOC folders only; {data} has its own class names.")
     if images is not None and located.kind != "coco":
-        raise ConfigError(f"images is for COCO files; {data} has its images in a known place.")
+        raise ConfigError(f"images is for COCO files only; the images of {data} are in a known place.")
     if located.kind == "shapes":
         return ShapesDataset(**parse_shapes(str(data), split))
     if located.kind == "coco":
@@ -89,7 +89,7 @@ def locate(data: str | Path, split: str | None = None) -> Located:
     files = coco_files(path)
     if files:
         return Located("coco", _choose_json(path, files, split), split)
-    raise DataError(f"{path}: is neither a VOC, a COCO nor a YOLO folder. {_LOOKED_FOR}")
+    raise DataError(f"{path}: is not a VOC, COCO or YOLO folder. {_LOOKED_FOR}")
 
 
 def coco_files(folder: Path) -> list[Path]:
@@ -143,7 +143,7 @@ def _choose_root(path: Path, roots: list[Path], split: str | None) -> tuple[Path
         return named[folder], listed or None
     if slash and folder.startswith("VOC"):  # other names with a slash are lists in folders of ImageSets/Main
         raise DataError(
-            f"{path}: split {split!r} is of a VOC folder {folder!r}, which is not there; it has {', '.join(named)}. "
+            f"{path}: split {split!r} belongs to a VOC folder {folder!r}, which is not there; it has {', '.join(named)}. "
             f"Pass the folder that holds {folder}."
         )
     if len(roots) > 1:
@@ -169,5 +169,5 @@ def _choose_json(path: Path, files: list[Path], split: str | None) -> Path:
     parts = [file for file in files if split in file.stem]
     if not parts:
         names = ", ".join(file.name for file in files)
-        raise DataError(f"{path}: no COCO file of split {split!r}; it has {names}")
+        raise DataError(f"{path}: no COCO file for split {split!r}; it has {names}")
     return exact[0] if exact else _only(path, parts, f"files of split {split!r}")

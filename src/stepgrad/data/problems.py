@@ -15,7 +15,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Problem:
-    """A defect of the data; an "error" breaks or spoils training, a "warning" has a defined result worth knowing.
+    """A defect of the data. An "error" breaks or spoils training; a "warning" does not, but is worth knowing.
 
     >>> print(Problem("a.xml", "holds no objects", "remove it", "warning", "no-objects"))
     a.xml: holds no objects; remove it
@@ -59,7 +59,7 @@ class Complaints:
         self.path, self.report = str(path), report
 
     def __call__(self, defect: str, fix: str, kind: str, severity: Severity = "error") -> Any:
-        """Hand a problem on. Gives None, for readers to return in place of what they could not read."""
+        """Hand a problem on. Gives None, for readers to return instead of what they could not read."""
         self.report(Problem(self.path, defect, fix, severity, kind))
 
 

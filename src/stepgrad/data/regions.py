@@ -1,4 +1,4 @@
-"""`ignored_regions.json` beside a data.yaml: regions of images that a benchmark does not judge, as VisDrone has them.
+"""`ignored_regions.json` next to a data.yaml: regions of images that a benchmark does not judge, as in VisDrone.
 
 A mapping from "split/stem" (the image's path behind `images/`, without suffix) to boxes [x1, y1, x2, y2] in pixels. Each is
 a crowd of every class: detections in it are neither right nor wrong.

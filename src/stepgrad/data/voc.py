@@ -87,7 +87,7 @@ class VOCDataset(FileDataset):
         return self.annotations[index].boxes
 
     def devkit_boxes(self, index: int) -> NDArray[np.float64]:
-        """(G, 4) the numbers of the XML file as they stand: 1-based pixels, both corners inside the box."""
+        """(G, 4) the numbers of the XML file, unchanged: 1-based pixels, both corners inside the box."""
         return self.annotations[index].devkit_boxes
 
     def image_path(self, index: int) -> Path:
@@ -101,7 +101,7 @@ class VOCDataset(FileDataset):
 
 def _read(root: Path, image_id: str, report: Report) -> VOCAnnotation:
     annotation = read_annotation(annotation_file(root, image_id), report)
-    assert annotation is not None, "loading raises where the doctor goes on"
+    assert annotation is not None, "loading raises where the doctor continues"
     return annotation
 
 
@@ -136,7 +136,11 @@ def image_ids(root: Path, split: str | None, report: Report = raise_errors) -> l
         source = root / "ImageSets" / "Main" / f"{split}.txt"
         ids = read_image_set(source, root, split)
     if not ids:
-        report(Problem(str(source), "lists no images", "choose another split or fill the list", "error", "no-images"))
+        report(
+            Problem(
+                str(source), "lists no images", "choose another split, or add images to the list", "error", "no-images"
+            )
+        )
     seen: set[str] = set()
     for image_id in ids:
         if image_id in seen:
@@ -150,7 +154,7 @@ def _stays_inside(image_id: str, root: Path, source: Path, report: Report) -> bo
     """Whether the annotation of an image is in the folder of annotations, where the lists of others may not lead out."""
     if not leads_on(image_id) or is_below(annotation_file(root, image_id), root / "Annotations"):
         return True
-    defect = f"lists image {image_id!r}, which leads out of {root / 'Annotations'}"
+    defect = f"lists image {image_id!r}, which points outside {root / 'Annotations'}"
     fix = "correct the line, or copy image and annotation into the folder"
     report(Problem(str(source), defect, fix, "error", "id-outside"))
     return False
@@ -174,7 +178,9 @@ def index_images(root: Path) -> dict[str, str]:
     """File name by image id, of everything in JPEGImages that has the name of an image."""
     folder = root / "JPEGImages"
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; put the images there, or pass need_images=False to do without")
+        raise DataError(
+            f"{folder}: no such folder; put the images there, or pass need_images=False to work without images"
+        )
     ranks = {suffix: rank for rank, suffix in enumerate(IMAGE_SUFFIXES)}
     names = [path.name for path in folder.iterdir() if path.suffix.lower() in ranks]
     names.sort(key=lambda name: (-ranks[Path(name).suffix.lower()], name))  # the preferred suffix comes last and wins
@@ -206,7 +212,7 @@ def read_class_file(root: Path) -> tuple[str, ...] | None:
         raise DataError(f"{path}: cannot be read ({error}); expected one class name per line") from error
     names = tuple(line.strip() for line in lines if line.strip())
     if len(set(names)) != len(names) or not names:
-        raise DataError(f"{path}: expected one class name per line, each once; it is empty or repeats one")
+        raise DataError(f"{path}: expected one class name per line, each once, but it is empty or repeats one")
     return names
 
 

@@ -63,11 +63,11 @@ def read_annotation(path: Path, report: Report = raise_errors) -> VOCAnnotation 
     try:
         root = parse_xml(path.read_bytes())
     except FileNotFoundError:
-        return complain("no such annotation", "restore it or take the image off the image list", "no-annotation")
+        return complain("no such annotation", "restore it, or remove the image from the image list", "no-annotation")
     except OSError as error:
         return complain(f"cannot be read ({error.strerror})", "check its permissions", "no-annotation")
     except _Refused:
-        fix = "delete the <!DOCTYPE ...> part: VOC files need none, and entities can be made to fill the memory"
+        fix = "delete the <!DOCTYPE ...> part; VOC files need none, and entities can be used to fill the memory"
         return complain("declares a document type or an entity, which is refused", fix, "xml-entities")
     except (expat.ExpatError, LookupError, ValueError) as error:  # the latter two for encodings it does not know
         return complain(f"is not well-formed XML ({error})", "export the annotation again", "xml-damaged")
@@ -123,12 +123,14 @@ def _read_box(element: Element, where: str, path: Path, report: Report) -> list[
         box = []
     if len(box) != 4 or not all(abs(value) < LARGEST for value in box):
         got = ", ".join(f"{corner} {text}" for corner, text in zip(CORNERS, texts, strict=True))
-        return complain(f"{where}: expected four numbers in <bndbox> but got {got}", "write its box", "box-numbers")
+        return complain(
+            f"{where}: expected four numbers in <bndbox> but got {got}", "write its box in this form", "box-numbers"
+        )
     xmin, ymin, xmax, ymax = box
     if xmax < xmin or ymax < ymin:
         got = f"xmax {xmax:g} < xmin {xmin:g}" if xmax < xmin else f"ymax {ymax:g} < ymin {ymin:g}"
         return complain(f"{where}: {got}", "swap the corners or delete the object", "box-degenerate")
     if xmax == xmin or ymax == ymin:
         defect = f"{where}: the box is one pixel {'wide' if xmax == xmin else 'high'}"
-        complain(defect, "kept as one pixel; delete the object if that was a slip", "box-one-pixel", "warning")
+        complain(defect, "kept as one pixel; delete the object if that is a mistake", "box-one-pixel", "warning")
     return box

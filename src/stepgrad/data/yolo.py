@@ -51,20 +51,20 @@ class YOLOImage:
 
 
 class YOLODataset(FileDataset):
-    """Images and objects of a data.yaml, as YOLO tools have them.
+    """Images and objects of a data.yaml, as YOLO tools use it.
 
-    Boxes are shares of the image, so the header of every image is read for its size when the dataset is opened. They are of
-    the picture as viewers show it: where EXIF turns an image, it is turned here too. Ids are the names of the files without
-    suffix; where two images of the split share it, all ids are paths. An `ignored_regions.json` beside the data.yaml holds
-    regions that are crowds of every class.
+    Boxes are relative to the size of the image, so the header of every image is read when the dataset is opened. They belong
+    to the picture as viewers show it: if EXIF turns an image, it is turned here, too. Ids are the names of the files without
+    suffix; if two images of the split have the same name, all ids are paths. An `ignored_regions.json` next to the data.yaml
+    holds regions that are crowds of every class.
 
     Args:
         path: the data.yaml.
-        split: train, val, test or another split of the file; None takes them all.
+        split: train, val, test or another split of the file; None takes all of them.
         degenerate: "error" refuses boxes without width or height, "drop" leaves those objects out.
         transforms: called with (image, target).
-        images_outside: True lets `path:`, splits and lists lead out of the folder of data.yaml. Otherwise that is refused:
-            whoever wrote the file chooses what is read, and shown in reports.
+        images_outside: True lets `path:`, splits and lists point outside the folder of data.yaml. Otherwise that is refused,
+            because the author of the file would choose what is read and shown in reports.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class YOLODataset(FileDataset):
         one_of("degenerate", degenerate, ["error", "drop"])
         report = raise_errors if degenerate == "error" else raise_errors_except("box-degenerate")
         data = read_data_yaml(Path(path), images_outside, report)
-        assert data is not None, "loading raises where the doctor goes on"
+        assert data is not None, "loading raises where the doctor continues"
         check_split(data, split)
         self.path, self.root, self.split = data.path, data.root, split
         self.transforms = transforms
@@ -110,7 +110,7 @@ class YOLODataset(FileDataset):
 
     @cached_property
     def positions(self) -> dict[str, int]:
-        """The position of each image by its id; `000123` is found as 123 too, which is how YOLO tools write it."""
+        """The position of each image by its id; `000123` is also found as 123, as YOLO tools write it."""
         found = {image_id: i for i, image_id in enumerate(self.ids)}
         numbers = {image_id: str(int(image_id)) for image_id in self.ids if is_number(image_id)}
         if len(set(numbers.values())) == len(numbers):
@@ -153,7 +153,7 @@ def read_images(
         fix = (
             "put the labels where `images` in the path of an image becomes `labels`"
             if all_missing
-            else "they are taken for background; restore the files if they are not"
+            else "they count as background; restore the files if that is wrong"
         )
         complain = Complaints(data.path, report)
         complain(

@@ -45,7 +45,10 @@ def _listed_images(path: Path, data: DataYaml, images_outside: bool, report: Rep
     complain = Complaints(path, report)
     try:
         if path.stat().st_size > LARGEST_LIST:
-            return complain("is too large for a list", "expected one image path per line", "list-unreadable") or []
+            return (
+                complain("is too large for a list of images", "expected one image path per line", "list-unreadable")
+                or []
+            )
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         return complain(f"cannot be read ({error})", "expected one image path per line", "list-unreadable") or []
@@ -75,7 +78,7 @@ def _listed_image(
     image = next((place for place in tried if os.path.isfile(place)), tried[0])
     folders = (data.root, data.path.parent)
     if not images_outside and leads_on(line) and not any(is_below(image, folder) for folder in folders):
-        defect = f"{where}: {brief(line)} leads out of {data.root}"
+        defect = f"{where}: {brief(line)} points outside {data.root}"
         return complain(defect, f"correct it, or allow such paths: {ALLOW_OUTSIDE}", "image-outside")
     if not os.path.isfile(image):
         bases = " or ".join(dict.fromkeys(map(str, (path.parent, data.root))))

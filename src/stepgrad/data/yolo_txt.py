@@ -119,9 +119,9 @@ class _Lines:
         for (kind, severity), count in self.complaints.items():
             if count > MOST_COMPLAINTS:
                 defect = f"has {count - MOST_COMPLAINTS} more lines of this kind"
-                self._report(defect, "mend those named and look again", kind, severity)
+                self._report(defect, "fix those named and check again", kind, severity)
         if len(self.shapes) > 1:
-            fix = "each line is read for what it is here, but other YOLO tools take all for polygons: write one kind"
+            fix = "stepgrad reads each line as what it is, but other YOLO tools read all of them as polygons; write only one kind"
             self._report("mixes boxes and polygons", fix, "label-mixed", "warning")
 
     def _complain(self, defect: str, fix: str, kind: str, severity: Severity = "error") -> Any:
@@ -137,7 +137,9 @@ class _Lines:
             values = []
         if not values or not all(map(math.isfinite, values)):
             shown = " ".join(words)[:60]
-            return self._complain(f"{where}: expected numbers but got {shown!r}", "write its box", "box-numbers")
+            return self._complain(
+                f"{where}: expected numbers but got {shown!r}", "write its box in this form", "box-numbers"
+            )
         if values[0] != int(values[0]) or not 0 <= values[0] < self.classes:
             defect = f"{where}: expected a class from 0 to {self.classes - 1} but got {words[0][:20]}"
             return self._complain(defect, "correct it, or add its name to data.yaml", "unknown-class")
@@ -159,7 +161,7 @@ class _Lines:
         defect = (
             f"{where}: expected `class cx cy w h` or a class and the points of a polygon but got {count + 1} numbers"
         )
-        return self._complain(f"{defect}{hint}", "write its box", "box-numbers")
+        return self._complain(f"{defect}{hint}", "write its box in this form", "box-numbers")
 
     def _checked(self, corners: _Corners, shares: Sequence[float], where: str) -> _Corners | None:
         """The corners, if they have an area and are shares of the image."""

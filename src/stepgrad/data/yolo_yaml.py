@@ -14,7 +14,7 @@ from stepgrad.names import is_below, leads_on, on_disk
 from stepgrad.yaml_text import load_yaml
 
 SPLITS = ("train", "val", "test")
-ALLOW_OUTSIDE = "images_outside=True, --images_outside, in a config data.images_outside: true"
+ALLOW_OUTSIDE = "images_outside=True in Python, --images_outside in commands, data.images_outside: true in configs"
 RESERVED_KEYS = ("path", "names", "nc", "download", "yaml_file")
 """Keys that are no splits."""
 LARGEST_YAML = 4_000_000
@@ -80,7 +80,7 @@ def _read_mapping(path: Path, complain: Complaints) -> dict[Any, Any] | None:
         content = load_yaml(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        return complain(f"cannot be read as yaml ({reason})", "mend the line it names", "yaml-damaged")
+        return complain(f"cannot be read as yaml ({reason})", "fix the line it names", "yaml-damaged")
     if not isinstance(content, dict):
         defect = f"expected keys such as `train:` and `names:` but got {brief(content)}"
         return complain(defect, "check that this is the data.yaml of a YOLO dataset", "yaml-not-yolo")
@@ -122,7 +122,7 @@ def _in_order(names: dict[Any, Any], complain: Complaints) -> list[Any] | None:
             return complain(defect, "number the classes from 0, without gaps", "class-names")
         by_label[label] = name
     if len(by_label) != len(names):
-        return complain("two names have one number", "number the classes from 0, without gaps", "class-names")
+        return complain("two names have the same number", "number the classes from 0, without gaps", "class-names")
     return [by_label[label] for label in range(len(names))]
 
 
@@ -132,7 +132,7 @@ def _class_name(name: Any, label: int, complain: Complaints) -> str | None:
         return name
     if isinstance(name, (bool, int, float)):
         if not isinstance(name, int) or isinstance(name, bool):  # a whole number prints as it was written
-            complain(f"class {label} is read as {name!r}", "put the name in quotes", "class-names", "warning")
+            complain(f"class {label} is read as {name!r}", "write the name in quotes", "class-names", "warning")
         return str(name)
     return complain(f"expected a name of class {label} but got {brief(name)}", "write its name", "class-names")
 
@@ -140,7 +140,7 @@ def _class_name(name: Any, label: int, complain: Complaints) -> str | None:
 def _find_root(path: Path, content: dict[Any, Any], images_outside: bool, complain: Complaints) -> Path | None:
     """The folder that splits are relative to: `path:` seen from the file's folder, else the file's folder itself.
 
-    Whoever unpacks a dataset elsewhere leaves a `path:` behind that is no more; then the splits are beside the file.
+    A dataset that was unpacked elsewhere may have a `path:` that no longer exists; then the splits are next to the file.
     """
     home, given = path.parent, content.get("path")
     if given is None:
@@ -150,12 +150,14 @@ def _find_root(path: Path, content: dict[Any, Any], images_outside: bool, compla
     root = home / Path(on_disk(given)).expanduser()
     if not os.path.isdir(root):
         if os.path.normpath(given) != ".":
-            fix = "the splits are looked for beside the file; correct it or delete it"
-            complain(f"path {given!r} is not there", fix, "yaml-path", "warning")
+            fix = "the splits are searched next to the file; correct `path` or delete it"
+            complain(f"path {given!r} does not exist", fix, "yaml-path", "warning")
         return home
     if not images_outside and not is_below(root, home):
-        defect = f"path {given!r} leads out of {home}"
-        return complain(defect, f"move the file into the data's folder, or allow it: {ALLOW_OUTSIDE}", "image-outside")
+        defect = f"path {given!r} points outside {home}"
+        return complain(
+            defect, f"move the file into the folder of the data, or allow it: {ALLOW_OUTSIDE}", "image-outside"
+        )
     return root
 
 
@@ -193,7 +195,7 @@ def _find_place(
         place = inner
     if not images_outside and not (is_below(place, root) or is_below(place, path.parent)):
         return complain(
-            f"{key} {entry!r} leads out of {root}", f"correct it, or allow it: {ALLOW_OUTSIDE}", "image-outside"
+            f"{key} {entry!r} points outside {root}", f"correct it, or allow it: {ALLOW_OUTSIDE}", "image-outside"
         )
     if os.path.isdir(place) or (os.path.isfile(place) and place.suffix.lower() == ".txt"):
         return place
@@ -201,7 +203,7 @@ def _find_place(
         return complain(f"{key} {entry!r} is neither a folder nor a .txt file", "name the folder", "yaml-split")
     beside = [os.path.relpath(folder, root) for folder in sorted(place.parent.glob("*"))[:100]]
     close = suggest(entry, beside)
-    return complain(f"{key} {entry!r} is not there, seen from {root}.{close}", "correct it or `path`", "split-missing")
+    return complain(f"{key} {entry!r} does not exist in {root}.{close}", "correct it or `path`", "split-missing")
 
 
 def _keypoint_numbers(shape: Any) -> int:

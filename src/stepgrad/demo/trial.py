@@ -32,9 +32,9 @@ TRAINING_SEED = 7
 """Of the training images, which the detector never saw."""
 START, MORE, ALIGNED, MAP = "cross-entropy", "more cross-entropy", "task-aligned cross-entropy", "mAP"
 NOTES = {
-    START: "a new class head, to the end; labels know how well a box fits",
+    START: "a new class head, fully trained; labels are the IoU of each window",
     MORE: "from there, at its best rate",
-    ALIGNED: "from there, at its best rate; labels made by hand for what mAP asks: the best window of each object leads",
+    ALIGNED: "from there, at its best rate; YOLOv8's labels, designed with mAP in mind: one best window per object",
     MAP: 'from there, MAPLoss(protocol="coco") on as many images',
 }
 
@@ -101,7 +101,7 @@ def new_head(features: int, seed: int, units: int = UNITS) -> nn.Module:
 
 
 class Trial:
-    """Heads by training and seed; in a folder, from where a trial that was stopped goes on."""
+    """Heads by training and seed; in a folder, from which a stopped trial continues."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.settings = settings
@@ -159,15 +159,15 @@ class TrialOutcome:
         gain, spread = mean_and_spread(gains)
         with_spread = f" (spread over seeds {spread:.1f})" if len(gains) > 1 else ""
         best_labels, _ = mean_and_spread(self.gains(ALIGNED))
-        others = f"Against YOLOv8's labels, the best made by hand, it is {best_labels:+.1f}."
+        others = f"Compared with YOLOv8's labels, the difference is {best_labels:+.1f}."
         if abs(gain) <= spread:
             return (
-                f"Training for mAP and more cross-entropy ended level: {gain:+.1f} COCO AP{with_spread} on "
-                f"{self.images} images nobody had seen. {others}"
+                f"No clear difference between training for mAP and more cross-entropy: {gain:+.1f} COCO "
+                f"AP{with_spread} on {self.images} unseen images. {others}"
             )
         better = sum(g * gain > 0 for g in gains)
         return (
             f"{self.ways[MAP].seconds:.0f} seconds of training for mAP {'gained' if gain > 0 else 'lost'} {abs(gain):.1f} "
-            f"COCO AP over as much more cross-entropy{with_spread}, in {better} of {len(gains)} seeds, on {self.images} images "
-            f"nobody had seen. {others}"
+            f"COCO AP over as much more cross-entropy{with_spread}, in {better} of {len(gains)} seeds, on {self.images} unseen "
+            f"images. {others}"
         )

@@ -113,7 +113,7 @@ def _traced_trunk(name: str) -> fx.GraphModule:
 
 def _no_map(name: str) -> ConfigError:
     return ConfigError(
-        f"backbone: {name!r} gives no feature map that windows can be pooled from; take a convolutional network such as "
+        f"backbone: {name!r} gives no feature map that windows can be pooled from; use a convolutional network such as "
         "alexnet, vgg16 or resnet50."
     )
 

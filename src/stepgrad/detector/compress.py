@@ -20,7 +20,7 @@ def compressed(model: FastRCNN, fc6: int | None = 1024, fc7: int | None = 256) -
 
     Args:
         model: a FastRCNN as trained.
-        fc6: rank of fc6, the number of singular values to keep; None: as it is. The default is Girshick's for VGG16.
+        fc6: rank of fc6, the number of singular values to keep; None: unchanged. The default is Girshick's for VGG16.
         fc7: rank of fc7, likewise.
 
     >>> model = FastRCNN(6, "tiny", hidden=32, shortest_side=None)
@@ -39,7 +39,9 @@ def _layer_to_cut(model: FastRCNN, name: str, rank: int) -> nn.Linear:
     """The layer of the head, if the rank makes it smaller."""
     layer = model.head.get_submodule(name)
     if not isinstance(layer, nn.Linear):
-        raise ConfigError(f"{name}: expected a layer as trained but it is compressed already; compress the original.")
+        raise ConfigError(
+            f"{name}: expected an uncompressed layer but it is compressed already; compress the original."
+        )
     whole_number(f"the rank of {name}", rank, least=1)
     whole = layer.in_features * layer.out_features
     largest = (whole - 1) // (layer.in_features + layer.out_features)
@@ -54,7 +56,7 @@ def _layer_to_cut(model: FastRCNN, name: str, rank: int) -> nn.Linear:
 
 @torch.no_grad()
 def low_rank(layer: nn.Linear, rank: int) -> nn.Sequential:
-    """Two layers in place of one, by its `rank` largest singular values."""
+    """Two layers instead of one, by its `rank` largest singular values."""
     weight = layer.weight
     down, up = (factor.to(weight) for factor in factors(weight.cpu(), rank))
     first = _linear(down, None)
@@ -66,7 +68,7 @@ def factors(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """(rank, inputs) and (outputs, rank) matrices whose product is the truncated SVD of `weight`, (outputs, inputs).
 
     U holds the eigenvectors of W W^T, and U^T W is diag(S) V^T. This takes a fraction of the time of an SVD of
-    all of W. Squares lose digits of small singular values, hence float64; but U is orthonormal whatever they are, and
+    all of W. Squares lose digits of small singular values, so float64 is used; but U is orthonormal whatever they are, and
     nothing is divided by them. Where there are more outputs than inputs, the same goes for the transpose.
     """
     if not weight.isfinite().all():

@@ -58,16 +58,16 @@ class FastRCNN(nn.Module):
         score: "logprob", log-probabilities with background as one more class, or "raw", the last activations.
         loss: "nll" (cross-entropy) or "map"; `train_for` changes it.
         map_loss: the loss for "map"; None: MAPLoss's defaults with this model's NMS threshold.
-        nll_weight: with "map", add so much of the cross-entropy.
-        sampling: the windows of a training step; None: the original's for "nll", 500 drawn without looking for "map".
+        nll_weight: with "map", the weight of the cross-entropy that is added.
+        sampling: the windows of a training step; None: the original's for "nll", 500 drawn without regard to objects for "map".
         hidden: units of fc6 and fc7.
-        dropout: after both.
+        dropout: share of units that dropout switches off after both.
         freeze: "original" (conv1 of AlexNet, conv1_1 to conv2_2 of VGG16, of others what comes before stride 8),
             "trunk" or "none". BatchNorm never trains.
         shortest_side: images are scaled to it; None: as they are.
         longest_side: but no longer than this.
         nms_threshold: IoU above which a window suppresses a lower one; None: no NMS.
-        candidates: windows of a class and image that enter NMS when detecting; None: all.
+        candidates: windows per class and image that enter NMS in detection; None: all.
         box_regression: move the box of each class from its window, as the original does and the paper does not. Detections have
             the moved boxes, clipped to the image; mAP is that of the moved boxes; "loss_box" trains them, in either objective.
             `head.boxes.measure(samples)` takes the scale of the moves from training data.
@@ -194,7 +194,7 @@ class FastRCNN(nn.Module):
     def activate(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
         """The head's output for the windows of each image: (N, K), with one more column for background if it has one.
 
-        Behind them stand the 4K of the box regression, if there is one.
+        The 4K columns of the box regression follow, if there is one.
         """
         check_images(images, self.channels)
         return self._activations(images, windows)

@@ -39,7 +39,8 @@ def image_size(image: Tensor | Features, i: int) -> tuple[int, int]:
     size = image.size if isinstance(image, Features) else image.shape[1:]
     if size is None:
         raise InputError(
-            f"image {i}: expected features with the size of their image, which moved boxes are clipped to."
+            f"image {i}: expected features with the size of their image, to clip boxes to it, but got None; "
+            "pass size=(height, width)."
         )
     height, width = size
     return int(height), int(width)
@@ -48,7 +49,9 @@ def image_size(image: Tensor | Features, i: int) -> tuple[int, int]:
 def _check_features(features: Features, channels: int, i: int) -> None:
     shape = tuple(features.map.shape)
     if len(shape) != 3 or shape[0] != channels or 0 in shape:
-        raise InputError(f"image {i}: expected features of shape ({channels}, h, w) but got {shape}; another trunk's?")
+        raise InputError(
+            f"image {i}: expected features of shape ({channels}, h, w) but got {shape}; were they made by another trunk?"
+        )
 
 
 def _check_range(image: Tensor, i: int) -> None:

@@ -14,14 +14,14 @@ LEAST_SIDE = 80
 
 
 class Features(NamedTuple):
-    """A trunk's output for one image; takes the place of the image wherever the trunk does not train."""
+    """A trunk's output for one image; it can be passed instead of the image if the trunk does not train."""
 
     map: Tensor
     """(C, h, w)"""
     scale: tuple[float, float]
     """From image pixels to the trunk's input pixels, along x and y."""
     size: tuple[int, int] | None = None
-    """Height and width of the image, which a model that moves boxes keeps them inside of."""
+    """Height and width of the image; a model that moves boxes clips them to it."""
 
 
 def scaled_size(height: int, width: int, shortest_side: int | None, longest_side: int | None) -> tuple[int, int]:

@@ -20,13 +20,13 @@ class Sampling:
     """The rule by which windows are drawn from each image; the defaults are the original's."""
 
     windows: int | None = 64
-    """So many of each image, or as many as there are; None: all of them, whatever the other options say."""
+    """Number of windows per image, or as many as there are; None: all of them, whatever the other options say."""
     foreground: float | None = 0.25
-    """Largest share of windows on objects (IoU >= 0.5); None: drawn without looking."""
+    """Largest share of windows on objects (IoU >= 0.5); None: drawn without regard to objects."""
     background_overlap: float = 0.1
-    """Least IoU with an object of the other windows; 0: any. Without meaning where windows are drawn without looking."""
+    """Least IoU with an object of the other windows; 0: any. Not used if `foreground` is None."""
     ground_truth: bool = True
-    """The objects' own boxes count as windows."""
+    """Whether the boxes of the objects count as windows, too."""
 
     def __post_init__(self) -> None:
         if self.windows is not None and self.windows < 1:

@@ -28,7 +28,7 @@ class WeightsReport:
     loaded: tuple[str, ...]
     random: tuple[str, ...]
     frozen_random: tuple[str, ...] = ()
-    """Layers that neither were loaded nor will train."""
+    """Layers that were not loaded and will not train."""
 
     def __str__(self) -> str:
         parts = [f"loaded {_listed(self.loaded)} from {self.source}"] if self.loaded else []
@@ -98,18 +98,18 @@ def _read_file(path: Path) -> StateDict:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # each format has its own errors
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{path}: is no readable weights file ({reason}); {_WAY_OUT}") from error
+        raise DataError(f"{path}: is not a readable weights file ({reason}); {_WAY_OUT}") from error
     for wrapper in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
-        raise DataError(f"{path}: expected a state dict, names with tensors, but got {type(content).__name__}.")
+        raise DataError(f"{path}: expected a state dict (tensors by name) but got {type(content).__name__}.")
     return {str(name).removeprefix("module."): tensor for name, tensor in content.items()}
 
 
 def _download(backbone: str, name: str) -> StateDict:
     if backbone == "tiny":
-        raise ConfigError(f"weights: `tiny` has none called {name!r}, it trains from nothing; {_WAY_OUT}.")
+        raise ConfigError(f"weights: `tiny` has no weights called {name!r}, it starts from random ones; {_WAY_OUT}.")
     from torchvision.models import get_model_weights
 
     offered = {entry.name: entry for entry in get_model_weights(backbone)}
@@ -125,7 +125,9 @@ def _download(backbone: str, name: str) -> StateDict:
         # an earlier download is not checked again, so it must not be able to hold code either
         state: StateDict = chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except Exception as error:  # no network, a proxy, a full disk, a damaged download
-        raise DataError(f"{chosen.url}: cannot be downloaded ({error}); fetch it elsewhere, then {_WAY_OUT}") from error
+        raise DataError(
+            f"{chosen.url}: cannot be downloaded ({error}); download it on another machine, then {_WAY_OUT}"
+        ) from error
     return state
 
 
@@ -147,7 +149,7 @@ def _fill_trunk(backbone: Backbone, state: StateDict, source: str) -> list[str]:
         if tensors[name].shape != expected.shape:
             raise DataError(
                 f"{source}: expected {prefix + name!r} of {backbone.name} to have shape {tuple(expected.shape)} but got "
-                f"{tuple(tensors[name].shape)}; is it another network's?"
+                f"{tuple(tensors[name].shape)}; does it belong to another network?"
             )
     backbone.trunk.load_state_dict(tensors, strict=False)
     return _layers(backbone.trunk, "trunk.")

@@ -83,11 +83,11 @@ class Pair:
     """At most one per class, by decreasing score."""
 
     def parts(self) -> dict[str, float]:
-        """Points of mAP that each rule is worth, in the order of the steps: they add up to the difference.
+        """Points of mAP that each rule changes, in the order of the steps: they add up to the difference.
 
-        A rule's part is what switching it does after those before it have been switched, so each is the difference of two
-        mAPs that can be computed on their own. Where rules act on the same detections, another order would share out
-        differently; the mean over all orders would take a number of evaluations that doubles with each rule.
+        The part of a rule is the effect of switching it after those before it, so each part is the difference of two mAPs
+        that can be computed by themselves. If rules act on the same detections, another order would give other parts; the
+        mean over all orders would take a number of evaluations that doubles with each rule.
         """
         maps = [self.maps[0], *(step.map for step in self.steps)]
         return {step.rule: 100.0 * (now - was) for step, was, now in zip(self.steps, maps, maps[1:], strict=False)}
@@ -162,7 +162,7 @@ class Comparison:
 
 
 def compare(evidence: Evidence, protocols: Sequence[Protocol]) -> Comparison:
-    """Every protocol's result and, for any two, what makes the difference."""
+    """The result of every protocol and, for every two, what makes the difference."""
     countings = [Counting.of(protocol) for protocol in protocols]
     results = tuple(evaluate_under(evidence, counting) for counting in countings)
     maps = {result.protocol.name: result.map for result in results}

@@ -1,4 +1,4 @@
-"""What kind of mistakes a detector makes, and the mAP that mending each kind would give back (after TIDE, Bolya 2020).
+"""What kind of mistakes a detector makes, and the mAP that fixing each kind would gain (after TIDE, Bolya 2020).
 
 Every false positive is of one type, and so is every object that was not found:
 
@@ -53,8 +53,10 @@ class Mistakes:
     protocol: Protocol
     """With one match threshold."""
     of_detections: NDArray[np.int8]  # (M,)
-    of_objects: NDArray[np.int8]  # (G,) missed, right, or left out; found through a mended mistake: that one's type
-    claimed: NDArray[np.int64]  # (M,) row of the object that a mended mistake would find, NOTHING for others
+    of_objects: NDArray[
+        np.int8
+    ]  # (G,) missed, right, or left out; found through a fixed mistake: the type of that mistake
+    claimed: NDArray[np.int64]  # (M,) row of the object that a fixed mistake would find, NOTHING for others
     places: NDArray[np.int64]  # (M,) place of each detection in its class's ranking
     touched: NDArray[
         np.int64
@@ -66,7 +68,7 @@ class Mistakes:
         return int(np.count_nonzero(side == TYPES.index(kind)))
 
     def map_after(self, mended: Sequence[str]) -> float:
-        """mAP when these types are mended; classes that had objects stay in the mean."""
+        """mAP when these types are fixed; classes that had objects stay in the mean."""
         kinds = {TYPES.index(kind) for kind in mended}
         objects = self.evidence.objects
         counted = self.of_objects != LEFT_OUT
@@ -187,7 +189,7 @@ def _keep_first_claims(
 
 @dataclass(frozen=True)
 class ErrorTypes:
-    """How many mistakes of each type, and the mAP each would give back. `print` shows a table."""
+    """How many mistakes of each type there are, and the mAP that fixing them would gain. `print` shows a table."""
 
     protocol: str
     threshold: float
@@ -196,9 +198,9 @@ class ErrorTypes:
     """At this threshold."""
     counts: dict[str, int]
     gains: dict[str, float]
-    """mAP with that type mended, less mAP as it is."""
+    """mAP with that type fixed, minus mAP as it is."""
     mended: float
-    """mAP with all types mended."""
+    """mAP with all types fixed."""
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings and a row per type."""
@@ -216,17 +218,19 @@ class ErrorTypes:
         return plot_error_types(self, path)
 
     def __str__(self) -> str:
-        title = f"{self.protocol} at IoU {self.threshold:g}: mAP {per_cent(self.map)}; what fixing a mistake gives back"
+        title = (
+            f"{self.protocol} at IoU {self.threshold:g}: mAP {per_cent(self.map)}; what fixing each mistake would gain"
+        )
         return f"{title}\n{plain_table(*self.table())}"
 
 
 def error_types(evidence: Evidence, protocol: Protocol, threshold: float = 0.5, background: float = 0.1) -> ErrorTypes:
-    """Count the mistakes of each type under a protocol at one IoU threshold, and what mending each would give back."""
+    """Count the mistakes of each type under a protocol at one IoU threshold, and what fixing each would gain."""
     return summarise(find_mistakes(evidence, protocol, threshold, background), threshold, background)
 
 
 def summarise(mistakes: Mistakes, threshold: float, background: float) -> ErrorTypes:
-    """The counts of mistakes that were found with these thresholds, and what mending each type would give back."""
+    """The counts of mistakes that were found with these thresholds, and what fixing each type would gain."""
     now = mistakes.map_after([])
     return ErrorTypes(
         protocol=mistakes.protocol.name,

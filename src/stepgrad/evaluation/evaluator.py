@@ -43,12 +43,12 @@ class Evaluator:
         num_classes: labels are in [0, num_classes), without background.
         protocol: a `Protocol`, its name, or a list of either: the first is the one reported.
         class_names: for tables and messages.
-        boxes: "given": each protocol adds its `pixel_offset` to the numbers as they are, so "voc07-devkit" wants
-            inclusive pixels as VOC's files have them. "continuous": the numbers are continuous boxes, and protocols
+        boxes: "given": each protocol adds its `pixel_offset` to the numbers as they are, so "voc07-devkit" expects
+            inclusive pixels, as in VOC's files. "continuous": the numbers are continuous boxes, and protocols
             with a pixel offset get them with the right and lower edges moved in by it.
-        empty_boxes: "count": a detection without width or height overlaps nothing, so it is a false positive, as for
-            pycocotools; detectors that clip boxes to the image make such. "error" refuses them. Reversed boxes are
-            refused either way.
+        empty_boxes: "count": a detection without width or height overlaps nothing, so it is a false alarm, as in
+            pycocotools; detectors that clip boxes to the image produce such boxes. "error" refuses them. Reversed boxes
+            are always refused.
         metrics: further metrics to report, as `DetectionLoss` takes them: those of `sg.metrics`, such as
             `sg.metrics.RecallAtPrecision(0.95)`, their names or functions of one class's list. `result.metrics` has them.
 
@@ -109,8 +109,8 @@ class Evaluator:
 
         Args:
             preds: per image a dict of boxes (M, 4), scores (M,) and labels (M,): the final detections.
-            targets: per image a dict of boxes (G, 4) and labels (G,); if wanted difficult, iscrowd and area (G,) and
-                the image's id, image_id: messages name it, and an id that comes again is warned of.
+            targets: per image a dict of boxes (G, 4) and labels (G,); optionally difficult, iscrowd and area (G,), and
+                image_id: messages name it, and an id that comes twice gives a warning.
         """
         _check_lists(preds, targets)
         first = len(self._image_ids)
@@ -134,12 +134,12 @@ class Evaluator:
         return replace(results[0], others={p.name: r for p, r in zip(self.protocols[1:], results[1:], strict=True)})
 
     def compare(self) -> Comparison:
-        """All protocols side by side and, for any two, the first detection they judge differently, and why."""
+        """All protocols side by side and, for every two, the first detection that they judge differently, and why."""
         return compare(self.evidence(), self.protocols)
 
     def error_types(self, threshold: float = 0.5, background: float = 0.1) -> ErrorTypes:
         """Mistakes by type (box, class, duplicate, background, both, missed) under the first protocol at one IoU threshold,
-        and the mAP that mending each type would give back."""
+        and the mAP that fixing each type would gain."""
         return error_types(self.evidence(), self.protocols[0], threshold, background)
 
     def coco_numbers(
@@ -147,7 +147,7 @@ class Evaluator:
         max_detections: tuple[int, int, int] = (1, 10, 100),
         areas: Mapping[str, tuple[float, float]] | None = None,
     ) -> CocoNumbers:
-        """COCO's twelve numbers, by faster-coco-eval. They know crowds and areas but not `difficult`."""
+        """COCO's twelve numbers, by faster-coco-eval. They use crowds and areas but not `difficult`."""
         return coco_numbers(self.evidence(), max_detections, areas)
 
     def evidence(self) -> Evidence:
@@ -170,7 +170,7 @@ class Evaluator:
         if repeated is not None and not self._warned:
             self._warned = True
             warnings.warn(
-                f"image {repeated} has been handed in before, and now counts twice; call reset() before each pass over "
+                f"image {repeated} was given before, and now counts twice; call reset() before each pass over "
                 "the data, and leave out images that a distributed sampler repeats to fill its last batch.",
                 LikelyMistakeWarning,
                 stacklevel=3,

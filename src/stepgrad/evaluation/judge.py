@@ -53,7 +53,7 @@ VERDICT_RULES = (*list(RULES)[: list(RULES).index("ties")], "match thresholds")
 """Those that can change what is said about a detection. Ties change its place; the others only the sum."""
 
 _ARITHMETIC = {"double": "double precision", "single": "single precision", "single_sizes": "boxes in single precision"}
-_DIFFICULT = {"ignore": "ignored", "count": "count", "drop": "are not there"}
+_DIFFICULT = {"ignore": "ignored", "count": "count", "drop": "are removed"}
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def describe_rule(counting: Counting, rule: str) -> str:
         "duplicate rule": ("takes the best object" if p.duplicates == "best" else "takes the best object still free")
         + (f", the {p.equal_overlaps} of equals" if p.equal_overlaps else ""),
         "difficult": f"difficult objects {_DIFFICULT[p.difficult]}",
-        "crowds": "crowds are regions" if p.crowds == "region" else "crowds are not there",
+        "crowds": "crowds are regions" if p.crowds == "region" else "crowds are removed",
         "classes looked for": "those looked for in an image" if p.federated else "every class in every image",
         "least score": "any score" if p.min_score is None else f"scores of at least {p.min_score:g}",
         "max detections": limit + (" over all classes" if p.joins_classes else ""),

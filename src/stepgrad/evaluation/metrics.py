@@ -49,7 +49,7 @@ def metric_of(
 
 
 def metric_under(evidence: Evidence, counting: Counting, result: EvaluationResult, metric: ListMetric) -> MetricResult:
-    """A metric of the detections; for AP of objects of some sizes they are judged anew."""
+    """A metric of the detections; for AP by size they are judged again."""
     if metric.area is None:
         return metric_of(result, metric)
     metric.check_protocol(counting.protocol)

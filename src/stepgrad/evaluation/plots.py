@@ -88,7 +88,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def plot_error_types(errors: ErrorTypes, path: str | Path | None = None) -> Figure:
-    """A bar per type of mistake: the mAP that mending it would give back."""
+    """A bar per type of mistake: the mAP that fixing it would gain."""
     need("matplotlib.figure", purpose="plots")
     from matplotlib.figure import Figure
 
@@ -98,7 +98,7 @@ def plot_error_types(errors: ErrorTypes, path: str | Path | None = None) -> Figu
     bars = axes.barh(kinds, [100.0 * errors.gains[kind] for kind in kinds], color=ENVELOPE)
     axes.bar_label(bars, [f"{errors.counts[kind]} mistakes" for kind in kinds], padding=3, fontsize=8)
     axes.margins(x=0.25)
-    axes.set_xlabel("points of mAP that fixing it would give back")
+    axes.set_xlabel("points of mAP that fixing it would gain")
     axes.set_title(f"{errors.protocol} at IoU {errors.threshold:g}: mAP {per_cent(errors.map)}", fontsize=10)
     if path is not None:
         save_figure(figure, Path(path))

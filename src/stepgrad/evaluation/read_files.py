@@ -98,20 +98,20 @@ class _Reader:
     def numbers(self, score: float, box: Sequence[float], where: str) -> None:
         """Raise DataError for a score or box that no protocol can judge; `box` is x, y, width, height."""
         if not math.isfinite(score):
-            raise DataError(f"{where}: expected a finite score but got {score}; remove the line or mend the detector")
+            raise DataError(f"{where}: expected a finite score but got {score}; remove the line or fix the detector")
         if not all(math.isfinite(value) for value in box):
-            raise DataError(f"{where}: expected a finite box but got {list(box)}; remove the line or mend the detector")
+            raise DataError(f"{where}: expected a finite box but got {list(box)}; remove the line or fix the detector")
         if box[2] < 0.0 or box[3] < 0.0:
             raise DataError(f"{where}: the box is {box[2]:g} wide and {box[3]:g} high; swap its corners or remove it")
         if self.empty_boxes == "error" and (box[2] == 0.0 or box[3] == 0.0):
             raise DataError(
-                f"{where}: the box is {box[2]:g} wide and {box[3]:g} high; remove it, or count such boxes as the false "
-                "positives they are with --empty_boxes count"
+                f"{where}: the box is {box[2]:g} wide and {box[3]:g} high; remove it, or count such boxes as false "
+                "alarms with --empty_boxes count"
             )
         edges = float(box[0]) + box[2], float(box[1]) + box[3]
         if not all(map(math.isfinite, edges)) or float(box[2]) * box[3] > LARGEST_AREA:
             raise DataError(
-                f"{where}: the box {list(box)} is too large for double precision; are these pixels? Mend the detector"
+                f"{where}: the box {list(box)} is too large for double precision; expected pixels, so fix the detector"
             )
 
 
@@ -235,7 +235,7 @@ def _class_of(file: Path, class_names: Sequence[str]) -> str | None:
     if "_det_" in file.name:
         word = file.stem.rsplit("_", 1)[-1]
         raise DataError(
-            f"{file}: {word!r} is no class of the data, which has {', '.join(class_names)}."
+            f"{file}: {word!r} is not a class of the data, which has {', '.join(class_names)}."
             f"{suggest(word, list(class_names))}"
         )
     return None

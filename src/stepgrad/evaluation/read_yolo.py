@@ -68,8 +68,8 @@ def yolo_rows(
     for file, image in files:
         if not math.isfinite(sizes[image, 0]):
             raise DataError(
-                f"{file}: holds shares of image {dataset.ids[image]}, whose size the annotations do not say; "
-                "evaluate on a data.yaml, or on annotations with image sizes"
+                f"{file}: has boxes relative to the size of image {dataset.ids[image]}, but the annotations do not give "
+                "that size; evaluate on a data.yaml, or on annotations with image sizes"
             )
         for number, line in enumerate(_lines(file), 1):
             if line.strip():
@@ -93,7 +93,9 @@ def _numbers(line: str, where: str, classes: int) -> tuple[int, float, NDArray[n
     except ValueError:
         values = []
     if len(values) == 5:
-        raise DataError(f"{where}: there is no score in {line.strip()!r}; save them too: `yolo val save_txt save_conf`")
+        raise DataError(
+            f"{where}: there is no score in {line.strip()!r}; save the scores, too: `yolo val save_txt save_conf`"
+        )
     if len(values) != 6:
         raise DataError(f"{where}: expected `class cx cy w h conf` but got {line.strip()!r}")
     if values[0] not in range(classes):

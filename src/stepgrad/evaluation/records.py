@@ -92,9 +92,9 @@ class Evidence:
     class_names: tuple[str, ...]
     pixel_offset: float | None = None
     """What has to be added to widths and heights to make them right: 0 for continuous boxes, 1 for inclusive pixels.
-    None: every protocol counts the numbers as they stand, whatever they mean."""
+    None: every protocol uses the numbers as they are."""
     looked_for: LookedFor | None = None
-    """Of which classes the annotators say more than the objects do; None: all were looked for everywhere."""
+    """Which classes the annotators looked for in which images; None: all classes in all images."""
 
     @property
     def num_images(self) -> int:
@@ -107,9 +107,9 @@ class Evidence:
     def overlaps(
         self, detections: NDArray[np.int64], objects: NDArray[np.int64], pixel_offset: float = 0.0, crowds: bool = True
     ) -> NDArray[np.float64]:
-        """(M, G) IoU of some rows of the detections with some of the objects, as every verdict is based on it.
+        """(M, G) IoU of some rows of the detections with some of the objects, as every verdict uses it.
 
-        Where `crowds` says so, that with a crowd is the share of the detection it covers, as in COCO.
+        Where `crowds` is True, the overlap is the share of the detection that the crowd covers, as in COCO.
         """
         found, truth = self.detections, self.objects
         return overlap_table(
@@ -122,9 +122,9 @@ class Evidence:
         )
 
     def seen_with(self, pixel_offset: float) -> Evidence:
-        """The boxes as a protocol that adds `pixel_offset` wants them; those that are so already stay to the last bit.
+        """The boxes as a protocol that adds `pixel_offset` expects them; boxes that need no change stay the same to the last bit.
 
-        Inclusive pixels that start at 1 still do: all boxes lie a pixel to the right and down, which no overlap notices.
+        Inclusive pixels that start at 1 still do: all boxes are moved a pixel right and down, which changes no overlap.
         """
         return self if self.pixel_offset is None else self.shrunk(pixel_offset - self.pixel_offset)
 
@@ -157,23 +157,23 @@ class InputCheck:
         _check_finite(detections.boxes, detections.images, names, "boxes", "look at the model that made them")
         self._check_labels(detections.labels, detections.images, names, "detection")
         if self.empty_boxes == "error":
-            way_out = 'drop it, or count such detections as false positives with empty_boxes="count"'
+            way_out = 'drop it, or count such detections as false alarms with empty_boxes="count"'
             self._check_boxes(detections, names, "detection", "positive", way_out)
         else:
-            way_out = "swap its corners or drop it (were sizes given in the place of corners?)"
+            way_out = "swap its corners or drop it (were sizes given instead of corners?)"
             self._check_boxes(detections, names, "detection", "no negative", way_out)
 
     def check_objects(self, objects: GroundTruth, names: Sequence[ImageId]) -> None:
         """Raise if an object cannot be found by any detection."""
-        _check_finite(objects.boxes, objects.images, names, "target boxes", "mend the annotation")
+        _check_finite(objects.boxes, objects.images, names, "target boxes", "fix the annotation")
         self._check_labels(objects.labels, objects.images, names, "object")
-        self._check_boxes(objects, names, "object", "positive", "mend or drop the annotation")
+        self._check_boxes(objects, names, "object", "positive", "fix or drop the annotation")
         wrong = ~(np.isfinite(objects.area) & (objects.area >= 0.0))
         if wrong.any():
             image, index = _locate(wrong, objects.images)
             raise InputError(
                 f"image {names[image]}: expected areas of at least 0 but the area of object {index} is "
-                f"{objects.area[wrong][0]}; mend the annotation, or leave its area out to have that of the box."
+                f"{objects.area[wrong][0]}; fix the annotation, or leave its area out to use that of the box."
             )
 
     def _check_labels(

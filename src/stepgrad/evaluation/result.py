@@ -42,7 +42,7 @@ class PRCurve:
 
     @property
     def interpolated(self) -> NDArray[np.float64]:
-        """The best precision at this recall or any higher: what AP sums."""
+        """The best precision at this recall or any higher, from which AP is computed."""
         return np.maximum.accumulate(self.precision[::-1])[::-1]
 
 
@@ -61,13 +61,13 @@ class ClassResult:
     name: str
     label: int
     ap: float
-    """nan if the protocol leaves the class out because nothing of it was there to find."""
+    """nan if the protocol leaves the class out because it has no objects."""
     area_ap: float
-    """The area under the interpolated curve, which VOC prints beside the 11-point AP."""
+    """The area under the interpolated curve, which VOC prints together with the 11-point AP."""
     ap_by_threshold: dict[float, float]
     objects: int
     ignored: int
-    """Objects that do not count: difficult, or crowds."""
+    """Objects that are not counted: difficult ones or crowds."""
     scores: NDArray[np.float64] = field(repr=False)
     """(M,) of all detections, in decreasing order."""
     verdicts: NDArray[np.int8] = field(repr=False)
@@ -128,13 +128,15 @@ class EvaluationResult(MAPResult):
     def metric(
         self, metric: AnyMetric, *, classes: str = "mean", class_weights: Sequence[float] | None = None
     ) -> MetricResult:
-        """Any metric of `sg.metrics`, or a function of a class's list, of these detections; as for `DetectionLoss`.
+        """The value of any metric of `sg.metrics`, or of a function of a class's list, as for `DetectionLoss`.
 
-        AP of some sizes of objects asks for other verdicts: `Evaluator(..., metrics=["ap@area=small"])` has it.
+        AP by size needs other verdicts: ask for it with `Evaluator(..., metrics=["ap@area=small"])`.
         """
         resolved = get_metric(metric)
         if resolved.area is not None:
-            raise ConfigError(f"Expected {resolved.name} to be asked for beforehand: Evaluator(..., metrics=[...]).")
+            raise ConfigError(
+                f"Expected {resolved.name} to be one of the evaluator's metrics; ask for it with Evaluator(..., metrics=[...])."
+            )
         return metric_of(self, resolved, classes, class_weights)
 
     def __getitem__(self, name: str) -> EvaluationResult:
@@ -217,7 +219,7 @@ class EvaluationResult(MAPResult):
         return header, [*rows, [f"mean of {counted}", *total, "", *mean]]
 
     def _extra_columns(self) -> dict[str, tuple[list[float], float]]:
-        """Further APs people look for: the area beside the 11 points, AP50 and AP75 beside the mean over thresholds."""
+        """Further APs that people look for: the area in addition to the 11 points, AP50 and AP75 in addition to the mean."""
         columns: dict[str, tuple[list[float], float]] = {}
         if self.protocol.recall_levels == 11:
             columns["AP (area)"] = [self._left_out(row, row.area_ap) for row in self.classes], self.area_map

@@ -35,9 +35,9 @@ def warn_of_corners(
     first = int(np.argmax(leaves & fits))
     width, height = sizes[first].tolist()
     warnings.warn(
-        f"{path}: {np.count_nonzero(leaves)} of {len(boxes)} boxes leave their images, as {boxes[first].tolist()} does "
-        f"one of {width:g} x {height:g} pixels, but fit as corners. COCO's bbox is [x, y, width, height]; these look like "
-        "[x1, y1, x2, y2]: write the file with [x1, y1, x2 - x1, y2 - y1].",
+        f"{path}: {np.count_nonzero(leaves)} of {len(boxes)} boxes reach outside their images (such as "
+        f"{boxes[first].tolist()}, in an image of {width:g} x {height:g} pixels), but fit if read as corners. COCO's bbox is "
+        "[x, y, width, height]; these look like [x1, y1, x2, y2]: write the file with [x1, y1, x2 - x1, y2 - y1].",
         LikelyMistakeWarning,
         stacklevel=4,
     )

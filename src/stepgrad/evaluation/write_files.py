@@ -78,7 +78,7 @@ def write_voc_results(
 
 
 def _write_together(folder: Path, contents: dict[str, bytes]) -> list[Path]:
-    """All files or none: they are made whole in a folder beside, then put in place."""
+    """All files or none: they are written in a folder next to it, then moved into place."""
     try:
         with folder_beside(folder) as beside:
             for name, content in contents.items():

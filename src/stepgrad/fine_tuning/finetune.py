@@ -61,41 +61,41 @@ def finetune(
     watch: Watch | None = None,
     **loss_options: Any,
 ) -> FineTuned:
-    """Fine-tune a trained class head for mAP, beside a control of equal budget, and keep the better.
+    """Fine-tune a trained class head for mAP, compare with a control of equal budget, and keep the better one.
 
-    From the head's weights three ways part: nothing, more of the usual loss, and mAP on as many images. Each takes its best
-    rate of a grid on held-out images with the first seed, then trains with every seed. mAP is kept if it gains more on
-    held-out images than its gain varies over seeds and with the choice of these images; otherwise the better of the other
-    two is.
+    Three ways start from the head's weights: no training, more of the usual loss, and mAP on as many images. Each chooses its
+    best rate of a grid on held-out images with the first seed, then trains with every seed. The head trained for mAP is kept
+    if it gains more on held-out images than its gain varies over seeds and with the choice of these images; otherwise the
+    better of the other two is kept.
 
     Args:
-        head: takes features (N, F), gives outputs (N, K), or (N, K + 1) with a background column; trained already.
+        head: a trained module from features (N, F) to outputs (N, K), or (N, K + 1) with a background column.
         train_images: per image (features, boxes, target): see `ImageWindows`.
-        val_images: held out; rates and the way are chosen by them.
-        test_images: looked at once, at the end, by every way. None: none.
-        fresh_images: labelled images that the head was not trained on, where there are some: mAP trains on these, the
+        val_images: held-out images, by which the rates and the way are chosen.
+        test_images: used once, at the end, to measure every way; None: no such images.
+        fresh_images: labelled images that the head was not trained on, if there are some: mAP trains on these, the
             control on these and `train_images`.
-        refit: for want of fresh images: a function that trains a new head on the images it is given. A fourth way then
+        refit: for use without fresh images: a function that trains a new head on the images it is given. A fourth way then
             trains a correction for mAP on scores of heads that did not see the image.
-        folds: so many heads are trained by `refit`.
+        folds: number of heads that `refit` trains.
         protocol: what mAP means.
         nms_threshold: of the detector that the head belongs to.
         background: None, "first" or "last": the column of the outputs that is background.
-        labels: what the usual loss has a hit learn: "hard", 1; "soft", its IoU, as varifocal loss does; "aligned", as YOLOv8
-            does, the best of the three in all trials. With background only "hard".
-        stock_loss: of outputs for all windows of some images, and these images. None: cross-entropy, where a window shows
-            an object from IoU 0.5.
-        steps: of mAP.
-        images_per_step: of mAP; the usual loss takes steps of 8 images, more of them.
-        rates: of Adam, to try for mAP.
-        stock_rates: of Adam, to try for the usual loss.
-        stock_weight_decay: of AdamW, for the usual loss: what the head was trained with.
-        seeds: of the order of images. The spread of results over seeds tells a gain from luck.
+        labels: the label of a hit in the usual loss: "hard", 1; "soft", its IoU, as in varifocal loss; "aligned", as in YOLOv8,
+            the best of the three in all trials. With background only "hard".
+        stock_loss: the usual loss, a function of the outputs for all windows of some images, and of these images. None:
+            cross-entropy, where a window shows an object from IoU 0.5.
+        steps: number of training steps for mAP.
+        images_per_step: number of images per step for mAP; the usual loss takes more steps, of 8 images each.
+        rates: learning rates of Adam to try for mAP.
+        stock_rates: learning rates of Adam to try for the usual loss.
+        stock_weight_decay: weight decay of AdamW for the usual loss: the one the head was trained with.
+        seeds: seeds of the order of images. The spread over seeds shows whether a gain is more than luck.
         class_names: for the report.
-        out: a folder for the report; also, finished trainings are kept there, and the same call goes on with them.
+        out: a folder for the report and for finished trainings, with which the same call continues.
         pictures: the dataset of `test_images`, or without them of `val_images`, in order: for pictures in the report.
-        watch: is told the training at work, its steps so far and its steps in all.
-        loss_options: of `MAPLoss`.
+        watch: is called with the name of the present training, its steps so far and its total steps.
+        loss_options: options of `MAPLoss`.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> def image():
@@ -136,7 +136,7 @@ def finetune(
     if not budget.seeds:
         raise ConfigError("Expected at least one seed but got none.")
     folder = None if out is None else Path(out)
-    with nullcontext() if folder is None else only_writer(folder, "wait until it is done, or choose another out"):
+    with nullcontext() if folder is None else only_writer(folder, "wait until it has finished, or choose another out"):
         settings = _settings(head, images, task, budget, folds if refit else None)
         records = FinishedHeads(folder, settings)
         tuning = FineTuning(head, images, task, budget, records, watch or (lambda *_: None))
@@ -174,7 +174,7 @@ def _warn_of_background(images: TuningImages, reading: Reading) -> None:
     if reading.background is None and reading.num_classes > 1 and len(empty) == 1:
         warnings.warn(
             f"No object of any image has label {outer[empty[0]]}, the {empty[0]} of the head's {reading.num_classes} columns: "
-            f'if that column is background, say background="{empty[0]}".',
+            f'if that column is background, pass background="{empty[0]}".',
             LikelyMistakeWarning,
             stacklevel=3,
         )

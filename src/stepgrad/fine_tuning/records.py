@@ -38,7 +38,7 @@ class FinishedHeads:
         elif file.read_text(encoding="utf-8") != text:
             raise ConfigError(
                 f"{folder}: holds a fine-tuning of another head, other images or other settings (settings.json); choose "
-                "another out, or delete it."
+                "another out, or delete the folder."
             )
 
     def trained(self, name: str, start: nn.Module, training: Callable[[], nn.Module]) -> tuple[nn.Module, float]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepgrad.data.base import DetectionDataset
 
 _NOTES = {
-    START: "the head as it came",
+    START: "the head as it was given",
     STOCK: "from there, at its best rate",
     MAP: "from there, mAP on as many images, at its best rate",
     CROSS_FITTED: "a correction, trained on scores of heads that had not seen the image",

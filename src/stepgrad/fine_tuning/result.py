@@ -28,9 +28,9 @@ class Trained:
     test: Mapping[str, tuple[float, ...]]
     """mAP on test images by protocol and seed; empty where there are none."""
     seconds: float
-    """Of training, mean over seeds."""
+    """Seconds of training, mean over seeds."""
     val_without: tuple[float, ...] = ()
-    """mAP of the first seed's head on held-out images but a tenth of them, for each tenth; empty if not known."""
+    """mAP of the first seed's head on held-out images without one tenth of them, for each tenth; empty if not known."""
 
     @property
     def val_mean(self) -> float:
@@ -39,23 +39,23 @@ class Trained:
 
 @dataclass(frozen=True)
 class FineTuned:
-    """The end of `finetune`."""
+    """The result of `finetune`."""
 
     head: nn.Module
-    """The head that is kept, in eval mode; the one that was handed in is as it was."""
+    """The head that is kept, in eval mode; the one that was passed in is unchanged."""
     chosen: str
-    """Which way it was trained."""
+    """The name of the way it was trained."""
     ways: dict[str, Trained]
     protocol: str
     report: Path | None = None
 
     def gain(self, way: str, over: str) -> tuple[float, float]:
-        """By how much one way is better on held-out images than another: mean and spread over seeds."""
+        """The gain of one way over another on held-out images: mean and spread over seeds."""
         return mean_and_spread(differences(self.ways[way].val, self.ways[over].val))
 
     @property
     def sentence(self) -> str:
-        """What happened, on held-out images: of the way that is kept, or else of the best that trained for mAP."""
+        """The result on held-out images in words: for the way that is kept, or else for the best way that trained for mAP."""
         for_map = [name for name in self.ways if name not in (START, STOCK)]
         best = self.chosen if self.chosen in for_map else max(for_map, key=lambda name: self.ways[name].val_mean)
         gain, spread = (100 * value for value in self.gain(best, STOCK))

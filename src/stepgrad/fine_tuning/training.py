@@ -72,7 +72,9 @@ def train(
             chosen = next(drawn)
             loss = loss_of(outputs_of(head, chosen), chosen)
             if not bool(torch.isfinite(loss)):
-                raise NonFiniteError(f"Step {step + 1} at rate {plan.rate:g}: the loss is {float(loss.detach())}.")
+                raise NonFiniteError(
+                    f"Step {step + 1} at rate {plan.rate:g}: the loss is {float(loss.detach())}; lower the rate."
+                )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -109,7 +109,8 @@ class FineTuning:
         """One way: the best rate with the first seed, then every seed at that rate."""
         first, *others = self.budget.seeds
         tried = {}
-        for rate in self.budget.rates if loss == "map" else self.budget.stock_rates:
+        rates = self.budget.rates if loss == "map" else self.budget.stock_rates
+        for rate in rates:
             try:
                 head, seconds = self._one(name, loss, rate, first, start, images)
             except NonFiniteError:  # too high a rate is one of those not to choose
@@ -117,7 +118,7 @@ class FineTuning:
             finished = finish(head)
             tried[rate] = (self._on_val(finished), finished, seconds)
         if not tried:
-            raise NonFiniteError(f"{name}: training diverged at every rate of {self.budget}; lower the rates.")
+            raise NonFiniteError(f"{name}: training diverged at every rate of {list(rates)}; try lower rates.")
         rate = max(tried, key=lambda r: tried[r][0])
         value, head, seconds = tried[rate]
         heads, val, times = [head], [value], [seconds]

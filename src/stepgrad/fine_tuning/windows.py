@@ -26,7 +26,7 @@ class ImageWindows(NamedTuple):
     boxes: Tensor
     """(N, 4)."""
     target: Mapping[str, Tensor]
-    """boxes (G, 4) and labels (G,), counted from 0; if wanted difficult and iscrowd (G,)."""
+    """boxes (G, 4) and labels (G,), counted from 0; optionally difficult and iscrowd (G,)."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Labelled:
 
     @cached_property
     def by_object(self) -> Tensor:
-        """(N, G) IoU with each object; 0 with difficult ones and crowds, from which nothing is learnt."""
+        """(N, G) IoU with each object; 0 with difficult ones and crowds, which are not used in training."""
         boxes, objects = (_float64(given) for given in (self.boxes, self.target["boxes"]))
         areas, other_areas = (areas_of(rows[:, 2:] - rows[:, :2], 0.0) for rows in (boxes, objects))
         counted = np.ones(len(objects), dtype=np.bool_)

@@ -46,16 +46,15 @@ class AutoWeight:
 
     A length is the L2 norm of a loss's gradient in the class logits of one training batch, all windows, classes and images
     as one vector; of mAP at weight 1, of the stock loss with the coefficient it has in the sum of losses. The means are
-    exponential, over about the last `1 / (1 - memory)` batches, the present one included; both begin empty and together, so
-    what is missing from one at first is missing from the other, and the ratio is right from the first batch on. A batch in
-    which either length is zero or not finite does not count. With several processes a length is that of all their batches
-    together, so that the weight is the same everywhere.
+    exponential, over about the last `1 / (1 - memory)` batches, the present one included. Both start empty at the same batch,
+    so their ratio is right from the first batch on. A batch in which either length is zero or not finite is not counted. With
+    several processes a length is that of all their batches together, so that the weight is the same everywhere.
 
     Args:
-        share: how long mAP's gradient is to be, next to the stock classification loss's.
+        share: length of mAP's gradient, relative to that of the stock classification loss.
         memory: factor by which a batch counts less with each batch after it, in [0, 1).
 
-    The state is two numbers that are in no checkpoint: a resumed run measures them anew, from its first batch on.
+    The state is two numbers that are in no checkpoint: a resumed run measures them again, from its first batch on.
 
     >>> auto = AutoWeight(share=0.5)
     >>> auto.value                      # nothing measured yet
@@ -90,7 +89,7 @@ class AutoWeight:
         return self.value
 
     def look_at(self, stock: StockLoss, map_loss: Tensor, group: dist.ProcessGroup | None = None) -> float:
-        """Measure both gradients of a batch; returns the weight. Every process of the group has to come here."""
+        """Measure both gradients of a batch; returns the weight. Every process of the group must call it."""
         stock_length = _length(stock.value, stock)
         if stock_length is None:
             self._warn()
@@ -101,8 +100,8 @@ class AutoWeight:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                'weight="auto" cannot follow the model\'s own classification loss back to its class logits, as when both '
-                f"come out of one compiled graph; the weight stays {self.value:g}. Give weight a number instead.",
+                'weight="auto" cannot follow the model\'s own classification loss back to its class logits, for example '
+                f"because both come from one compiled graph; the weight stays {self.value:g}. Give weight a number instead.",
                 LikelyMistakeWarning,
                 stacklevel=2,
             )

@@ -112,7 +112,7 @@ class BestWeights:
         if control_steps not in (None, self.steps):
             warnings.warn(
                 f"The control took {control_steps} steps and the training for mAP {self.steps}: they are not of equal "
-                "size. The loop should make its optimiser and go through its data anew each time.",
+                "size. The loop should make a new optimiser and start its data from the beginning each time.",
                 LikelyMistakeWarning,
                 stacklevel=2,
             )
@@ -206,20 +206,20 @@ class BestWeights:
 def keep_best(
     model: nn.Module, val_data: HeldOut, *, every: int = 100, protocol: str | Protocol | None = None
 ) -> BestWeights:
-    """Watch a model's mAP on held-out images, from now on; `restore` ends with the best weights there were.
+    """Measure a model's mAP on held-out images from now on; `restore` puts back the best weights.
 
-    The weights as they are now are measured at once and take part, so training cannot end below them on these images.
+    The present weights are measured at once and take part, so training cannot end below them on these images.
     A copy of the best weights and buffers is kept on the CPU. Measuring leaves training as it is: modes of modules and
-    random numbers are put back. For your own loop; choosing among many measurements favours the held-out images a little,
-    so report numbers of yet other images.
+    random numbers are put back. This is for your own loop. Choosing among many measurements favours the held-out images a little,
+    so report numbers of other images.
 
     Args:
         model: one prepared by `train_for_map`, or what holds one (DistributedDataParallel, a LightningModule, ...).
         val_data: batches as the model trains on them, (images, targets) for torchvision's detectors, a dict or pair of
             pixel_values and labels for those of transformers: a list or a DataLoader. With several processes each
-            brings its own part, and the mAP is that of all. Or, for any other detector, a function that returns the
+            gives its own part, and the mAP is that of all parts. Or, for any other detector, a function that returns the
             mAP; it is called in eval mode, without gradients.
-        every: `step()` measures at every so many calls; `check()` measures at once.
+        every: number of calls of `step()` between measurements; `check()` measures at once.
         protocol: None: what the model trains for.
 
     >>> import torch

@@ -1,7 +1,7 @@
 """What all torchvision detectors share: a class with a mixin, checks of the targets, and the loss dict with mAP in it.
 
 A model stays the object it is; only its class gains a mixin. Parameters, buffers, submodules and hooks are untouched, so a
-`state_dict` fits the stock class both ways, and `isinstance` goes on working. Copies and pickles keep the mixin.
+`state_dict` fits the stock class both ways, and `isinstance` still works. Copies and pickles keep the mixin.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def check_targets(targets: Any, images: int, first: int, end: int) -> None:
             keys = sorted(target) if isinstance(target, Mapping) else type(target).__name__
             raise InputError(
                 f"image {i}: expected targets with 'boxes' (G, 4) and 'labels' (G,) but {missing[0]!r} is not in {keys}; "
-                "an image without objects has tensors of no rows."
+                "for an image without objects, give tensors without rows."
             )
         _check_labels(target["labels"], i, first, end)
 

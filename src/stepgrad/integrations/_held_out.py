@@ -48,7 +48,7 @@ def held_out_map(model: nn.Module, val_data: HeldOut, protocol: str | Protocol |
     if not any(row.objects for row in result.classes):
         raise InputError(
             f"Expected val_data with objects to find but there are none in its {result.images} images. An iterator or "
-            "generator can be gone through only once: give a list of batches or a DataLoader."
+            "generator can be read only once: give a list of batches or a DataLoader."
         )
     if objective.metric == AVERAGE_PRECISION and objective.classes == "mean" and objective.class_weights is None:
         return result.map

@@ -171,7 +171,7 @@ def loss_settings(
     Args:
         options: what was asked for by name; a ConfigError unless all are arguments of one of `kinds`.
         protocol: what was asked for; a ready loss keeps its own, with a warning where the two differ.
-        loss_fn: the ready loss, beside which there may be no options.
+        loss_fn: the ready loss; then there may be no options.
         kinds: classes of losses that may be made.
         caller: whose arguments a misspelt option may have meant.
     """

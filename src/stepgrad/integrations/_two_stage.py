@@ -1,10 +1,10 @@
 """Faster, Mask and Keypoint R-CNN: mAP over the proposals of the RPN.
 
 The stock step samples 512 windows per image, ground-truth boxes among them, and runs its box head on these. Ground truth is
-no window at test time: it goes on training the box regression (and masks), and stays out of the list that mAP ranks.
+no window at test time: it still trains the box regression (and masks), and stays out of the list that mAP ranks.
 
 * "mix": the list is what the stock step has scored anyway: its sampled proposals.
-* "replace": nobody needs the sampled negatives any more, as box regression, masks and keypoints train on positives. Their
+* "replace": the sampled negatives are not needed any more, as box regression, masks and keypoints train on positives. Their
   places go to the proposals that the RPN ranks highest, as at test time: as many windows, so the same cost. A box head
   with batch normalisation keeps its negatives, because its statistics, and with them all losses, depend on them.
 * `windows_per_image=n` also scores those of the n best proposals that are not among these: an extra pass of the box head.
@@ -102,7 +102,7 @@ class BoxHeads(Specialised):
         chosen: list[Tensor] = super().subsample(labels)  # type: ignore[misc]
         if hasattr(self, "_pass"):
             self._pass.sampled = chosen
-            self._pass.all_labels = list(labels)  # torchvision goes on to cut the list itself down to the chosen
+            self._pass.all_labels = list(labels)  # torchvision then cuts the list itself down to the chosen
         return chosen
 
     def select_training_samples(self, proposals: list[Tensor], targets: Any) -> Any:

@@ -1,7 +1,7 @@
 """Options of a YOLO trainer in the environment, for the processes that it starts.
 
 Before 8.4.140, ultralytics tells a process of a training on several GPUs the trainer's name and its own settings, which it checks
-word by word: nothing of ours gets through. Processes inherit the environment.
+word by word: no object of stepgrad gets through. Processes inherit the environment.
 """
 
 from __future__ import annotations

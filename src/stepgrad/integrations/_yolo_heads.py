@@ -50,7 +50,7 @@ def losses_of_heads(criterion: Any) -> dict[str, Any]:
         missing = [name for name in _WHAT_A_LOSS_KNOWS if not hasattr(part, name)]
         if missing:
             raise ConfigError(
-                "Expected a YOLO of the kind of v8, 11, 12, or one that needs no NMS (v10, 26), but this model's loss is "
+                "Expected a YOLO such as v8, 11 or 12, or one that needs no NMS (v10, 26), but this model's loss is "
                 f"{type(part).__name__}, without {missing[0]!r}; RT-DETR, YOLO-World and YOLOE train with their own trainers."
             )
     return losses

@@ -1,4 +1,4 @@
-"""The loss of a YOLO with mAP beside it, and what switches it."""
+"""The loss of a YOLO with mAP added, and what switches it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class YoloSettings:
         if not args.close_mosaic:
             raise ConfigError(
                 "Expected close_mosaic > 0, as mAP starts when mosaic is closed, but it is never closed (close_mosaic=0); "
-                "say when to start: trainer=MAPTrainer.options(start=90), after 90 epochs of the stock loss."
+                "set the start yourself: trainer=MAPTrainer.options(start=90), after 90 epochs of the stock loss."
             )
         return int(epochs - args.close_mosaic)
 

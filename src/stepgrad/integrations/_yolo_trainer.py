@@ -62,14 +62,14 @@ class MAPTraining:
 
         Args:
             weight: of mAP. "auto": balances itself, so that mAP's gradient at the class logits is as long as that of the
-                stock losses; `AutoWeight(share=...)` for another share. A number stays what it is; 0 trains as the stock
-                trainer does, to the last bit, and measures mAP.
-            start: number of epochs with the stock losses alone. "close_mosaic": until mosaic is closed, so that mAP is that of
-                images as they are in validation.
+                stock losses; `AutoWeight(share=...)` sets another share. A number stays fixed; 0 trains exactly as the
+                stock trainer does, and measures mAP.
+            start: number of epochs with the stock losses alone. "close_mosaic": until mosaic is closed, so that mAP is measured
+                on images as in validation.
             protocol: what mAP means: "coco", "voc07", "voc12" or a `Protocol`.
-            candidates: pairs of window and class of an image that take part, the best of them, where there is NMS. A head
-                without NMS has its `max_det`.
-            per_object: windows of each object that take part besides, those that overlap it most.
+            candidates: number of pairs of window and class per image that take part, those with the highest scores. A head
+                without NMS uses its `max_det`.
+            per_object: number of windows per object that also take part, those that overlap it most.
             measure: measure the batches' mAP before `start`, too; it costs as much as validation's NMS.
             loss_options: of `MAPLoss`; its `nms_threshold` is that of validation (`iou`) unless given.
         """

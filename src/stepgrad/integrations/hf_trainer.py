@@ -24,17 +24,17 @@ class MAPCallback(TrainerCallback):
     """Logs the true mAP of the training batches, and switches from the model's own loss to MAPLoss at a step.
 
     For a model prepared by `stepgrad.integrations.transformers.train_for_map`. Each entry of the log that has the
-    training loss gets the mean mAP of the batches since the last as "batch_map" (for a `DetectionLoss`, "batch_" and the name of
-    its metric); TensorBoard and others show it as train/batch_map.
+    training loss gets the mean mAP of the batches since the last entry as "batch_map" (for a `DetectionLoss`, "batch_" and the
+    name of its metric); TensorBoard and others show it as train/batch_map.
 
     Args:
-        switch_at: number of optimiser steps with the model's own loss; MAPLoss comes after them. It depends on the
-            Trainer's count alone, so a run resumed from a checkpoint switches when it would have. None: leave the
+        switch_at: number of optimiser steps with the model's own loss; MAPLoss comes after them. Only the Trainer's
+            count matters, so a run resumed from a checkpoint switches at the same step. None: leave the
             switch as it is.
         val_data: held-out batches for `keep_best`, or a function, see there: training ends with the weights that have the
             highest mAP on them, those at the start and at the switch included. What was kept is `callback.best.summary`,
             and the last measurement is in the log as "held_out_map" (or the metric's name). A resumed training starts its
-            comparison anew.
+            comparison again.
         every: number of optimiser steps between measurements.
 
     `MAPCallback(...).add_to(trainer)` puts it before the callbacks that write logs to files and services, which would

@@ -38,15 +38,15 @@ class _MAPCallback:
     `.transformers`), anywhere among its modules. Works with the Trainers of `lightning` and of `pytorch_lightning`.
 
     Args:
-        switch_at: number of optimiser steps with the model's own loss; MAPLoss comes after them. It depends on the
-            Trainer's count alone, so a run resumed from a checkpoint switches when it would have. None: leave the
+        switch_at: number of optimiser steps with the model's own loss; MAPLoss comes after them. Only the Trainer's
+            count matters, so a run resumed from a checkpoint switches at the same step. None: leave the
             switch as it is.
         log_name: of the batch's value in the log. None: "train/batch_map", or for a `DetectionLoss` "train/batch_" and the
             name of its metric.
         prog_bar: show it in the progress bar as well.
         val_data: held-out batches for `keep_best`, or a function, see there: the fit ends with the weights that have the
             highest mAP on them, those at the start and at the switch included. What was kept is `callback.best.summary`,
-            and the measurements are logged as "held_out_map" (or the metric's name). A resumed fit starts its comparison anew.
+            and the measurements are logged as "held_out_map" (or the metric's name). A resumed fit starts its comparison again.
         every: number of optimiser steps between measurements.
 
     >>> MAPCallback(switch_at=1000)

@@ -49,7 +49,7 @@ def train_for_map(
     Args:
         module: a criterion with a `weight_dict`, or what holds one, such as RF-DETR's Lightning module.
         weight: of MAPLoss: "auto", `AutoWeight(share=...)` or a number, as for transformers' models.
-        enabled: False leaves the losses for now and only measures mAP: `criterion.map_loss_switch.enabled` turns it on and off,
+        enabled: False keeps the losses for now and only measures mAP: `criterion.map_loss_switch.enabled` turns it on and off,
             as does `MAPCallback` of `stepgrad.integrations.lightning`.
         protocol: "voc07", "voc12" (the default), "coco" or a `Protocol`.
         loss_fn: a ready `MAPLoss`, or another `DetectionLoss`, with `nms_threshold=None`.
@@ -120,6 +120,6 @@ def _find_criterion(module: nn.Module) -> Any:
     if len(found) != 1 or not hasattr(found[0], "num_classes"):
         raise InputError(
             f"Expected a criterion with a weight_dict and num_classes, or a module with one in it, but {type(module).__name__} "
-            f"has {len(found)}; hand over the SetCriterion itself."
+            f"has {len(found)}; pass the SetCriterion itself."
         )
     return found[0]

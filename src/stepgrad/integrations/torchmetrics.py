@@ -29,10 +29,10 @@ _ABSENT = -1.0  # what torchmetrics says where there is no number
 class MAPMetric(Metric):
     """mAP of final detections, over the updates of all processes. Nothing is suppressed here: apply NMS first.
 
-    Takes what torchmetrics' MeanAveragePrecision takes, with boxes as (x1, y1, x2, y2) and "difficult" as a further key
-    of the targets, and gives what that gives: "map"; "map_50" and "map_75" if the protocol has such thresholds;
-    "map_per_class" of the labels in "classes". Where nothing was there to find and the protocol leaves such classes out,
-    the number is -1.
+    Takes the same input as torchmetrics' MeanAveragePrecision, with boxes as (x1, y1, x2, y2) and "difficult" as a further key
+    of the targets, and gives the same output: "map"; "map_50" and "map_75" if the protocol has such thresholds;
+    "map_per_class" of the labels in "classes". The number is -1 where there are no objects and the protocol leaves
+    such classes out.
 
     Args:
         num_classes: labels are in [0, num_classes), without background.
@@ -42,7 +42,7 @@ class MAPMetric(Metric):
         empty_boxes: "count" or "error", as for `Evaluator`.
         options: those of every torchmetrics metric.
 
-    `evaluator()` is an `Evaluator` that has seen the same, for tables and curves.
+    `evaluator()` is an `Evaluator` with the same detections, for tables and curves.
 
     >>> metric = MAPMetric(num_classes=2)
     >>> box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])

@@ -70,26 +70,26 @@ def train_for_map(
     """The same model, with its classification loss replaced by mAP, or mixed with it.
 
     In training, `model(images, targets)` returns its loss dict with all keys; box regression, RPN, mask and centre-ness
-    losses are those of the stock model to the last bit. In eval mode nothing changes. The `state_dict` is that of the
+    losses are the same as in the stock model, to the last bit. In eval mode nothing changes. The `state_dict` is that of the
     stock model.
 
     Args:
         model: a torchvision FasterRCNN, MaskRCNN, KeypointRCNN, RetinaNet, FCOS or SSD (SSDlite is one), or a subclass.
-        mode: "mix": the mAP loss is added to the loss dict as "loss_map". "replace": it takes the place of the
+        mode: "mix": the mAP loss is added to the loss dict as "loss_map". "replace": it replaces the
             classification loss, "loss_classifier" or "classification".
         weight: of the mAP loss. "auto": balances itself, so that mAP's gradient at the class logits is as long as that
-            of the model's own classification loss; `AutoWeight(share=...)` for another share, which it says how it
-            measures. A number stays what it is. `model.map_loss_switch.weight` is the number in use.
-        enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled`
+            of the model's own classification loss; `AutoWeight(share=...)` sets another share and explains how it
+            is measured. A number stays fixed. `model.map_loss_switch.weight` is the number in use.
+        enabled: False keeps the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled`
             turns it on.
         protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.
         loss_fn: a ready `MAPLoss`, or a `DetectionLoss` for another metric, whose value is then `metrics["value"]`. None: a
             MAPLoss with the model's NMS threshold, the radius estimator, balanced.
-        windows_per_image: two-stage models: at least so many of the RPN's best proposals take part; those the step does
-            not score anyway cost an extra pass of the box head. None: no extra pass.
+        windows_per_image: two-stage models: at least this many of the RPN's best proposals take part; proposals that the
+            training step does not score anyway cost an extra pass of the box head. None: no extra pass.
         topk: dense models: candidates before NMS. None: the model's `topk_candidates`.
         score_thresh: pairs of window and class with at most this probability do not take part.
-        keep_positives: pairs of positive windows with their object's class take part in any case.
+        keep_positives: pairs of positive windows with their object's class always take part.
         loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     After each training batch, `model.map_loss.metrics` holds its mAP, AP by class and so on. Classes are numbered as

@@ -69,18 +69,18 @@ def train_for_map(
 ) -> M:
     """Make `model(pixel_values, labels=labels)` train for mAP; returns the same model.
 
-    In training, `MAPLoss` over the model's queries joins the losses, or takes the place of the last decoder layer's
+    In training, `MAPLoss` over the model's queries is added to the losses, or replaces the last decoder layer's
     classification loss; box losses and those of the other layers stay as they are, and `loss` is still the sum with the
-    config's coefficients. In eval mode nothing differs from the model as it was, nor does the state_dict at any time.
+    config's coefficients. In eval mode nothing changes, and the state_dict never changes.
 
     Args:
         model: one of `FAMILIES`, or a class derived from one.
-        mode: "mix": `weight` times MAPLoss is added to the loss, and to the `loss_dict` as "loss_map". "replace": it takes
-            the place of the classification loss, "loss_ce", "loss_vfl" or "loss_mal".
+        mode: "mix": `weight` times MAPLoss is added to the loss, and to the `loss_dict` as "loss_map". "replace": it
+            replaces the classification loss, "loss_ce", "loss_vfl" or "loss_mal".
         weight: of MAPLoss. "auto": balances itself, so that mAP's gradient at the class logits is as long as that of
-            the model's own classification loss; `AutoWeight(share=...)` for another share, which it says how it measures.
-            A number stays what it is. `model.map_loss_switch.weight` is the number in use.
-        enabled: False leaves the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled` turns
+            the model's own classification loss; `AutoWeight(share=...)` sets another share and explains how it is
+            measured. A number stays fixed. `model.map_loss_switch.weight` is the number in use.
+        enabled: False keeps the model's own loss for now, and only measures mAP: `model.map_loss_switch.enabled` turns
             MAPLoss on and off, and `model.map_loss_switch.metrics["map"]` is the mAP of the last training batch either way.
         protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.
         loss_fn: a ready `MAPLoss`, or another `DetectionLoss`, with `nms_threshold=None`. None: a MAPLoss with the radius
@@ -106,7 +106,7 @@ def train_for_map(
     settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)
     if loss_fn is not None and loss_fn.objective.nms_threshold is not None:
         raise ConfigError(
-            f"Expected a loss_fn with nms_threshold=None, as {type(model).__name__} does without NMS, but got "
+            f"Expected a loss_fn with nms_threshold=None, as {type(model).__name__} uses no NMS, but got "
             f"{loss_fn.objective.nms_threshold}."
         )
     if loss_fn is None:
@@ -175,7 +175,7 @@ def every_class(scores: Tensor, boxes: Tensor) -> dict[str, Tensor]:
 
 
 class LossWithMAP:
-    """The loss function of a model, with MAPLoss beside or in place of its classification loss while it trains."""
+    """The loss function of a model, with MAPLoss in addition to or instead of its classification loss while it trains."""
 
     def __init__(self, model: nn.Module, stock: Any, was_set: bool, family: Family, switch: QuerySwitch) -> None:
         self.model = model

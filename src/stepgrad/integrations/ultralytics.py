@@ -6,9 +6,10 @@
     YOLO("yolov8n.pt").train(data="my.yaml", epochs=100, trainer=MAPTrainer)
     YOLO("yolov8n.pt").train(data="my.yaml", epochs=100, trainer=MAPTrainer.options(weight=0.5, start=90))
 
-Detection, and the boxes of segmentation and pose. In the epochs after mosaic is closed, mAP over the windows that the model would
-pass on to NMS joins its losses. Checkpoints hold nothing of stepgrad. ultralytics is under the AGPL-3.0 or a licence of its
-makers, which is between them and you; nothing of it is in this package, and it is imported when a trainer is asked for.
+It works for detection, and for the boxes of segmentation and pose. In the epochs after mosaic is closed, mAP over the windows
+that the model would pass to NMS is added to its losses. Checkpoints hold no stepgrad objects. ultralytics has the AGPL-3.0
+licence or another licence of its makers, which is between them and you. This package contains none of its code, and imports it
+only when a trainer is asked for.
 """
 
 from __future__ import annotations

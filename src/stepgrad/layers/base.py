@@ -34,9 +34,9 @@ def check_numbers(x: Any, least_dimensions: int) -> None:
 class StepLayer(nn.Module):
     """A layer that maps each row, the last dimension of x, by a piecewise-constant function.
 
-    A subclass gives `values`, and in `candidates` the places where they can step; without candidates the steps are searched
-    for (see `find_steps` for what a search may miss). That evaluates each row many times, one row after the other; a
-    subclass that knows better gives `pull_back`.
+    A subclass defines `values`, and in `candidates` the places where they can step. Without candidates the steps are searched
+    for (see `find_steps` for what a search may miss), which evaluates each row many times, one row after the other. A
+    subclass that has a faster way defines `pull_back`.
 
     Args:
         estimator: "mee", "sde" or "radius".
@@ -96,7 +96,7 @@ class StepLayer(nn.Module):
 
 
 class ElementwiseLayer(StepLayer):
-    """A layer that maps each number by a step function of one variable. A subclass gives `values` and `steps`.
+    """A layer that maps each number by a step function of one variable. A subclass defines `values` and `steps`.
 
     >>> class Floor(ElementwiseLayer):
     ...     def values(self, x):

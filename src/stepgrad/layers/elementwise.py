@@ -77,7 +77,7 @@ class Threshold(Staircase):
 
 
 class Sign(Staircase):
-    """-1, 0 or 1. Zero, on the step itself, has one on either side at distance zero, to which `min_step` gives a length.
+    """-1, 0 or 1. At zero, x is on the step itself: it has a step on either side at distance zero, which `min_step` makes longer.
 
     >>> x = torch.tensor([-0.5, 0.0, 4.0], requires_grad=True)
     >>> y = Sign(min_step=0.5)(x)

@@ -130,9 +130,9 @@ def pull_back_mask(scores: Floats, steps: MaskSteps, outer: Floats, method: Meth
 class NMSLayer(StepLayer):
     """Which windows greedy NMS keeps, 1 or 0, as a function of their scores: (N,) or, for K classes, (N, K).
 
-    Exact through every cascade: a score moved past a rival may change the fate of windows it does not touch. Windows as for
-    `nms`: suppressed by a kept, higher one with IoU > threshold, equal scores ranked by index. Boxes get no gradient.
-    The gradient takes O(N * overlapping pairs / 64) time and N^2 / 8 bytes, on the CPU.
+    It is exact through every cascade: a score that moves past another may change what happens to windows it does not overlap.
+    As in `nms`, a window is suppressed by a kept, higher one with IoU > threshold; equal scores rank by index. Boxes get no
+    gradient. The gradient takes O(N * overlapping pairs / 64) time and N^2 / 8 bytes, on the CPU.
 
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [4.0, 0.0, 14.0, 10.0], [8.0, 0.0, 18.0, 10.0]])   # a chain
     >>> scores = torch.tensor([3.0, 2.0, 1.0], requires_grad=True)

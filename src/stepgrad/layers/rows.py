@@ -121,7 +121,7 @@ def _crossings(rows: Tensor, outer: Tensor, x: Tensor, own: Tensor, j: Tensor, i
 class TopKMask(StepLayer):
     """1 for the k largest numbers of each row, else 0; of equal numbers the earlier is the larger. O(n log n).
 
-    If k is n or more, all are in, and nothing can change.
+    If k is n or more, all are 1, and nothing can change.
 
     >>> x = torch.tensor([3.0, 1.0, 2.0, 0.0], requires_grad=True)
     >>> y = TopKMask(2)(x)
@@ -154,8 +154,8 @@ class ArgmaxOneHot(TopKMask):
 class Ranks(StepLayer):
     """The rank of each number in its row, 1 for the largest (`descending`) or the smallest; of equal numbers the earlier first.
 
-    The value takes O(n log n). The gradient takes O(n^2) time (each number is a step of every other one's rank, at a
-    distance of its own) and linear memory.
+    The value takes O(n log n). The gradient takes O(n^2) time (each number is a step of the rank of every other number, at its
+    own distance) and linear memory.
 
     >>> x = torch.tensor([3.0, 1.0, 2.0], requires_grad=True)
     >>> y = Ranks()(x)

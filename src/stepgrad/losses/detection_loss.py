@@ -22,10 +22,10 @@ from stepgrad.steps.map_steps import THROUGH_NMS, MAPMethod
 
 
 class DetectionLoss(nn.Module):
-    """The loss of the metric a detector is deployed by, after NMS; see `sg.metrics` for those there are.
+    """The loss of the metric that a detector is deployed by, after NMS; `sg.metrics` has the metrics.
 
-    -log(value + eps) of what should be large, the value itself of what should be small (a cost, a miss rate), plus
-    l4 * sum of scores^4.
+    The loss is -log(value + eps) if the value should be large, the value itself if it should be small (a cost, a miss rate),
+    plus l4 * sum of scores^4.
 
     Args:
         num_classes: columns of the scores (without background).
@@ -34,11 +34,12 @@ class DetectionLoss(nn.Module):
         protocol: how detections are matched with objects, and what AP is, as for `MAPLoss`.
         classes: "mean" over the classes, or the "worst" of them.
         class_weights: K weights, for a weighted mean: rare classes, or those that matter for safety.
-        log: follow the logarithm of the value; None: of what should be large and lies in [0, 1], but not of your own function.
+        log: use the logarithm of the value; None: only for metrics that should be large and lie in [0, 1], not for your own
+            function.
         balance: as for `MAPLoss`; None: "class" where shifting all scores changes nothing, "none" for metrics with a fixed
-            threshold of the score, for which anything else is refused.
-        absent_classes: classes without objects in the batch are left out ("skip") or count as 0 ("zero"); those of a miss
-            rate or of the worst class are always left out, and a cost they can have themselves.
+            score threshold, which accept nothing else.
+        absent_classes: classes without objects in the batch are left out ("skip") or count as 0 ("zero"); for a miss
+            rate or the worst class they are always left out, and for a cost they always count.
 
     The other options are those of `MAPLoss`. After each call, `metrics` holds metric (its name), value, by_class (K,) and kept,
     objects, nonzero, positive_sum and negative_sum as for `MAPLoss`.
@@ -113,9 +114,9 @@ class DetectionLoss(nn.Module):
     ) -> Tensor:
         """The loss of a batch: lists per image of (N, K) scores, (N, 4) or (N, K, 4) boxes, and target dicts.
 
-        Scores and boxes may also be one tensor each, (B, N, K) and (B, N, 4) or (B, N, K, 4), with mask (B, N) False where a
-        tensor is only filled up. Scores of one class may leave their last dimension out. Without targets, as when detections
-        and targets are passed as to torchmetrics, the error says what is wanted.
+        Scores and boxes may also be one tensor each, (B, N, K) and (B, N, 4) or (B, N, K, 4), with mask (B, N) False for
+        padding. Scores of one class may leave their last dimension out. Without targets, for example if detections and
+        targets are passed as to torchmetrics, the error says what is expected.
         """
         batch, flat = self.read(scores, boxes, targets, mask)
         measured = self.objective.measure(batch, torch.is_grad_enabled() and flat.requires_grad)

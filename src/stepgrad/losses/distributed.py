@@ -61,8 +61,8 @@ class DistributedMAPLoss(nn.Module):
     Args:
         options: those of `MAPLoss`.
         gradients: what happens to the parameters' gradients afterwards. "averaged" (DistributedDataParallel, Fabric,
-            `average_gradients`): gradients are made as many times as large as there are processes, so that the mean is
-            the joined batch's gradient. "summed": they are left as they are.
+            `average_gradients`): gradients are multiplied by the number of processes, so that the mean is
+            the joined batch's gradient. "summed": they are not changed.
         timeout: seconds to wait for the other processes before giving up with a RankError.
         group: the processes; None: all.
 

@@ -40,12 +40,12 @@ def large_batch(
     """Add the gradient of `loss_fn` over all chunks to the parameters' `.grad`; returns the loss, detached.
 
     Args:
-        score: scores a chunk: one tensor per image. Called twice a chunk, first without a graph.
+        score: a function that scores a chunk and gives one tensor per image. It is called twice per chunk, first without a graph.
         chunks: what `score` takes, in order. A sequence that loads a chunk when it is indexed saves memory.
         loss_fn: the loss of all images' scores, called once. It may depend on parameters through the scores only.
         model: whose buffers (BatchNorm's running statistics) change once, not twice; None: `score`, if it is a module or
             a module's method.
-        backward: takes the place of `Tensor.backward`, such as `fabric.backward` or
+        backward: is called instead of `Tensor.backward`, such as `fabric.backward` or
             `lambda t: scaler.scale(t).backward()`.
         no_sync: a context in which gradients are not exchanged between processes, entered for all chunks but the last;
             None: that of `model` if it is wrapped in DistributedDataParallel.
@@ -53,7 +53,7 @@ def large_batch(
             None: the square root of the dtype's precision.
 
     Dropout draws the same numbers in both passes: the random state of the CPU and of the devices in use is kept per
-    chunk. Random numbers from elsewhere (NumPy, a generator of one's own) must be fixed by the caller. Layers that mix
+    chunk. Random numbers from elsewhere (NumPy, your own generator) must be fixed by the caller. Layers that mix
     the images of a chunk (BatchNorm in training mode) still see a chunk, not the batch.
 
     >>> layer = nn.Linear(2, 1, bias=False)
@@ -160,7 +160,7 @@ def _check_replay(first: list[Tensor], again: list[Tensor], chunk: int, toleranc
 
 
 _WAY_OUT = (
-    "The model draws random numbers that torch's generators do not hold, or keeps state between calls: fix its seed per "
+    "The model draws random numbers from outside torch's generators, or keeps state between calls: fix its seed per "
     "chunk, pass the module that holds the state as `model`, or allow more with `tolerance`."
 )
 
@@ -173,7 +173,7 @@ def _pull(
     if not hanging:
         if any(s.numel() for s in scores):
             raise InputError(
-                f"chunk {chunk}: expected scores that hang on parameters but they do not require a gradient; "
+                f"chunk {chunk}: expected scores that depend on parameters but they do not require a gradient; "
                 "are all parameters frozen, or is `score` under no_grad or inference_mode?"
             )
         return

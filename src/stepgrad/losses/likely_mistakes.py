@@ -21,7 +21,7 @@ from stepgrad.steps.method import Method
 LEAST_WINDOWS = 32  # fewer can be anything: a toy scene, an example
 _ONLY_PIXELS = 4.0  # a normalised coordinate, however far out of its image, is not as large as this
 _SILENCE = (
-    " Said once. If it is what you mean: "
+    " This is shown once. If it is what you want, silence it: "
     'warnings.filterwarnings("ignore", category=stepgrad.errors.LikelyMistakeWarning).'
 )
 
@@ -65,7 +65,7 @@ def odd_boxes(batch: Batch, pixel_offset: float) -> str:
     if small_windows != small_objects and max(batch.boxes.max(), batch.object_boxes.max()) >= _ONLY_PIXELS:
         given = ("windows", "objects") if small_windows else ("objects", "windows")
         return (
-            f"The {given[0]} look normalised, the {given[1]} do not: {ranges}. Give both in the same frame: multiply "
+            f"The {given[0]} look normalised, the {given[1]} do not: {ranges}. Give both in the same coordinates: multiply "
             "normalised boxes by the image's width and height."
         )
     if small_windows and small_objects and pixel_offset > 0.0:
@@ -76,7 +76,7 @@ def odd_boxes(batch: Batch, pixel_offset: float) -> str:
     if not some_overlap(batch, pixel_offset):
         return (
             f"No window overlaps any object, so mAP is 0 and has no gradient: {ranges}. Most likely they are in different "
-            "frames (another image size, normalised coordinates) or not corners: boxes and targets are "
+            "coordinates (another image size, or normalised) or not corners: boxes and targets are "
             "(x1, y1, x2, y2), of the same image, in the same pixels."
         )
     return ""
@@ -87,9 +87,9 @@ def odd_scores(low: float, high: float, method: Method) -> str:
     if method.estimator != "radius" or method.radius < 1.0 or low < 0.0 or high > 1.0:
         return ""
     return (
-        f"All scores lie in [0, 1], as probabilities do, and the radius is {method.radius:g}: every window is within it of "
-        "every other, which blurs the gradient. Give log-probabilities (log_softmax, logsigmoid), which rank alike; or "
-        "pass a radius that fits your scores."
+        f"All scores lie in [0, 1], as probabilities do, and the radius is {method.radius:g}: every score is within it of "
+        "every other, which blurs the gradient. Give log-probabilities (log_softmax, logsigmoid), which rank the same; "
+        "or pass a radius that fits your scores."
     )
 
 

@@ -25,30 +25,30 @@ class MAPLoss(DetectionLoss):
         match_threshold: IoU at which a window finds an object; None: the protocol's (0.5; .50:.05:.95 for "coco").
         estimator: "radius", "mee" or "sde"; None: "radius", or "mee" where `through_nms` is "paper", which needs nearest
             steps.
-        radius: for the radius estimator, in units of score: 3 suits log-probabilities, the scores to give, and logits. With
-            probabilities every window is within 3 of every other.
+        radius: for the radius estimator, in units of score: 3 suits logits and log-probabilities, which are the scores to
+            give. Between probabilities every distance is below 3.
         through_nms: "exact" | "paper" | "none" (suppressed windows get no gradient).
-        log: follow -log(mAP + eps) rather than 1 - mAP.
+        log: use -log(mAP + eps) instead of 1 - mAP.
         eps: what keeps the logarithm finite.
         l4: weight of the score regulariser sum s^4; None: off.
         clip: bound on each element of the gradient before balance and L4; None: off.
         min_step: lower bound on the distance to a step where there is one on one side only.
-        balance: "class" makes the pushes up and down of each class sum to zero, as shifting all its scores changes nothing;
+        balance: "class" makes the pushes up and down of each class sum to zero, since shifting all its scores changes nothing;
             "class+scale" also removes what would only stretch the scores; "none" leaves the gradient as it is.
         absent_classes: classes without objects in the batch count as AP 0 ("zero") or are left out ("skip").
-        score_floor: pairs of window and class that score below do not exist: no value, no gradient. A dense detector or a
-            DETR passes on few of its pairs, and the loss of those few is many times faster; None: every pair counts.
-        class_weights: K weights: mAP is the mean of AP so weighted, for classes that are rare or matter more; None: all alike.
+        score_floor: pairs of window and class that score below are left out and get no gradient. A dense detector or a
+            DETR uses few of its pairs, and the loss of those few is many times faster; None: every pair counts.
+        class_weights: K weights for a weighted mean of AP, for classes that are rare or matter more; None: equal weights.
 
     Called with scores and boxes as lists per image, (N, K) and (N, 4) or (N, K, 4); or as tensors (B, N, K) and (B, N, 4) or
-    (B, N, K, 4), with `mask` (B, N) where some of them only fill up; scores of one class also as (N,) or (B, N).
+    (B, N, K, 4), with `mask` (B, N) if some windows are only padding; scores of one class also as (N,) or (B, N).
 
     After each call, `metrics` holds map, ap (K,), kept (windows after NMS, of classes with objects), objects (to find),
     nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4).
 
-    A window without area overlaps nothing. Input that is most likely not what was meant (boxes in two frames, probabilities
-    under a radius made for logarithms) is warned of once, by a `stepgrad.errors.LikelyMistakeWarning`. Gradients by
-    `backward` or `torch.autograd.grad`; `torch.func` and `vmap` cannot look into the loss.
+    A window without area overlaps nothing. Input that is most likely not what was meant (boxes in different coordinates, or
+    probabilities with a radius made for logarithms) gives one `stepgrad.errors.LikelyMistakeWarning`. Gradients come from
+    `backward` or `torch.autograd.grad`; `torch.func` and `vmap` do not work with the loss.
 
     >>> import torch
     >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
@@ -101,7 +101,7 @@ class MAPLoss(DetectionLoss):
     def paper(cls, num_classes: int, protocol: str | Protocol = "voc12", **changes: Any) -> MAPLoss:
         """The paper's loss: MEE, its NMS approximation, log, L4 and clipping, no balance, NMS at 0.3.
 
-        The paper does not print its constants eps, lambda, the clipping bound and the least step; those here are ours.
+        The paper does not print its constants eps, lambda, the clipping bound and the least step; those here are stepgrad's.
         """
         settings: dict[str, Any] = {
             "estimator": "mee",

@@ -100,11 +100,13 @@ class MAPObjective:
         name = self.metric.name
         if self.balance != "none" and not self.metric.shift_invariant:
             raise ConfigError(
-                f"Expected balance 'none' for {name} but got {self.balance!r}: balance takes out what would shift all scores "
+                f"Expected balance 'none' for {name} but got {self.balance!r}: balance removes what would shift all scores "
                 "of a class, and against a fixed threshold a shift matters."
             )
         if self.method.through_nms == "paper" and self.metric != AVERAGE_PRECISION:
-            raise ConfigError(f"Expected through_nms 'exact' or 'none' for {name} but got 'paper', which is about AP.")
+            raise ConfigError(
+                f"Expected through_nms 'exact' or 'none' for {name} but got 'paper', which is only for AP."
+            )
         self.metric.check_protocol(self.protocol)
 
     @property

@@ -25,12 +25,12 @@ _KEYS = ("boxes", "labels", "difficult", "iscrowd")
 
 
 class ScoreMemory:
-    """Keeps the scored windows of the latest images and ranks them along with those of each new batch.
+    """Keeps the scored windows of the latest images and ranks them together with those of each new batch.
 
     Args:
         size_images: images to remember; the oldest are forgotten. 0: none, and the loss is unchanged.
         rescale: multiply the gradient by (images ranked / images in the batch). AP is a mean over the objects of all
-            images ranked, so each image's share of it shrinks as the memory fills; rescaled, steps keep their size.
+            images ranked, so the share of each image shrinks as the memory fills; with rescale, training steps keep their size.
 
     A class's pushes up and down are balanced over all windows ranked, remembered ones included, so those in the batch
     alone need not sum to zero: shifting only its scores does change their place among the others.
@@ -83,7 +83,7 @@ class ScoreMemory:
         self._images.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on as if nothing had happened: JSON-able, but for the flat dict "tensors"."""
+        """What `load_state_dict` needs to continue exactly: JSON-able, except for the flat dict "tensors"."""
         tensors = {f"{i}.{key}": value for i, image in enumerate(self._images.values()) for key, value in image.items()}
         return {"unnamed": self._unnamed, "names": list(self._images), "tensors": tensors}
 
@@ -97,12 +97,12 @@ class ScoreMemory:
         self._forget()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it as tensors, for files that hold nothing else; images must be without names (`ids`)."""
+        """The whole memory as tensors, for files that hold only tensors; images must have no names (`ids`)."""
         state = self.state_dict()
         return {"unnamed": torch.tensor(state["unnamed"]), **state["tensors"]}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from `tensors()`."""
+        """Continue from `tensors()`."""
         images = {name: value for name, value in tensors.items() if name != "unnamed"}
         unnamed = int(tensors.get("unnamed", torch.tensor(0)))
         count = len({name.split(".", 1)[0] for name in images})

@@ -117,7 +117,7 @@ def _check_frames(boxes: Sequence[Tensor], targets: Sequence[Target]) -> None:
         known = [given.canvas_size for given in both if hasattr(given, "canvas_size")]
         if len(known) == 2 and tuple(known[0]) != tuple(known[1]):
             raise InputError(
-                f"image {i}: expected boxes and targets in one frame but their canvas sizes are {tuple(known[0])} and "
+                f"image {i}: expected boxes and targets of one image size but their canvas sizes are {tuple(known[0])} and "
                 f"{tuple(known[1])}; scale one of them."
             )
 
@@ -295,7 +295,7 @@ def _annotated_areas(targets: Sequence[Target], batch: Batch) -> NDArray[np.floa
             if len(given) != of_image.sum() or not (np.isfinite(given) & (given >= 0.0)).all():
                 raise InputError(
                     f"image {i}: expected {of_image.sum()} areas >= 0 in targets['area'], one per object, but got "
-                    f"{given.tolist()[:5]}; leave it out to have those of the boxes."
+                    f"{given.tolist()[:5]}; leave it out to use the areas of the boxes."
                 )
             areas[of_image] = given
     return areas

@@ -19,7 +19,9 @@ def with_cut(batch: Batch, protocol: Protocol, threshold: float | None) -> Batch
     if threshold is None:
         return batch
     if max(protocol.match_thresholds) == 1.0 and not protocol.equality:
-        raise ConfigError("Expected match thresholds below 1 where an IoU must exceed them: nothing can be found.")
+        raise ConfigError(
+            "Expected match thresholds below 1, since an IoU must exceed them, but one is 1: nothing can be found."
+        )
     # Large enough that what single-precision overlaps add to the union (metric/arithmetic.py) is lost: an IoU of exactly 1.
     K, box = batch.num_classes, np.array([0.0, 0.0, 64.0, 64.0])
     one_per_class = np.arange(K)

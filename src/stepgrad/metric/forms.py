@@ -32,9 +32,7 @@ def as_lists(
     if isinstance(scores, Tensor):
         scores, boxes = _images_of(scores, boxes, num_classes, mask)
     elif mask is not None:
-        raise InputError(
-            "Expected no mask beside lists, whose entries are as long as they need be; it goes with tensors."
-        )
+        raise InputError("Expected no mask with lists, whose entries can have any length; a mask is for tensors.")
     if num_classes == 1 and isinstance(scores, Sequence):
         scores = [s[:, None] if isinstance(s, Tensor) and s.ndim == 1 else s for s in scores]
     return scores, boxes  # type: ignore[return-value]  # what else boxes may be is refused by make_batch
@@ -53,7 +51,7 @@ def _images_of(
     if tuple(scores.shape) not in wanted or not fits:
         came = f"boxes {tuple(boxes.shape)}" if isinstance(boxes, Tensor) else f"boxes as {type(boxes).__name__}"
         raise InputError(
-            f"Expected scores to be a list with one entry per image, each (N, {K}), or a tensor (B, N, {K}) beside boxes "
+            f"Expected scores to be a list with one entry per image, each (N, {K}), or a tensor (B, N, {K}) with boxes "
             f"(B, N, 4) or (B, N, {K}, 4), but got scores {tuple(scores.shape)} and {came}."
         )
     if mask is None:

@@ -27,7 +27,7 @@ from stepgrad.plain_tensors import refuse_unreadable
 
 @dataclass(frozen=True)
 class MAPResult:
-    """mAP and the AP of each class (nan for a class left out because nothing of it was there to find)."""
+    """mAP and the AP of each class (nan for a class that is left out because it has no objects)."""
 
     map: float
     ap: Tensor  # (K,) float64
@@ -39,7 +39,7 @@ class MAPResult:
 def resolve_protocol(
     protocol: str | Protocol, match_threshold: float | Sequence[float] | None, absent_classes: str | None
 ) -> Protocol:
-    """A protocol with the caller's threshold(s) and treatment of absent classes in place of its own."""
+    """A protocol with the caller's threshold(s) and treatment of absent classes instead of its own."""
     resolved = get_protocol(protocol)
     _refuse_limits(resolved)
     if match_threshold is not None:
@@ -116,7 +116,7 @@ def mean_average_precision(
     Args:
         scores: per image, (N, K) scores of N windows for K classes.
         boxes: per image, (N, 4) boxes x1, y1, x2, y2 shared by the classes, or (N, K, 4).
-        targets: per image, a dict of boxes (G, 4), labels (G,) in [0, K) and, if wanted, difficult and iscrowd (G,).
+        targets: per image, a dict of boxes (G, 4), labels (G,) in [0, K) and, optionally, difficult and iscrowd (G,).
         protocol: a `Protocol` or its name.
         nms_threshold: windows overlapping a kept one by more than this are suppressed; None: no NMS.
         match_threshold: overlap(s) at which a window finds an object; None: the protocol's own.

@@ -60,8 +60,8 @@ class AP(ListMetric):
         super().check_protocol(protocol)
         if protocol.tail == "line" and self != AP():
             raise ConfigError(
-                f'Expected a protocol with tail="zero" for {self.name} but got {protocol.name!r}, whose curve goes on to '
-                "recall 1."
+                f'Expected a protocol with tail="zero" for {self.name} but got {protocol.name!r}, whose curve continues '
+                "to recall 1."
             )
 
     def levels(self, P: int, protocol: Protocol) -> tuple[NDArray[np.int64], int]:
@@ -145,7 +145,7 @@ class RecallAtPrecision(ListMetric):
 
 @dataclass(frozen=True)
 class F1(ListMetric):
-    """F1 of what passes a threshold of the score; without one, at the best threshold of the list.
+    """F1 of the detections that reach a score threshold; without one, at the best threshold of the list.
 
     >>> from stepgrad.metric.protocol import VOC12
     >>> F1().of_list(np.array([True, False, False]), 1, 1, VOC12), F1(0.5).of_list(np.array([True, False]), 2, 1, VOC12)
@@ -172,7 +172,7 @@ class F1(ListMetric):
 
 @dataclass(frozen=True)
 class Cost(ListMetric):
-    """False alarms and misses at a threshold of the score, each at its price; a class without objects can cost, too.
+    """The cost of false alarms and misses at a score threshold, each with its price; a class without objects can cost, too.
 
     >>> from stepgrad.metric.protocol import VOC12
     >>> Cost(threshold=0.5, false_alarm=1.0, miss=10.0).of_list(np.array([True, False, False]), 2, 1, VOC12)
@@ -210,7 +210,7 @@ class Cost(ListMetric):
 class LogAverageMissRate(ListMetric):
     """The geometric mean of the share of objects missed, over nine rates of false alarms per image from 0.01 to 1.
 
-    Pedestrian detection's number (Dollar et al. 2012). At each rate the threshold is as low as the rate allows.
+    This is the metric of pedestrian detection (Dollar et al. 2012). At each rate the threshold is as low as the rate allows.
 
     >>> from stepgrad.metric.protocol import VOC12
     >>> round(LogAverageMissRate().of_list(np.array([True, False]), 2, 1, VOC12), 12)
@@ -249,13 +249,13 @@ class LogAverageMissRate(ListMetric):
 class OwnMetric(ListMetric):
     """Any function of a list: `function(hits, objects)`, with hits a bool array by decreasing score, gives a number.
 
-    It may only look at these two. Its pseudogradient is as exact as that of the others, but every value is a call of it, so
-    it is far slower: for experiments, and small batches.
+    It may use only these two. Its pseudogradient is as exact as that of the other metrics, but every value is a call of the
+    function, so it is far slower: use it for experiments and small batches.
 
     Args:
-        function: what a list is worth; called once for each list that a moved score can bring about.
-        threshold: of the score; the function sees only what passes it, and crossing it is a step.
-        higher_is_better: whether to raise the value, or to lower it.
+        function: gives the value of a list; it is called once for each list that a moved score can lead to.
+        threshold: a score; the function gets only detections that reach it, and crossing it is a step.
+        higher_is_better: whether training raises the value or lowers it.
 
     >>> from stepgrad.metric.protocol import VOC12
     >>> right_at_the_top = OwnMetric(lambda hits, objects: float(hits[:1].sum()))

@@ -17,7 +17,7 @@ SINGLE_THRESHOLDS = tuple(float(np.float32(t)) for t in COCO_THRESHOLDS)  # thos
 
 @dataclass(frozen=True)
 class Protocol:
-    """The conventions by which detections become an average precision.
+    """The rules by which an average precision is computed from detections.
 
     >>> PROTOCOLS["voc07"].recall_levels
     11
@@ -42,11 +42,11 @@ class Protocol:
     """True: an IoU that equals the threshold is a match (>=). False: it is not (>)."""
     tail: Literal["zero", "line"] = "zero"
     """Precision at recall levels beyond the recall that was reached: none ("zero"), or a straight line from the precision
-    of the last detection down to none at a recall of 1 ("line"), which `np.interp` draws unless told where to stop."""
+    of the last detection down to none at a recall of 1 ("line"), which `np.interp` draws by default."""
     pixel_offset: float = 0.0
     """Added to x2 - x1 and y2 - y1: 1 for inclusive integer pixels, 0 for continuous boxes."""
     overlaps: Literal["double", "single", "single_sizes"] = "double"
-    """Numbers that overlaps are made of: float64; float32 throughout, with 1e-7 added to the union ("single"); or
+    """The numbers that overlaps are computed in: float64; float32 throughout, with 1e-7 added to the union ("single"); or
     float64 from float32 boxes whose widths and heights were taken in float32 ("single_sizes")."""
     duplicates: Literal["best", "best_free"] = "best"
     """Which object a detection takes: "best" = the largest overlap even if taken (then it is a false positive; VOC);
@@ -55,8 +55,8 @@ class Protocol:
     """Which of several objects of the same overlap; None: the first under "best" (the devkit), the last under
     "best_free" (pycocotools)."""
     difficult: Literal["ignore", "count", "drop"] = "ignore"
-    """"ignore": difficult objects do not count, and a detection of one is neither true nor false positive. "count": they
-    are objects like others. "drop": as if not annotated, so what detects one is a false positive."""
+    """"ignore": difficult objects are not counted, and a detection of one is neither a true nor a false positive. "count": they
+    are objects like others. "drop": as if not annotated, so a detection of one is a false positive."""
     crowds: Literal["region", "drop"] = "region"
     """"region": under "best_free" a crowd absorbs any number of detections, under "best" it is an object like others.
     "drop": as if not annotated."""
@@ -65,12 +65,12 @@ class Protocol:
     max_detections: int | None = None
     """Per image, only this many highest-scored detections count."""
     max_detections_of: Literal["class", "image"] = "class"
-    """Whether that is the limit for each class of an image, or for all classes of it together."""
+    """Whether this is the limit per class of an image, or for all its classes together."""
     federated: bool = False
     """True: detections of a class count only in images where it was looked for, and where not all of its objects are
-    annotated, what finds none is neither right nor wrong (LVIS)."""
+    annotated, a detection that finds none is neither right nor wrong (LVIS)."""
     min_score: float | None = None
-    """Detections that score less do not count."""
+    """Detections with a lower score are not counted."""
     ties: Literal["file", "image"] | None = None
     """How equal scores rank: in the order given ("file"), or image after image ("image"). None: "file" under "best",
     "image" under "best_free"."""
@@ -223,7 +223,7 @@ ULTRALYTICS = replace(
 )
 # Versions 8.4.37 to 8.4.175: a detection has its best object or none.
 ULTRALYTICS_8_4 = replace(ULTRALYTICS, name="ultralytics-8.4", duplicates="best", equal_overlaps="last", ties="image")
-# Versions up to 8.4.36: and the curve goes on to recall 1.
+# Versions up to 8.4.36: the curve also continues to recall 1.
 ULTRALYTICS_OLD = replace(ULTRALYTICS_8_4, name="ultralytics-old", tail="line")
 # The same without limits: what a loss can train for.
 ULTRALYTICS_UNLIMITED = replace(ULTRALYTICS, name="ultralytics-unlimited", max_detections=None, min_score=None)

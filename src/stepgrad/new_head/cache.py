@@ -1,4 +1,4 @@
-"""What the frozen detector gives for each image, computed once and kept in a folder; a stopped run goes on from there."""
+"""What the frozen detector gives for each image, computed once and kept in a folder; a stopped run continues from there."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class WindowCache:
         if differing:
             raise ConfigError(
                 f"{folder}: holds features of another run ({', '.join(differing)} of {file.name} differ); choose another "
-                "out, or delete it."
+                "out, or delete the folder."
             )
 
     def read(self, tick: Tick) -> list[KeptImage]:

@@ -1,4 +1,4 @@
-"""What a family of detectors has to say so that its last class layer can be trained anew."""
+"""What a family of detectors has to define so that its last class layer can be trained again."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class FrozenDetector(ABC):
 
     @abstractmethod
     def install(self, weight: Tensor, bias: Tensor, class_names: Sequence[str]) -> None:
-        """Put the weights of `ClassLayer.folded` into the model, in place of its last class layers."""
+        """Put the weights of `ClassLayer.folded` into the model, instead of its last class layers."""
 
     def new_layer(self, num_classes: int) -> ClassLayer:
         """The layer to train, on the CPU, in the model's precision, but at least float32."""

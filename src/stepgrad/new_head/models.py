@@ -27,7 +27,7 @@ def frozen_detector(
         from stepgrad.new_head.yolo import YOLODetector
 
         return YOLODetector(model, image_size)
-    hint = "; hand in the model inside" if isinstance(model, nn.Module) and hasattr(model, "module") else ""
+    hint = "; pass the model inside it" if isinstance(model, nn.Module) and hasattr(model, "module") else ""
     raise ConfigError(
         f"Expected a detector of torchvision, transformers or ultralytics but got {type(model).__name__}{hint}."
     )

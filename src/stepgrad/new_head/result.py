@@ -10,17 +10,17 @@ from stepgrad.fine_tuning import FineTuned
 
 @dataclass(frozen=True)
 class NewHead:
-    """The end of `train_new_head`."""
+    """The result of `train_new_head`."""
 
     model: Any
-    """The model that was handed in; it detects the new classes now."""
+    """The model that was passed in; it now detects the new classes."""
     tuned: FineTuned
-    """What `finetune` ended with: numbers of every way on held-out images, and which was kept."""
+    """The result of `finetune`: numbers of every way on held-out images, and which way was kept."""
     class_names: tuple[str, ...]
     first_label: int
     """What the model calls the first class: 1 where 0 is background."""
     whole: float
-    """mAP of the model as a whole on held-out images, by its own inference: with its own threshold of scores and its own limit
+    """mAP of the model as a whole on held-out images, by its own inference: with its own score threshold, its own limit
     of detections, and all windows."""
 
     @property

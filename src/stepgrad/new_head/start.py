@@ -33,7 +33,9 @@ class StartPlan:
 
     def __post_init__(self) -> None:
         if not self.plans:
-            raise ConfigError("Expected at least one of start_rates and of weight_decays.")
+            raise ConfigError(
+                f"Expected at least one of start_rates and of weight_decays but got {list(self.rates)} and {list(self.decays)}."
+            )
 
     @property
     def plans(self) -> list[Plan]:

@@ -101,8 +101,8 @@ class FrozenTwoStage(TorchvisionDetector):
         heads = model.roi_heads
         if heads.has_mask():
             raise ConfigError(
-                f"Expected a detector of boxes but got {type(model).__name__}, whose masks have classes, too: they would need "
-                "new layers of their own."
+                f"Expected a detector of boxes but got {type(model).__name__}, whose masks have classes, too, and would need "
+                "new layers."
             )
         scores = getattr(heads.box_predictor, "cls_score", None)
         if not isinstance(scores, nn.Linear):

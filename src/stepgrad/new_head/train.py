@@ -1,4 +1,4 @@
-"""`train_new_head`: classes of one's own for a trained detector, as one call."""
+"""`train_new_head`: your own classes for a trained detector, in one call."""
 
 from __future__ import annotations
 
@@ -53,40 +53,40 @@ def train_new_head(
     progress: bool = True,
     **options: Any,
 ) -> NewHead:
-    """Give a trained detector new classes: its last class layer is trained anew, all else stays as it is.
+    """Give a trained detector new classes: its last class layer is trained again, everything else stays as it is.
 
     The detector runs once over all images; features and boxes of its best windows are kept. On these a new last class
-    layer is trained by cross-entropy to the end, then for mAP beside a control of equal budget (`finetune`), and the
-    better goes into the model, which from then on detects the new classes. Until then the model is as it was.
+    layer is fully trained by cross-entropy, then for mAP and for a control of equal budget (`finetune`). The better one goes
+    into the model, which then detects the new classes. Until then the model is unchanged.
 
     Args:
         model: a detector of torchvision (SSD, SSDlite, RetinaNet, FCOS, Faster R-CNN), a DETR-style one of transformers, or
             a YOLO of ultralytics (v8, 11).
         train_data: images (3, H, W), uint8 or in [0, 1], each with a target: boxes in pixels, and labels in [0, K). The
             datasets of `stepgrad.data` are such.
-        val_data: the same, held out: rates and the way to train are chosen by them.
-        test_data: the same; looked at once, at the end. None: none.
+        val_data: held-out images in the same form, by which the rates and the way to train are chosen.
+        test_data: images in the same form, used once, at the end; None: no such images.
         num_classes: K. None: as many as `class_names`, or as `train_data` has.
         class_names: None: those of `train_data`, or numbers.
-        out: a folder for features, trained layers and a report; the same call goes on from there. None: memory only.
+        out: a folder for features, trained layers and a report; the same call continues from there. None: memory only.
         protocol: what mAP means.
-        windows: per image, those that the detector as it is finds most likely to show something.
-        others: so many more, at random.
-        rounds: passes over the images. Each after the first adds, per image, the `windows` that a layer trained on those
-            before is surest of: the new layer will score all windows, and has to learn from its own mistakes.
+        windows: number of windows per image: those with the highest scores of the detector as it is.
+        others: number of further windows per image, drawn at random.
+        rounds: passes over the images. Each after the first adds, per image, the `windows` that a layer trained on the
+            windows before scores highest: the new layer will score all windows, and has to learn from its own mistakes.
         centre_only: where the last class layer is a convolution of 3 x 3, the new one sees its centre only: a ninth of
             the features, for less memory.
         processor: the image processor of a model of transformers. None: the model takes images as they are.
-        image_size: longer side of images as a YOLO sees them; other models resize as they are made to.
-        dtype: of the features that are kept.
-        start_steps: of cross-entropy, 8 images each.
-        start_rates: of AdamW, to try for cross-entropy.
-        weight_decays: to try for cross-entropy.
-        labels: of cross-entropy, see `finetune`. None: "aligned" where classes have a sigmoid each and NMS comes after, "soft"
-            where it does not, "hard" for a softmax with background.
-        seed: of the layer's first weights and of the order of images.
+        image_size: longer side of the images for a YOLO; other models resize images themselves.
+        dtype: dtype of the features that are kept.
+        start_steps: number of cross-entropy steps, of 8 images each.
+        start_rates: learning rates of AdamW to try for cross-entropy.
+        weight_decays: weight decays to try for cross-entropy.
+        labels: labels of cross-entropy, see `finetune`. None: "aligned" where classes have a sigmoid each and NMS comes after,
+            "soft" where it does not, "hard" for a softmax with background.
+        seed: seed of the layer's first weights and of the order of images.
         progress: show a bar on a terminal.
-        options: of `finetune`.
+        options: options of `finetune`.
     """
     again = partial(frozen_detector, centre_only=centre_only, processor=processor, image_size=image_size)
     detector = again(model)
@@ -103,7 +103,7 @@ def train_new_head(
     kind = labels or _usual_labels(detector)
     reading = Reading(len(names), detector.background, labels=kind)
     folder = None if out is None else Path(out)
-    lock = nullcontext() if folder is None else only_writer(folder, "wait until it is done, or choose another out")
+    lock = nullcontext() if folder is None else only_writer(folder, "wait until it has finished, or choose another out")
     with lock, bar(progress) as watch:
         task = Task(reading, get_protocol(protocol), detector.nms_threshold, reading.stock_loss, names)
         reader = Reader(None if folder is None else folder / "features", given, choice, dtype, len(names), watch)
@@ -165,7 +165,9 @@ def _class_names(data: Data, num_classes: int | None, class_names: Sequence[str]
     names = class_names if class_names is not None else getattr(data, "class_names", None)
     if num_classes is None:
         if names is None:
-            raise ConfigError("Expected num_classes, as neither class_names nor the data tell; labels are in [0, K).")
+            raise ConfigError(
+                "Expected num_classes, since neither class_names nor the data gives it; labels are in [0, num_classes)."
+            )
         return list(names)
     count = whole_number("num_classes", num_classes, least=1)
     if names is not None and len(names) != count:

@@ -69,7 +69,7 @@ def overlaps_of(windows: Floats, objects: Floats, crowd: NDArray[np.bool_], prot
 
 
 def by_single_sizes(boxes: ArrayLike, pixel_offset: float = 0.0) -> tuple[Floats, Floats]:
-    """Boxes as x, y, width, height in float32 tell them, and their areas: right edges are x + width in float64."""
+    """Boxes made from x, y, width, height in float32, and their areas; right edges are x + width in float64."""
     corners = np.asarray(boxes, dtype=np.float32).reshape(-1, 4)
     start, sizes = corners[:, :2].astype(np.float64), (corners[:, 2:] - corners[:, :2]).astype(np.float64)
     return np.concatenate([start, start + sizes], axis=1), (sizes + pixel_offset).prod(axis=1)

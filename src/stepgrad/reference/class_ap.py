@@ -89,7 +89,7 @@ def ranks_of_true_positives(verdicts: Sequence[str]) -> tuple[int, ...]:
 
 
 def class_ap(scene: ClassScene, scores: Scores, kept: Kept | None = None) -> AP:
-    """AP of the class: NMS (unless the kept windows are given), matching, ranking, all anew."""
+    """AP of the class: NMS (unless the kept windows are given), matching and ranking, all from the start."""
     kept = kept_windows(scene, scores) if kept is None else kept
     verdicts = [verdict for _, _, verdict in judged_detections(scene, scores, kept)]
     return average_precision(ranks_of_true_positives(verdicts), scene.P, scene.protocol)

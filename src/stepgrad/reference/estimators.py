@@ -1,6 +1,6 @@
 """Pseudo partial derivatives of a step function, by their definitions (Henderson & Ferrari 2016, Sec. 4.3).
 
-SDE and MEE are the paper's; the radius estimator is ours.
+SDE and MEE are from the paper; the radius estimator is from stepgrad.
 """
 
 from __future__ import annotations

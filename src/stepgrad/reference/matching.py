@@ -37,9 +37,9 @@ def describe_objects(
     protocol: Protocol,
     area: tuple[float, float] = (0.0, math.inf),
 ) -> Objects:
-    """Overlaps and flags of the objects `boxes` as seen by `windows` under `protocol`; those it drops are not there.
+    """Overlaps and flags of the objects `boxes` as seen by `windows` under `protocol`, without those that it drops.
 
-    Only those of some areas count.
+    Only objects with these areas count.
     """
     drops = (protocol.difficult == "drop", protocol.crowds == "drop")
     there = [not ((d and drops[0]) or (c and drops[1])) for d, c in zip(difficult, crowd, strict=True)]

@@ -10,7 +10,7 @@ from stepgrad.reference.boxes import iou
 
 
 def neighbour_sets(boxes: object, threshold: float | None, pixel_offset: float = 0.0) -> list[frozenset[int]]:
-    """For each window the others that overlap it with IoU > threshold; nobody when there is no NMS (None)."""
+    """For each window the others that overlap it with IoU > threshold; none if there is no NMS (None)."""
     windows = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
     if threshold is None:
         return [frozenset()] * len(windows)

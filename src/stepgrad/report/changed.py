@@ -9,10 +9,10 @@ from stepgrad.evaluation.records import Evidence
 from stepgrad.report.examples import Mark, describe_boxes, tally
 
 CHANGED_RULE = (
-    "Each class of each training has the score threshold that makes its F1 largest over all images; only detections that reach "
-    "it are shown. An image's count is right minus wrong minus missed. Better and worse: the images where the second training's "
-    "count is the furthest above and below the reference's. Objects the protocol sets aside (difficult ones, COCO's "
-    "crowds), and detections of them, neither count nor show."
+    "For each training, each class has the score threshold with the best F1 over all images; only detections that reach it are "
+    "shown. The count of an image is right minus wrong minus missed. Better and worse: the images where the count of the second "
+    "training is the furthest above and below that of the reference. Objects that the protocol ignores (difficult ones, COCO's "
+    "crowds), and detections of them, are neither counted nor shown."
 )
 Marks = Sequence[Sequence[Mark]]
 
@@ -52,9 +52,9 @@ def _found(by: int) -> str:
 def _false_alarms(by: int) -> str:
     """
     >>> _false_alarms(-1), _false_alarms(2)
-    ('1 false alarm fewer', '2 false alarms more')
+    ('1 fewer false alarm', '2 more false alarms')
     """
-    return f"{abs(by)} false alarm{'s' * (abs(by) != 1)} {'more' if by > 0 else 'fewer'}" if by else ""
+    return f"{abs(by)} {'more' if by > 0 else 'fewer'} false alarm{'s' * (abs(by) != 1)}" if by else ""
 
 
 def describe_change(evidence: Evidence, position: int, before: Sequence[Mark], after: Sequence[Mark]) -> dict[str, Any]:

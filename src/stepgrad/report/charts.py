@@ -144,7 +144,7 @@ def arms_panel(curves: Numbers, styles: Sequence[int]) -> Element:
 
 
 def arm_swatch(style: int) -> Element:
-    """A piece of an arm's line, for a list beside the charts."""
+    """A piece of an arm's line, for a list next to the charts."""
     svg = element(None, "svg", xmlns="http://www.w3.org/2000/svg", viewBox="0 0 36 8", aria_hidden="true")
     element(svg, "line", class_=_arm_class(style), x1=0, x2=36, y1=4, y2=4)
     return svg

@@ -58,7 +58,7 @@ def write_comparison(
         sentence: what happened, in plain words; stands large below the title. None: it is said from the numbers.
         arms: the trainings, all judged on the same images.
         reference: position of the arm that gains are counted from.
-        chosen: position of the arm to look at: its pictures are set beside the reference's.
+        chosen: position of the arm to look at: its pictures are shown next to those of the reference.
         protocols: the first is the one by which curves and images are judged; mAP is reported under all.
         dataset: where the pictures come from; None: none are shown.
         config: nested keys and values, as they are to be read.

@@ -97,7 +97,7 @@
     get("gallery").replaceChildren(...chosen.slice(0, state.wanted).map(tile));
     get("more").hidden = chosen.length <= state.wanted;
     const shown = Math.min(chosen.length, state.wanted);
-    get("shown").textContent = chosen.length ? `${shown} of ${chosen.length} images, of ${data.images.length} in all. Click one to look closer.` : "No image is like that.";
+    get("shown").textContent = chosen.length ? `${shown} of ${chosen.length} images shown (${data.images.length} in total). Click one to enlarge it.` : "No image matches.";
     if (state.open !== null) showOpen();
   }
 

@@ -76,13 +76,13 @@ MEANINGS = {
     "duplicate": "on an object that a better detection has found",
     "background": "on nothing",
     "both": "of the wrong class, and overlapping too little",
-    "missed": "an object not found, of which no other mistake tells",
+    "missed": "an object not found, and not part of another mistake",
 }
 """Each type of mistake, after the word for it."""
 
 
 def fill_template(template: str, numbers: Numbers, **parts: Any) -> str:
-    """A page of these numbers, its text escaped; `parts` is what the template wants besides."""
+    """A page of these numbers, its text escaped; `parts` is what else the template needs."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
@@ -159,7 +159,7 @@ def _unlogged(run: Numbers) -> list[str]:
     if run["loss"] and not run["validation"]:
         notes.append("No validation was logged.")
     if run["loss"] and not run["nonzero"]:
-        notes.append("No step for mAP was logged, so there are no gradient shares.")
+        notes.append("No training step for mAP was logged, so there are no charts of gradients.")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""The pictures of a page without anything drawn on them: in the page itself, or in a folder beside it if they are many."""
+"""The pictures of a page without anything drawn on them: in the page itself, or in a folder next to it if they are many."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Photo:
     """A picture as the page loads it."""
 
     source: str
-    """A data: address, or that of a file beside the page."""
+    """A data: address, or that of a file next to the page."""
     size: Size
     """Of the original, in whose pixels boxes are."""
 

@@ -67,5 +67,5 @@ def calibration_chart(calibration: Numbers) -> Element:
         words = f"{point['count']} detections, mean score {point['score']:.2f}: {100 * point['right']:.1f} % right"
         element(drawn, "title", words)
     element(svg, "text", "score", class_="tick end", x=scale.left + scale.width, y=HEIGHT - 4)
-    draw_legend(svg, [("share that is right", "map"), ("scores that mean what they say", "bound")], scale.left, 14)
+    draw_legend(svg, [("share that is right", "map"), ("perfect calibration", "bound")], scale.left, 14)
     return svg

@@ -65,7 +65,7 @@ def _phase_gain(numbers: Numbers, before: Sequence[tuple[int, float]], during: S
     values = f"{per_cent(start)} to {per_cent(end)} on the validation images, {numbers['protocols'][0]}"
     if gain <= -LEAST:
         return f"{said} ({values}): {_why_lost(numbers)}."
-    return f"{said} ({values}). What more cross-entropy would have gained, one run does not tell."
+    return f"{said} ({values}). One run does not show what more cross-entropy would have gained."
 
 
 def _trained_for(numbers: Numbers) -> str:
@@ -79,10 +79,10 @@ def _why_lost(numbers: Numbers) -> str:
     rise = batch["mean"][-1] - batch["mean"][0] if batch else 0.0
     if rise >= LEAST:
         return (
-            f"on its own minibatches mAP rose by {per_cent(rise)} meanwhile, so the training images were fitted too well; "
+            f"meanwhile mAP on its own minibatches rose by {per_cent(rise)}, so it overfitted the training images; "
             "see docs/when_it_pays.md"
         )
-    return "mAP of its own minibatches did not rise either, so try another rate (map.lr); see docs/training.md"
+    return "mAP on its own minibatches did not rise either, so try another learning rate (map.lr); see docs/training.md"
 
 
 def _reached(numbers: Numbers, points: Sequence[tuple[int, float]]) -> str:
@@ -102,7 +102,7 @@ def _as_it_is(numbers: Numbers) -> str:
     name, images = numbers["protocols"][0], numbers["dataset"]["images"]
     value = numbers["maps"][name]
     if value is None:
-        return "There is no object to find, so there is no mAP."
+        return "There are no objects to find, so there is no mAP."
     return f"mAP is {per_cent(value)} ({name}) on {images} image{'s' * (images != 1)}."
 
 
@@ -114,7 +114,7 @@ def compared(numbers: Numbers) -> str:
     chosen, reference = arms[numbers["chosen"]], arms[numbers["reference"]]
     gain = (chosen["gains"][protocol] or {}).get("mean")
     if gain is None:
-        return "There is no object to find, so there is no mAP."
+        return "There are no objects to find, so there is no mAP."
     values = (
         f"{per_cent(reference['maps'][protocol]['mean'])} to {per_cent(chosen['maps'][protocol]['mean'])}, {protocol}"
     )
@@ -141,10 +141,10 @@ def _mistakes_changed(numbers: Numbers, gain: float) -> str:
 
 
 def largest_losses(mistakes: Numbers) -> str:
-    """The one or two types of mistakes whose mending would give back the most."""
+    """The one or two types of mistakes that would gain most if they were fixed."""
     gains = sorted(((gain or 0.0, kind) for kind, gain in mistakes["gains"].items()), reverse=True)
     worth = [(gain, LOSSES[kind]) for gain, kind in gains if gain >= LEAST][:2]
     if not worth:
         return ""
-    first = f"Most is lost to {worth[0][1]}, {per_cent(worth[0][0])} at IoU {mistakes['threshold']:g}"
-    return first + "".join(f", then to {words}, {per_cent(gain)}" for gain, words in worth[1:]) + "."
+    first = f"Most mAP is lost to {worth[0][1]} ({per_cent(worth[0][0])} at IoU {mistakes['threshold']:g})"
+    return first + "".join(f", then to {words} ({per_cent(gain)})" for gain, words in worth[1:]) + "."

@@ -60,9 +60,9 @@ def write_page(
     comparison: Sequence[ComparisonRow] = (),
     with_plots: bool = False,
 ) -> Path:
-    """Write the page, and its numbers beside it under the same name with .json; returns the path of the page.
+    """Write the page, and its numbers next to it, under the same name with .json; returns the path of the page.
 
-    The page needs no other file, unless its pictures are many: then they are in a folder beside it, named after it.
+    The page needs no other file, unless its pictures are many: then they are in a folder next to it, with its name.
 
     Args:
         page: the file; its folder is made if it does not exist.
@@ -83,7 +83,7 @@ def write_page(
 
 
 def write_files(page: Path, numbers: Mapping[str, Any], drawn: Mapping[str, str], content: str) -> Path:
-    """The numbers beside the page, the charts below plots/, then the page itself; returns its path."""
+    """The numbers next to the page, the charts below plots/, then the page itself; returns its path."""
     text = json.dumps(numbers, indent=1, ensure_ascii=False, allow_nan=False)
     write_whole(page.with_suffix(".json"), text.encode("utf-8", "replace"))
     for name, chart in drawn.items():

@@ -147,9 +147,9 @@ def map_pseudogradient(
 ) -> list[Tensor]:
     """The raw pseudogradient dmAP / dscores by MEE: no log, clip, L4 or balance, unlike `MAPLoss`, whose default is radius 3.
 
-    One (N, K) float64 tensor per image. Arguments as for `mean_average_precision` and `MAPLoss`; what that one follows is
-    `map_pseudogradient(..., estimator="radius", radius=3.0, balance="class")`, times -1 / (mAP + eps). With a `metric`, as for
-    `DetectionLoss`, that of its mean over the classes.
+    One (N, K) float64 tensor per image. The arguments are those of `mean_average_precision` and `MAPLoss`. The gradient of
+    `MAPLoss` is `map_pseudogradient(..., estimator="radius", radius=3.0, balance="class")`, times -1 / (mAP + eps). With a
+    `metric`, as for `DetectionLoss`, it is the pseudogradient of its mean over the classes.
 
     >>> window = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> target = {"boxes": window[1:], "labels": torch.tensor([0])}

@@ -78,7 +78,7 @@ def find_steps(
 ) -> NearestSteps:
     """The nearest step of f above and below x in each coordinate, the others held fixed.
 
-    A step is where the value changes for longer than the tolerance: a value that f has at one point only is passed over,
+    A step is where the value changes over more than the tolerance. A value that f has at one point only is ignored,
     unless that point is x, which then has a step on either side at distance zero. Steps closer together than
     the tolerance count as one.
 
@@ -87,16 +87,16 @@ def find_steps(
             an array of them. Each output has its own nearest steps.
         x: where; of any shape.
         vectorized: f takes points stacked along a new first dimension, (B, ...), and returns (B,) or (B, ...).
-        candidates: every place at which f can step: numbers for all coordinates alike, or a list with one array per coordinate
+        candidates: every place at which f can step: the same numbers for all coordinates, or a list with one array per coordinate
             (of flattened x). Exact: the value is read between candidates, whose places are returned as they are.
         oracle: oracle(x) gives (up_at, up_value, down_at, down_value) itself, +-inf for none.
         search_range: without candidates or an oracle, how far to look on either side.
-        tolerance: how closely to locate a step, in units of max(1, |x|). The end of the bracket nearer to x is returned, so
-            that a step within the tolerance of x lies at x.
+        tolerance: how closely to locate a step, in units of max(1, |x|). The end of the bracket that is nearer to x is returned,
+            so a step within the tolerance of x is reported at x.
         value_tolerance: changes of f up to this, in units of max(1, |f|), are rounding noise.
-        growth: the search looks at distances t, growth t, growth^2 t, ...: a step at distance d is sure to be found if
-            f keeps away from f(x) for (growth - 1) d beyond it. Narrower plateaus may be jumped over; candidates are not.
-        budget: the most evaluations of f. The search stops before the round that would exceed it.
+        growth: the search looks at distances t, growth t, growth^2 t, ...: a step at distance d is always found if
+            f differs from f(x) for (growth - 1) d beyond it. Narrower plateaus may be missed; candidates never are.
+        budget: the largest number of evaluations of f. The search stops before the round that would exceed it.
 
     >>> steps = find_steps(lambda s: float(s[0] > s[1]), np.array([0.0, 2.0]), candidates=[[2.0], [0.0]])
     >>> steps.value.item(), steps.up_at.tolist(), steps.up_value.tolist(), steps.down_at.tolist()
@@ -135,8 +135,8 @@ def pseudogradient(
         radius: for the radius estimator, in units of x.
         min_step: lower bound on the distance to a step, as for `sde` and `mee`.
         vectorized: as for `find_steps`.
-        full: return a `Pseudogradient`, which also tells the steps found, and where the budget ran out. Without it a
-            search that ran out of budget warns, and what is unknown contributes nothing.
+        full: return a `Pseudogradient`, which also has the steps found, and where the budget ran out. Without it, a
+            search that runs out of budget warns, and unknown steps contribute nothing.
         search: candidates, oracle, search_range, tolerance, value_tolerance, growth and budget of `find_steps`.
 
     >>> x = np.array([0.25, 3.0])

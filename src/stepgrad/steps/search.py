@@ -136,7 +136,7 @@ class Bracketing:
         e = int(who[bad[0]])
         values = ", ".join(f"{v:.12g}" for v in beyond[bad[0]])
         raise InputError(
-            f"Expected f to be piecewise constant, but in {self.function.name(int(self.entries.coordinate[e]))} it goes on "
+            f"Expected f to be piecewise constant, but in {self.function.name(int(self.entries.coordinate[e]))} it keeps "
             f"changing near {self._position(np.array([e]), self.lo[[e]])[0]:.12g}: {values} at points {self.tolerance[e]:.3g} "
             "apart. A smooth f has an ordinary gradient; for constant pieces narrower than that, lower tolerance=; "
             "if it is rounding noise, raise value_tolerance=."

@@ -22,8 +22,8 @@ def step_function(f: Callable[..., Any], estimator: str = "mee", **options: Any)
 
     The options are those of `pseudogradient` (radius, min_step, vectorized, candidates, budget, ...), except that here
     `candidates` may be a function of x. Steps are searched for in the forward pass, and only if x needs a gradient. A search
-    that runs out of budget warns, and what it did not find contributes nothing. Gradients by `backward` or
-    `torch.autograd.grad`: `torch.func` and `vmap` cannot look into f.
+    that runs out of budget warns, and unknown steps contribute nothing. Gradients come from `backward` or
+    `torch.autograd.grad`; `torch.func` and `vmap` do not work with it.
 
     >>> accuracy = step_function(lambda s: ((s > 0.5) == torch.tensor([True, False])).double().mean(), candidates=0.5)
     >>> scores = torch.tensor([0.25, 0.0], requires_grad=True)

@@ -39,7 +39,10 @@ def _check_metric(config: TrainConfig) -> None:
     for protocol in (config.protocol, *config.also_report):
         metric.check_protocol(PROTOCOLS[protocol])
     if config.map_loss.balance != "none" and not metric.shift_invariant:
-        raise ConfigError(f"map_loss.balance: expected `none` for {metric.name}, whose threshold a shift crosses.")
+        raise ConfigError(
+            f"map_loss.balance: expected `none` for {metric.name}, which has a fixed score threshold, but got "
+            f"`{config.map_loss.balance}`."
+        )
 
 
 def _check_phase(name: str, phase: PhaseConfig) -> None:

@@ -72,7 +72,9 @@ def checkpoint_step(path: str | Path) -> int:
 def list_checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a folder by ascending step; they are whole unless the disk damaged them."""
     try:
-        names = os.listdir(folder)  # a glob finds nothing in a folder that cannot be read, and the run would start anew
+        names = os.listdir(
+            folder
+        )  # a glob finds nothing in a folder that cannot be read, and the run would start again
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -85,7 +87,7 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
 def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int, pinned: Collection[int] = ()) -> Path:
     """Write a checkpoint, and once it is safely there remove old ones.
 
-    The `keep` newest stay, and besides them those of the `pinned` steps. Checkpoints of later steps go too: the run was
+    The `keep` newest stay, and also those of the `pinned` steps. Checkpoints of later steps go too: the run was
     resumed before them. A WriteError leaves all of them as they were.
     """
     folder = Path(folder)
@@ -109,11 +111,11 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     except DataError as error:
         raise DataError(f"{error}; {_offer(path)}") from error
     if not {"step", "state"} <= set(metadata):
-        raise DataError(f"{path}: holds weights only; expected a checkpoint, as they lie in the folder checkpoints/")
+        raise DataError(f"{path}: holds weights only; expected a checkpoint, from the folder checkpoints/")
     try:
         return _checkpoint(tensors, metadata)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DataError(f"{path}: is no checkpoint of stepgrad ({error!r}); {_offer(path)}") from error
+        raise DataError(f"{path}: is not a checkpoint of stepgrad ({error!r}); {_offer(path)}") from error
 
 
 def _checkpoint(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Checkpoint:
@@ -148,13 +150,13 @@ def _thin_out(folder: Path, step: int, keep: int, pinned: Collection[int]) -> No
 
 
 def _offer(path: Path) -> str:
-    """The way out: the newest earlier checkpoint that is whole."""
+    """What to do: continue from the newest earlier checkpoint that is undamaged."""
     limit = checkpoint_step(path) if _NAME.fullmatch(path.name) else None
     for other in reversed(list_checkpoints(path.parent)):
         step = checkpoint_step(other)
         if other != path and (limit is None or step < limit) and _is_whole(other):
-            return f"step {step} is whole: go on from it with `{_resume(path.parent)} --step {step}`"
-    return "no earlier checkpoint is whole: start the run again in a new folder"
+            return f"step {step} is undamaged: continue from it with `{_resume(path.parent)} --step {step}`"
+    return "there is no undamaged earlier checkpoint: start the run again in a new folder"
 
 
 def _is_whole(path: Path) -> bool:
@@ -168,7 +170,7 @@ def _way_on(folder: Path) -> str:
     saved = list_checkpoints(folder)
     if not saved:
         return ""
-    return f" (step {checkpoint_step(saved[-1])} is saved: go on from it with `{_resume(folder)}`)"
+    return f" (step {checkpoint_step(saved[-1])} is saved: continue from it with `{_resume(folder)}`)"
 
 
 def _resume(folder: Path) -> str:

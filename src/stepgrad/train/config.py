@@ -23,7 +23,7 @@ class DataConfig:
     """Images, objects and windows."""
 
     path: str = "shapes"
-    """A VOC folder, a COCO json file or folder, a data.yaml of YOLO, or `shapes`, the built-in set."""
+    """A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`, the built-in set."""
     train: str | None = "train"
     """The split to train on, or a part of it such as `train[:1000]`; None for a single COCO file. Where `path` holds
     several VOC folders, write `VOC2007/trainval`, or `VOC2007/trainval+VOC2012/trainval` for two of them together."""
@@ -33,14 +33,14 @@ class DataConfig:
     """The folder or file of the validation split, if it is not in `path`."""
     windows: str | None = None
     """The windows of both splits: a folder written by `stepgrad propose` (or a folder of such folders, each with the name
-    of its VOC folder, such as `VOC2007`), an .npz or a .mat file. None: the built-in windows of shapes; other data is
-    searched once, and its windows are kept in `proposals/`."""
+    of its VOC folder, such as `VOC2007`), an .npz or a .mat file. None: the built-in windows for shapes; for other data, a
+    search that runs once and keeps its windows in `proposals/`."""
     val_windows: str | None = None
     """The windows of the validation split, if they are not in `windows`."""
     train_images: int | None = None
-    """Number of training images to use, from the first on; None: all."""
+    """Number of training images to use, counted from the first; None: all."""
     val_images: int | None = None
-    """Number of validation images to use, from the first on; None: all."""
+    """Number of validation images to use, counted from the first; None: all."""
     max_windows: int | None = 2000
     """Largest number of windows to use per image: the first ones, or a fixed random choice where they have no order."""
     class_names: tuple[str, ...] | None = None
@@ -48,7 +48,7 @@ class DataConfig:
     flip: bool = True
     """Whether to train on mirror images as well."""
     images_outside: bool = False
-    """Whether file names in a COCO file or a data.yaml may lead out of the folder of the data."""
+    """Whether file names in a COCO file or a data.yaml may point outside the folder of the data."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class ModelConfig:
     """The detector."""
 
     backbone: str = "alexnet"
-    """The network below the head: `alexnet`, `vgg16`, `tiny` (which trains from nothing in a minute), or the name of another
-    classifier of torchvision."""
+    """The network below the head: `alexnet`, `vgg16`, `tiny` (which trains from random weights in a minute), or the name of
+    another torchvision classifier."""
     weights: str | None = "imagenet"
     """The weights to start from: `imagenet` (torchvision's, downloaded), a .safetensors or .pt file (of the whole network or
     of its convolutions), the folder of a run (its best weights), or one of its checkpoints. None: random weights."""
@@ -80,26 +80,28 @@ class ModelConfig:
     candidates: int | None = 100
     """Largest number of windows per class and image that enter NMS in detection; None: all."""
     box_regression: bool = False
-    """Whether boxes are moved from their windows, one per class, as in the original Fast R-CNN; the paper does without."""
+    """Whether the network also moves each window to a better box, one per class, as in the original Fast R-CNN; the paper
+    does not."""
 
 
 @dataclass(frozen=True)
 class PhaseConfig:
-    """A stretch of training: what a minibatch is, and how a step is taken."""
+    """A phase of training: what a minibatch holds, and how the weights are updated."""
 
     steps: int = 40_000
     """Number of minibatches of the phase."""
     images: int = 2
-    """Number of images per minibatch, over all processes; one loss is taken over all of them."""
+    """Number of images per minibatch, over all processes; one loss is computed over all of them."""
     chunk_images: int | None = None
-    """Number of images of a minibatch that go through the network at a time: the gradient is the same, it takes the memory
-    of these few, and costs a second forward pass. None: all at once."""
+    """Number of images of a minibatch that go through the network at a time. The gradient stays the same; memory is
+    needed for these images only, at the cost of a second forward pass. None: all at once."""
     windows: int | None = 64
     """Number of windows per image; None: all."""
     foreground: float | None = 0.25
-    """Largest share of the windows of an image that lie on objects (IoU >= 0.5); None: windows are drawn whatever they show."""
+    """Largest share of the windows of an image that lie on objects (IoU >= 0.5); None: windows are drawn without regard to
+    objects."""
     background_overlap: float = 0.1
-    """Least IoU with an object that the other windows must have; 0: none."""
+    """Least IoU with an object that the other windows must have; 0: any."""
     ground_truth: bool = True
     """Whether the boxes of the objects themselves count as windows."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -109,15 +111,16 @@ class PhaseConfig:
     momentum: float = 0.9
     """Momentum of SGD."""
     caffe_momentum: bool = False
-    """Whether SGD keeps the learning rate inside its velocity, as Caffe does; this differs after each drop of the rate."""
+    """Whether SGD multiplies by the learning rate before it adds to the velocity, as Caffe does; the two ways differ only after a
+    change of the rate."""
     weight_decay: float = 5e-4
     """Weight decay of the weights; biases have none."""
     drop_every: int | None = 30_000
-    """Number of steps after which the learning rate is multiplied by `drop_factor`, again and again; None: never."""
+    """Number of steps after which the learning rate is multiplied by `drop_factor`, each time; None: never."""
     drop_factor: float = 0.1
     """The factor by which the learning rate is multiplied at each drop."""
     warmup: int = 0
-    """Number of steps over which the learning rate rises from near zero to its value at the start of the phase."""
+    """Number of steps at the start of the phase over which the learning rate rises from near zero to its value."""
     max_gradient_norm: float | None = None
     """Largest norm of the gradient of all weights together; a longer one is scaled down to it. None: any."""
 
@@ -135,7 +138,7 @@ class MAPLossConfig:
     """The gradient of windows that NMS suppresses: their own (`exact`), the approximation of the paper (`paper`), or zero
     (`none`)."""
     log: bool = True
-    """Whether the loss is -log(mAP + eps), rather than 1 - mAP."""
+    """Whether the loss is -log(mAP + eps) instead of 1 - mAP."""
     eps: float = 0.01
     """The number that is added to mAP inside the logarithm, to keep it finite."""
     l4: float | None = None
@@ -143,44 +146,45 @@ class MAPLossConfig:
     clip: float | None = None
     """Largest absolute value of each element of the gradient; None: any."""
     min_step: float = 0.1
-    """Least distance to a step that counts, where a score has a step on one side only."""
+    """Lower bound on the distance to a step, used where a score has a step on one side only."""
     balance: Literal["none", "class", "class+scale"] = "class"
-    """What is taken out of the gradient: whatever shifts all scores of a class, so that pushes up and down sum to zero
-    (`class`), also what only stretches them (`class+scale`), or nothing, as in the paper (`none`)."""
+    """What is removed from the gradient: the part that shifts all scores of a class, so that pushes up and down sum to zero
+    (`class`), also the part that only stretches them (`class+scale`), or nothing, as in the paper (`none`)."""
     absent_classes: Literal["zero", "skip"] = "zero"
     """How classes without objects in the minibatch count: as an AP of zero (`zero`), or not at all (`skip`)."""
     nll_weight: float = 0.0
-    """Weight of the cross-entropy of the same windows in the loss; other than 0, it needs `model.score: logprob`."""
+    """Weight of the cross-entropy of the same windows in the loss; any weight but 0 needs `model.score: logprob`."""
     memory_images: int = 0
-    """Number of images of earlier minibatches whose windows are ranked along with those of each new one, as constants."""
+    """Number of images of earlier minibatches whose windows are ranked together with those of each new one; their scores are
+    constants."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How the run goes about it."""
+    """Seed, checkpoints, devices."""
 
     seed: int = 3
-    """Seed of the random weights, the order of images, the choice of windows and dropout; the original has 3."""
+    """Seed of the random weights, the order of images, the choice of windows and dropout; the original Fast R-CNN used 3."""
     eval_every: int | None = None
     """Number of steps between validations; None: a tenth of the run."""
     save_every: int | None = None
     """Number of steps between checkpoints; None: one at each validation."""
     keep: int = 2
-    """Number of checkpoints to keep, besides the best one and the last one of each phase."""
+    """Number of checkpoints to keep, in addition to the best one and the last one of each phase."""
     log_every: int = 10
     """Number of steps between lines of the log."""
     report: bool = True
     """Whether to write report.html at the end."""
     accelerator: str = "auto"
-    """The kind of device to train on: `cpu`, `cuda`, `mps`, or `auto` for the best there is."""
+    """The kind of device to train on: `cpu`, `cuda`, `mps`, or `auto` for the best available."""
     devices: int = 1
     """Number of devices to train on, with one process per device."""
     precision: Literal["32-true", "16-mixed", "bf16-mixed"] = "32-true"
-    """Precision of the arithmetic: single (`32-true`), or mixed with a half precision."""
+    """Precision of the arithmetic: single (`32-true`), or single mixed with half precision."""
     timeout: float = 300.0
     """Number of seconds that processes wait for each other before they give up."""
     feature_cache: str | None = None
-    """The folder where features of a frozen trunk are kept; None: a folder inside that of the run."""
+    """The folder where features of a frozen trunk are kept; None: a folder inside the run folder."""
 
 
 def _map_phase() -> PhaseConfig:
@@ -194,14 +198,14 @@ class TrainConfig:
     """A whole training run."""
 
     loss: LossName = "nll-then-map"
-    """The loss to train with: cross-entropy, as in Fast R-CNN (`nll`), mAP after NMS (`map`), or one and then the other
-    (`nll-then-map`)."""
+    """The loss to train with: cross-entropy, as in Fast R-CNN (`nll`), mAP after NMS (`map`), or first cross-entropy, then
+    mAP (`nll-then-map`)."""
     protocol: str = "voc12"
-    """The protocol of the mAP to train for, by which the best checkpoint is chosen too: voc07, voc12 or coco."""
+    """The protocol of the mAP to train for: voc07, voc12 or coco. The best checkpoint is chosen by it, too."""
     metric: str = "ap"
-    """The metric to train for in the mAP phase, by which the best checkpoint is chosen: `ap`, or one that detectors are deployed
-    by, such as `recall@precision=0.95`, `f1` or `cost@threshold=-1,miss=10`. One with a fixed threshold of the score needs
-    `map_loss.balance: none`."""
+    """The metric to train for in the mAP phase; the best checkpoint is chosen by it, too. It is `ap`, or a metric that detectors
+    are deployed by, such as `recall@precision=0.95`, `f1` or `cost@threshold=-1,miss=10`. A metric with a fixed score threshold
+    needs `map_loss.balance: none`."""
     also_report: tuple[str, ...] = ()
     """Further protocols by which to report mAP."""
     data: DataConfig = field(default_factory=DataConfig)
@@ -234,7 +238,7 @@ class TrainConfig:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics to report beside mAP."""
+        """Names of the metrics to report in addition to mAP."""
         return () if self.metric == "ap" else (self.metric,)
 
     def __post_init__(self) -> None:

@@ -215,8 +215,8 @@ class _Engine:
             return self.stepper.step(phase.config, optimizer, examples, step, phase.first)
         except NonFiniteError as error:
             raise NonFiniteError(
-                f"step {step + 1} of {self.config.total_steps} ({phase.name}): {error}. The weights are those of step "
-                f"{step}, before it; lower {phase.name}.lr, or look at these images with `stepgrad doctor`."
+                f"step {step + 1} of {self.config.total_steps} ({phase.name}): {error}. The weights are still those "
+                f"of step {step}; lower {phase.name}.lr, or look at these images with `stepgrad doctor`."
             ) from error
 
     def _pause(self, optimizer: Any) -> None:
@@ -232,7 +232,7 @@ class _Engine:
             self._save(optimizer)
             raise RunInterrupted(
                 f"stopped after step {state.step} of {self.config.total_steps}, which is saved; "
-                f"go on with `stepgrad train --resume {self.folder.path}`"
+                f"continue with `stepgrad train --resume {self.folder.path}`"
             ) from None
         if due or (state.step > 0 and state.step % (self.config.run.save_every or every) == 0):
             self._save(optimizer)

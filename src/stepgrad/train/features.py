@@ -117,7 +117,7 @@ class FeatureCache:
             write_tensors(self._path(key), {"map": feature_map}, facts, durable=False)
         except WriteError as error:
             self.can_write = False
-            warnings.warn(f"{error}; going on without keeping features", stacklevel=2)
+            warnings.warn(f"{error}; continuing without storing features", stacklevel=2)
 
     def _path(self, key: str) -> Path:
         name = hashlib.sha256(to_utf8(key)).hexdigest()[:32]

@@ -125,7 +125,7 @@ def validate(
 
     Args:
         between: called now and then; may raise to cut the work short.
-        metrics: reported beside mAP, under the first protocol and the others.
+        metrics: reported in addition to mAP, under the first protocol and the others.
     """
     source = source or ImageSource()
     names = data.dataset.class_names

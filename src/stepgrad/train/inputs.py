@@ -143,7 +143,9 @@ class Images:
         folder = default_folder(self.dataset, "fast")
         missing = missing_windows(self.dataset, folder, indices=self.indices)
         if missing:
-            progress.say(f"windows of {self.dataset.name}: {folder} has those of {self.count - len(missing)} images")
+            progress.say(
+                f"windows of {self.dataset.name}: {folder} has them for {self.count - len(missing)} of {self.count} images"
+            )
             with progress.stage("searching windows", len(missing)) as tick:
                 workers = os.cpu_count() or 1
                 outcome = generate_proposals(
@@ -244,7 +246,7 @@ def _own_folder(source: str, dataset: DetectionDataset) -> str:
 
 
 class Order:
-    """The endless sequence of (image, mirrored?) pairs: every pair once per epoch, shuffled anew for each.
+    """The endless sequence of (image, mirrored?) pairs: every pair once per epoch, shuffled again for each.
 
     >>> order = Order(count=2, flip=True, seed=0)
     >>> sorted(order.entries(0, 4))

@@ -85,7 +85,7 @@ def _check_images(one: Images, other: Images) -> None:
         )
     twice = _sources(one) & _sources(other)
     if twice:
-        raise DataError(f"{min(twice)}: is in {a.name} and again in {b.name}; leave out one of the two.")
+        raise DataError(f"{min(twice)}: is in {a.name} and again in {b.name}; leave one of the two out.")
 
 
 def _check_windows(one: Data, other: Data) -> None:
@@ -95,7 +95,7 @@ def _check_windows(one: Data, other: Data) -> None:
     if shared and one.proposals.source == other.proposals.source:
         raise DataError(
             f"{one.proposals.source}: cannot tell image {min(shared)!r} of {a.name} from that of {b.name}; keep the windows "
-            f"in one folder each, named as the data's, or leave data.windows out to search for them."
+            f"in separate folders, each with the name of its VOC folder, or leave data.windows out to search for them."
         )
 
 

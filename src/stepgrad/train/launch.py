@@ -34,7 +34,7 @@ def launch(config: TrainConfig) -> Fabric:
     except Exception as error:  # each kind of device has its own
         raise ConfigError(
             f"run.accelerator: cannot train on {run.accelerator!r} ({' '.join(str(error).split())}); "
-            f"here there is {_available()}: pass one of them, or auto."
+            f"this machine has {_available()}; pass one of them, or auto."
         ) from error
     fabric.launch()
     return fabric

@@ -47,13 +47,13 @@ def restore_optimizer(optimizer: Optimizer, names: Mapping[Tensor, str], tensors
     for parameter, group in _parameters(optimizer):
         name = _name(parameter, names)
         if name not in by_name:
-            raise DataError(f"the saved optimiser knows nothing of {name}; was it saved by a run with another model?")
+            raise DataError(f"the saved optimiser has no state for {name}; was it saved by a run with another model?")
         state = by_name.pop(name)
         if _NOTHING not in state:
             _check(name, state, parameter, _slots(optimizer, group))
             restored[parameter] = {key: _place(key, value, parameter, group) for key, value in state.items()}
     if by_name:
-        raise DataError(f"the saved optimiser has state of {sorted(by_name)}, which this one does not train")
+        raise DataError(f"the saved optimiser has state for {sorted(by_name)}, which this one does not train")
     optimizer.state.clear()
     optimizer.state.update(restored)
 
@@ -80,7 +80,7 @@ def _slots(optimizer: Optimizer, group: Mapping[str, Any]) -> set[str] | None:
 def _check(name: str, state: Mapping[str, Tensor], parameter: Tensor, slots: set[str] | None) -> None:
     if slots is not None and set(state) != slots:
         raise DataError(
-            f"the saved optimiser remembers {sorted(state)} of {name} but this one needs {sorted(slots)}; "
+            f"the saved optimiser has {sorted(state)} for {name} but this one needs {sorted(slots)}; "
             "use the optimiser the run began with"
         )
     for key, value in state.items():

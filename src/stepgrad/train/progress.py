@@ -15,7 +15,7 @@ class Progress(Protocol):
     """Receives the news of a run; the lines are those of log.jsonl."""
 
     def start(self, total: int, at: int) -> None:
-        """Training begins, or goes on, at step `at` of `total`."""
+        """Training begins, or continues, at step `at` of `total`."""
 
     def step(self, line: Mapping[str, Any]) -> None:
         """A step was taken; lines of kind "train"."""

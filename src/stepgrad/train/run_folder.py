@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN
 
 
-_CONFIG_BACK = "restore it from a copy, or write the config of the run anew: `stepgrad train ... --print_config`"
+_CONFIG_BACK = "restore it from a copy, or write the config of the run again: `stepgrad train ... --print_config`"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RunFolder:
         """Refuse a folder that holds a run."""
         if self.config_file.exists():
             raise ConfigError(
-                f"{self.path}: already holds a run; go on with it by `stepgrad train --resume {self.path}`, "
+                f"{self.path}: already holds a run; continue it with `stepgrad train --resume {self.path}`, "
                 "or choose another --out"
             )
 
@@ -76,7 +76,7 @@ class RunFolder:
             content = load_yaml(self.config_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise DataError(
-                f"{self.path}: is no run folder (it has no config.yaml); pass the --out of a training run"
+                f"{self.path}: is not a run folder (it has no config.yaml); pass the --out of a training run"
             ) from None
         except OSError as error:
             raise DataError(f"{self.config_file}: cannot be read ({error.strerror}); {_CONFIG_BACK}") from error
@@ -152,7 +152,7 @@ def open_run(folder: str | Path, checkpoint: str | int = "best") -> Run:
 
 def _best(run: RunFolder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if not run.best_file.exists():
-        raise DataError(f"{run.path}: has no best.safetensors: no validation was reached; pass --checkpoint last")
+        raise DataError(f"{run.path}: has no best.safetensors: no validation has finished yet; pass --checkpoint last")
     try:
         tensors, metadata = load_weights(run.best_file)
     except DataError as error:
@@ -165,7 +165,9 @@ def _of_step(run: RunFolder, which: str | int) -> tuple[dict[str, torch.Tensor],
         raise ConfigError(f"Expected the checkpoint to be best, last or a step but got {which!r}.")
     found = run.checkpoint(None if which == "last" else int(which))
     if found is None:
-        raise DataError(f"{run.path}: has no checkpoint yet; train on with `stepgrad train --resume {run.path}`")
+        raise DataError(
+            f"{run.path}: has no checkpoint yet; continue training with `stepgrad train --resume {run.path}`"
+        )
     return found.weights, _facts(run.checkpoints, json.dumps({**found.state, "step": found.step}))
 
 
@@ -180,7 +182,7 @@ def _facts(source: Path, text: str) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         sound = False
     if not sound:
-        raise DataError(f"{source}: does not say which classes and step it is of; was it written by `stepgrad train`?")
+        raise DataError(f"{source}: does not name its classes and its step; was it written by `stepgrad train`?")
     return dict(facts)
 
 

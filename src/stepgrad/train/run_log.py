@@ -1,4 +1,4 @@
-"""The log of a run: JSON lines always, each on the disk when it is written, and TensorBoard events beside them."""
+"""The log of a run: JSON lines always, each on the disk when it is written, and TensorBoard events as well."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _open_events(folder: Path, purge: int | None) -> Any:
         str(folder).encode()
     except UnicodeEncodeError:
         warnings.warn(
-            f"{visible(folder)}: TensorBoard cannot write there in this locale; log.jsonl has it all", stacklevel=2
+            f"{visible(folder)}: TensorBoard cannot write there in this locale; log.jsonl has all numbers", stacklevel=2
         )
         return None
     return SummaryWriter(str(folder), purge_step=purge)
@@ -104,7 +104,7 @@ class NoLog(RunLog):
 
 
 def open_log(folder: RunFolder, state: State, writes: bool) -> RunLog:
-    """The log of a run, going on where its state says."""
+    """The log of a run, continued where its state says."""
     return RunLog(folder, state.log_length, state.step) if writes else NoLog()
 
 
@@ -151,7 +151,7 @@ class Log:
             self._file.flush()
         except OSError as error:
             raise WriteError(
-                f"{self.path}: cannot be written ({error.strerror}); make room and resume the run"
+                f"{self.path}: cannot be written ({error.strerror}); free some space and resume the run"
             ) from error
 
     def sync(self) -> int:
@@ -174,7 +174,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     try:
         ended = path.read_bytes().split(b"\n")[:-1]
     except OSError as error:
-        warnings.warn(f"{path}: cannot be read ({error.strerror}); going on without it", stacklevel=2)
+        warnings.warn(f"{path}: cannot be read ({error.strerror}); continuing without it", stacklevel=2)
         return []
     lines = [_line(text) for text in ended]
     bad = [str(number) for number, line in enumerate(lines, 1) if line is None]

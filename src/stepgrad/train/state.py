@@ -57,7 +57,7 @@ class State:
         wrong = [name for name, value in checkpoint.state.items() if not _fits(value, counters.get(name))]
         if wrong:
             raise DataError(
-                f"the checkpoint of step {checkpoint.step} has no sound {', '.join(wrong)}: another program or version "
+                f"the checkpoint of step {checkpoint.step} has no valid {', '.join(wrong)}: another program or version "
                 "wrote it; start the run again in a new folder"
             )
         first_kept = {"best_merit": checkpoint.state.get("best_map", -1.0)}  # by which older runs chose

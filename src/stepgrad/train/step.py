@@ -35,7 +35,7 @@ class Stepper:
     model: FastRCNN
     seed: int
     skips_overflow: bool = False
-    """Half precision's scaler leaves out steps whose gradient overflows, and goes on."""
+    """Half precision's scaler leaves out steps whose gradient overflows, and continues."""
     timeout: float = 300.0
     """Seconds to wait for other processes."""
 

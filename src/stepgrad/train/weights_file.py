@@ -43,7 +43,7 @@ def load_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """As `load_weights`, for callers that know a better way out."""
+    """As `load_weights`, for callers that know better what to do."""
     try:
         content = path.read_bytes()
     except OSError as error:

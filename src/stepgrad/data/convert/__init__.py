@@ -75,7 +75,7 @@ def convert(
     one_of("difficult", difficult, ["keep", "drop"])
     place = Path(out).expanduser()
     if os.path.lexists(place):
-        raise DataError(f"{place}: is there already; choose a folder that is not, since nothing is overwritten")
+        raise DataError(f"{place}: exists already; choose a new folder, since nothing is overwritten")
     source = open_source(
         data,
         split,

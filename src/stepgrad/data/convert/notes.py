@@ -6,21 +6,21 @@ from collections import Counter
 
 FORMATS = {"yolo": "YOLO", "voc": "VOC", "coco": "COCO"}
 _TEXTS = {
-    "difficult-kept": "{n} objects are difficult, which {format} cannot say: written as ordinary ones",
-    "difficult-dropped": "{n} difficult objects are left out",
-    "crowd": "{n} crowd regions are left out: {format} has no place for them",
-    "area": "{n} areas are not those of their boxes, which is all that {format} has",
-    "category": "{n} category ids are not kept: {format} numbers its classes by their order",
-    "numbered": "{n} images are numbered from 1, as COCO does; their entries keep the names",
-    "named": "{n} images are called by their ids, not by the names of their files, since ids are names in {format}",
-    "renamed": "{n} images have another name, which files and lists can have",
-    "stored": "{n} images were stored anew, since their EXIF orientation means another thing in {format}",
-    "encoded": "{n} images were stored anew in a format that {format} tools read",
-    "narrow": "{n} boxes are narrower than a pixel, the least that VOC can say: written a pixel wide",
-    "beyond": "{n} boxes reach so far beyond their images that YOLO tools leave the images out: written a little wide",
-    "cut": "{n} boxes reached far beyond their images: cut at the edge, since YOLO's numbers go from 0 to 1",
-    "outside": "{n} objects lay outside their images: left out",
-    "order": "{n} splits are in another order, by id",
+    "difficult-kept": "{n} difficult objects were written as ordinary ones, since {format} has no such mark",
+    "difficult-dropped": "{n} difficult objects were left out",
+    "crowd": "{n} crowd regions were left out, since {format} cannot store them",
+    "area": "{n} areas were lost: they differ from the areas of the boxes, and {format} stores only boxes",
+    "category": "{n} category ids were not kept, since {format} numbers classes by their order",
+    "numbered": "{n} images got numbers from 1 as ids, as in COCO; their entries keep the names",
+    "named": "{n} image files are named after their ids, not as before, since file names are the ids in {format}",
+    "renamed": "{n} images were renamed, since the names of files must be valid and different",
+    "stored": "{n} images were saved again, since {format} tools treat their EXIF orientation differently",
+    "encoded": "{n} images were saved again, in a format that {format} tools read",
+    "narrow": "{n} boxes narrower than a pixel were made a pixel wide, the smallest width that VOC can store",
+    "beyond": "{n} boxes reach so far beyond their images that their numbers are not in 0 to 1; YOLO tools leave out such images",
+    "cut": "{n} boxes reached far beyond their images and were cut at the edge, since YOLO's numbers go from 0 to 1",
+    "outside": "{n} objects outside their images were left out",
+    "order": "{n} splits are now ordered by id",
 }
 
 

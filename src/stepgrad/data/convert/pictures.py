@@ -1,4 +1,4 @@
-"""Image files of a new dataset: copies of the old ones or links to them; stored anew only where they must be."""
+"""Image files of a new dataset: copies of the old ones or links to them; saved again only where they must be."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _coco_source(datasets: list[COCODataset]) -> Source:
     first = datasets[0]
     for dataset in datasets[1:]:
         if (dataset.class_names, dataset.category_ids) != (first.class_names, first.category_ids):
-            raise DataError(f"{dataset.path}: has other categories than {first.path}; convert them one by one")
+            raise DataError(f"{dataset.path}: has other categories than {first.path}; convert the files one by one")
     names = _split_names([dataset.path.stem.removeprefix("instances_") for dataset in datasets])
     made: dict[Hashable, SourcePicture] = {}
     splits = {

@@ -47,7 +47,9 @@ def _check_names(class_names: tuple[str, ...]) -> None:
     """VOC has names as lines of a list and as text of XML."""
     for name in class_names:
         if visible(name) != name or name.strip() != name or len(name.splitlines()) != 1:
-            raise DataError(f"class {name!r} cannot be written to a VOC folder: its names are lines of text; rename it")
+            raise DataError(
+                f"class {name!r} cannot be written to a VOC folder, where each name is one line of text; rename it"
+            )
 
 
 def _annotation(

@@ -38,7 +38,9 @@ def _find_folder(path: Path, images: list[CocoImage], tried: list[Path], report:
         places = ", ".join(os.path.relpath(place, path.parent) for place in tried)
         fix = "name their folder (--images), or examine the annotations alone (--need_images false)"
         report(
-            Problem(str(path), f"its images are in none of {places} (from its folder)", fix, "error", "image-missing")
+            Problem(
+                str(path), f"its images are in none of {places} (relative to its folder)", fix, "error", "image-missing"
+            )
         )
         return None
     return tried[held.index(max(held))]
@@ -48,7 +50,7 @@ def _entry(
     image: CocoImage, path: Path, picture: Path | None, categories: dict[int, str], report: Report
 ) -> ExaminedImage:
     if picture and not os.path.isfile(picture):  # False for names too long for the disk, where pathlib raises
-        fix = "restore the image, or take it out of the file"
+        fix = "restore the image, or remove it from the file"
         report(Problem(str(picture), f"no such image ({path.name}, image {image.id})", fix, "error", "image-missing"))
         picture = None
     xywh = np.array([annotation.xywh for annotation in image.annotations], dtype=np.float64).reshape(-1, 4)

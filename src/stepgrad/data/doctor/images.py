@@ -40,13 +40,13 @@ def examine_image(entry: ExaminedImage, pixels: bool = True) -> tuple[ImageFacts
 def _file_problems(path: Path, facts: ImageFacts) -> Iterator[Problem]:
     suffixes = SUFFIXES.get(facts.format, (f".{facts.format.lower()}",))
     if path.suffix.lower() not in suffixes:
-        fix = f"read as {facts.format}; rename it to {suffixes[0]} for tools that go by the name"
+        fix = f"read as {facts.format}; rename it to {suffixes[0]} for tools that rely on the name"
         yield _warning(path, f"is a {facts.format} file called {path.suffix}", fix, "image-format")
     if facts.mode == "CMYK":
         yield _warning(path, "is CMYK", "read with approximate colours; convert it to RGB", "image-cmyk")
     if min(facts.size) < TINY:
         defect = f"is only {facts.size[0]} x {facts.size[1]} pixels"
-        yield _warning(path, defect, "windows hardly fit; remove it if that was a slip", "image-tiny")
+        yield _warning(path, defect, "it is too small for windows; remove it if it is there by mistake", "image-tiny")
 
 
 def _size_problems(entry: ExaminedImage, facts: ImageFacts) -> Iterator[Problem]:
@@ -54,12 +54,12 @@ def _size_problems(entry: ExaminedImage, facts: ImageFacts) -> Iterator[Problem]
     path, annotated = str(entry.image), entry.size or facts.size
     turned = facts.orientation >= 5  # a quarter turn: width and height change places
     if turned and annotated == facts.size[::-1] != facts.size:
-        defect = f"EXIF turns it (orientation {facts.orientation}) and its boxes are of the turned picture"
-        fix = "store the pixels turned (PIL.ImageOps.exif_transpose), without the EXIF tag"
+        defect = f"EXIF turns it (orientation {facts.orientation}), and its boxes belong to the turned picture"
+        fix = "save the turned pixels (PIL.ImageOps.exif_transpose), without the EXIF tag"
         yield Problem(path, defect, fix, "error", "exif-rotation")
         return
     if facts.orientation != 1:
-        fix = "boxes are taken to be of the pixels as stored; drop the EXIF tag if so, else turn the pixels"
+        fix = "the boxes are used with the pixels as stored; if that is right remove the EXIF tag, else turn the pixels"
         yield _warning(path, f"EXIF orientation {facts.orientation}", fix, "exif-rotation")
     if annotated != facts.size:
         beyond = bool((_excess(entry.boxes, facts.size) > SLACK).any())
@@ -75,15 +75,15 @@ def _box_problems(entry: ExaminedImage, size: tuple[int, int]) -> Iterator[Probl
         image = f"the {size[0]} x {size[1]} image"
         if outside[number]:
             defect = f"{where} lies outside {image}: {', '.join(f'{value:g}' for value in box)}"
-            fix = "see whether image and annotation belong together; delete the object"
+            fix = "check whether image and annotation belong together, or delete the object"
             yield Problem(entry.source, defect, fix, "error", "box-outside")
         elif min(box[:2]) == -1.0 and excess[number] == 1.0:
             defect = f"{where}: xmin or ymin is 0, but VOC counts pixels from 1"
-            fix = "kept as it is (one pixel beyond the edge); add 1 to the corners if the file counts from 0"
+            fix = "kept unchanged (one pixel beyond the edge); add 1 to the corners if the file counts from 0"
             yield _warning(entry.source, defect, fix, "zero-based")
         else:
             defect = f"{where} reaches {excess[number]:g} pixels beyond {image}"
-            yield _warning(entry.source, defect, "kept as it is; correct it if it is wrong", "box-beyond")
+            yield _warning(entry.source, defect, "kept unchanged; correct it if it is wrong", "box-beyond")
 
 
 def _excess(boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -121,6 +121,6 @@ def report_counts(summary: Summary, where: str, report: Report) -> None:
         return
     empty = [row.name for row in summary.classes if row.objects == row.difficult + row.crowd]
     if empty:
-        defect = f"{len(empty)} classes have no objects that count: {', '.join(empty)}"
-        fix = "their AP is 0 or left out of the mean, as the protocol says; annotate some or drop the classes"
+        defect = f"{len(empty)} classes have no objects that are counted: {', '.join(empty)}"
+        fix = "the protocol sets their AP to 0 or leaves them out of the mean; annotate some objects, or remove the classes"
         report(Problem(where, defect, fix, "warning", "class-empty"))

@@ -61,7 +61,7 @@ def _check_lists(root: Path, ids: list[str], report: Report) -> list[str]:
         common = sorted(set(lists[first]) & set(lists[second]))
         if common:
             defect = f"shares {len(common)} images with {second}.txt, first {common[0]!r}"
-            fix = "take them off one of the lists, or the scores will flatter"
+            fix = "remove them from one of the lists, or the scores will be too high"
             report(Problem(str(root / "ImageSets" / "Main" / f"{first}.txt"), defect, fix, "warning", "splits-overlap"))
     return list(dict.fromkeys([*ids, *(image_id for listed in lists.values() for image_id in listed)]))
 
@@ -76,7 +76,7 @@ def _find_images(root: Path, ids: list[str], split: str | None, report: Report) 
         return {}
     for image_id in ids:
         if image_id not in names:
-            fix = "restore the image, or take it off the lists"
+            fix = "restore the image, or remove it from the lists"
             report(Problem(str(folder / f"{image_id}.jpg"), "no such image", fix, "error", "image-missing"))
     spare = sorted(set(names) - set(ids))
     if spare and split is None:
@@ -101,7 +101,7 @@ def _check_classes(
             hint = _slip(name, counts)
             if hint:
                 fix = f"correct it, or list all classes in {CLASS_FILE} if it is right"
-                defect = f"object {number}: class {name!r} is rare and looks like another.{hint}"
+                defect = f"object {number}: class {name!r} is rare and looks like a misspelt one.{hint}"
                 report(Problem(str(annotation.path), defect, fix, "warning", "class-suspect"))
     return names
 

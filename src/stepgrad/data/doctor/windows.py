@@ -25,13 +25,13 @@ def examine_windows(
     missing = [entry for entry in entries if entry.image_id not in proposals]
     if len(missing) == len(entries) and entries:
         defect = (
-            f"has windows for none of the {len(entries)} images, but for others such as {next(iter(proposals), '')!r}"
+            f"has no windows for any of the {len(entries)} images, but for others such as {next(iter(proposals), '')!r}"
         )
         fix = "pass the windows of this dataset, or make them with `stepgrad propose`"
         report(Problem(proposals.source, defect, fix, "error", "windows-missing"))
         return
     for entry in missing:
-        defect = f"has no windows of image {entry.image_id!r}"
+        defect = f"has no windows for image {entry.image_id!r}"
         report(Problem(proposals.source, defect, "make them with `stepgrad propose`", "error", "windows-missing"))
     for entry in entries:
         if entry.image_id in proposals:
@@ -48,15 +48,15 @@ def _examine_entry(
         return
     complain, image = Complaints(where, report), f"image {entry.image_id!r}"
     if len(windows) == 0:
-        fix = "its objects count as missed; search with a smaller --min_side"
-        complain(f"no windows of {image}, which has {len(entry.names)} objects", fix, "windows-none", "warning")
+        fix = "its objects count as missed; search again with a smaller --min_side"
+        complain(f"no windows for {image}, which has {len(entry.names)} objects", fix, "windows-none", "warning")
         return
     if len(windows) > MANY:
-        fix = "all are used, at a cost in time and memory; search with a larger --min_side"
-        complain(f"{len(windows)} windows of {image}", fix, "windows-many", "warning")
+        fix = "all are used, which takes time and memory; search again with a larger --min_side"
+        complain(f"{len(windows)} windows for {image}", fix, "windows-many", "warning")
     if size is not None and (windows.min() < 0 or (windows[:, 2:].max(axis=0) > np.array(size)).any()):
         defect = f"windows of {image} reach beyond its {size[0]} x {size[1]} pixels"
-        complain(defect, "they were made for another image or size: make them again", "windows-beyond")
+        complain(defect, "they were made for another image or image size; make them again", "windows-beyond")
 
 
 def _read(proposals: Proposals, entry: ExaminedImage, name: str, report: Report) -> tuple[str, NDArray[Any]]:

@@ -61,7 +61,7 @@ def _check_overlaps(data: DataYaml, images_outside: bool, report: Report) -> Non
         common = sorted(lists[first] & lists[second])
         if common:
             defect = f"{first} shares {len(common)} images with {second}, first {common[0]}"
-            fix = "take them out of one of the two, or the scores will flatter"
+            fix = "remove them from one of the two, or the scores will be too high"
             Complaints(data.path, report)(defect, fix, "splits-overlap", "warning")
 
 

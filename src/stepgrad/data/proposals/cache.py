@@ -68,7 +68,9 @@ def read_record(path: Path) -> WindowsRecord:
         check_windows(windows.reshape(-1, 4), str(path))
     except DataError as error:
         defect = str(error).removeprefix(f"{path}: ")
-        raise DataError(f"{path}: is damaged or no proposal cache file ({defect}); delete it and go on") from error
+        raise DataError(
+            f"{path}: is damaged or not a proposal cache file ({defect}); delete it and run the command again"
+        ) from error
     return WindowsRecord(windows.reshape(-1, 4), *texts)
 
 
@@ -111,8 +113,8 @@ class CachedProposals(Proposals):
 def misfit(record: WindowsRecord, fingerprint: str, dataset: str, settings: str | None = None) -> str | None:
     """Why a record does not belong to an image, or None: another picture, or other settings than asked for."""
     if record.fingerprint != fingerprint:
-        defect = "has changed since" if record.dataset == dataset else f"is another in {dataset!r}"
-        return f"was made for {record.dataset!r}; the image of that id {defect}"
+        defect = "has changed since" if record.dataset == dataset else f"is a different one in {dataset!r}"
+        return f"was made for {record.dataset!r}; the image with that id {defect}"
     if settings is not None and record.settings != settings:
         return f"was made with {record.settings}, not with {settings}"
     return None

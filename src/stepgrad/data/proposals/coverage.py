@@ -29,7 +29,7 @@ class Recall:
 
     @property
     def recall(self) -> NDArray[np.float64]:
-        """(T,) over all objects; NaN without any."""
+        """(T,) over all objects; NaN if there are none."""
         total = int(self.objects.sum())
         return self.covered.sum(axis=1) / total if total else np.full(len(self.thresholds), np.nan)
 

@@ -32,7 +32,7 @@ from stepgrad.names import as_text, file_name, key_of
 ImageDone = Callable[[], None]
 """Called once for each image that is done."""
 Say = Callable[[str], None]
-"""Called with a line for whoever watches."""
+"""Called with a line of news for the user."""
 
 
 @dataclass
@@ -83,14 +83,14 @@ def generate_proposals(
 ) -> Outcome:
     """Search every image of `dataset` that has no windows in `folder` yet.
 
-    A file that is there is checked, not made again; one of another dataset or of other settings raises DataError
-    before anything is written. An image that cannot be read is reported in the outcome and the rest goes on. Ctrl-C, a
-    crash or a full disk loses nothing that was done: call again to go on. One process at a time searches for a folder; a
-    second one waits, and then has only to do what is still missing.
+    A file that exists is checked, not made again; one of another dataset or with other settings raises DataError
+    before anything is written. An image that cannot be read is reported in the outcome, and the search continues. After
+    Ctrl-C, a crash or a full disk, finished windows are kept: call again to continue. One process at a time searches for a
+    folder; a second one waits, and then does only what is still missing.
 
     Args:
         indices: search only the images of these numbers; None: all.
-        say: told for which process this one waits.
+        say: is called with a line that says which process this one waits for.
     """
     job = Job(dataset, Path(folder), settings or SearchSettings())
     wanted = range(len(dataset)) if indices is None else indices
@@ -119,7 +119,9 @@ def missing_windows(
 
 def _only_searcher(folder: Path, say: Say | None) -> AbstractContextManager[None]:
     """Lock the folder: two searches at once would do the same images, and could mix windows of different settings."""
-    return only_writer(folder, "wait for it, or pass another folder (--out)", wait=say or (lambda _: None))
+    return only_writer(
+        folder, "wait until it has finished, or pass another folder (--out)", wait=say or (lambda _: None)
+    )
 
 
 def _count_found(outcome: Outcome, count: int, tick: ImageDone) -> None:
@@ -217,8 +219,8 @@ def _run_in_processes(job: Job, todo: list[int], workers: int) -> Generator[Data
                 yield future.result()
     except BrokenProcessPool as error:
         raise DataError(
-            f"{job.folder}: a search process died, perhaps for lack of memory; nothing done is lost: run the command "
-            "again, with fewer --workers"
+            f"{job.folder}: a search process died, perhaps because memory ran out; finished windows are kept: run the "
+            "command again, with fewer --workers"
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -53,7 +53,7 @@ def import_mat(path: str | Path) -> PackedProposals:
     ids = [_text(cell) for cell in np.asarray(content["images"], dtype=object).ravel()]
     cells = [_columns(cell, path) for cell in np.asarray(content["boxes"]).ravel()]
     if len(ids) != len(cells):
-        raise DataError(f"{path}: {len(ids)} images but windows of {len(cells)}; download the file again")
+        raise DataError(f"{path}: {len(ids)} images but windows for {len(cells)}; download the file again")
     rows = np.concatenate([np.zeros((0, 4)), *cells])
     boxes = continuous_from_devkit(rows[:, [1, 0, 3, 2]]).astype(np.float32)
     check_windows(boxes, str(path))
@@ -69,7 +69,9 @@ def _load_mat(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; make windows with `stepgrad propose`") from None
     except NotImplementedError:
-        raise DataError(f"{path}: is of MATLAB 7.3; save it with -v7, or as .npz with ids, offsets, boxes") from None
+        raise DataError(
+            f"{path}: is a MATLAB 7.3 file; save it with -v7, or as .npz with ids, offsets, boxes"
+        ) from None
     except Exception as error:  # SciPy raises whatever its parser stumbles over
         raise DataError(f"{path}: is not a readable .mat file ({error}); download it again") from error
     return {key: value for key, value in content.items() if not key.startswith("__")}
@@ -102,7 +104,7 @@ def check_windows(boxes: np.ndarray, source: str) -> None:
 
 
 def read_arrays(path: Path, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
-    """The arrays of these names, each of one of its NumPy kinds, or a DataError without a way out; nothing is unpickled.
+    """The arrays of these names, each of one of its NumPy kinds, or a DataError that names no fix; nothing is unpickled.
 
     A file that is not there is a FileNotFoundError.
     """

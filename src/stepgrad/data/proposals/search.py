@@ -25,7 +25,7 @@ class SearchSettings:
     """
 
     mode: Mode = "fast"
-    """"fast" finds some hundreds of windows in a small photograph; "quality" thrice as many in thrice the time."""
+    """"fast" finds some hundreds of windows in a small photograph; "quality" three times as many in three times the time."""
     min_side: int = 12
     """Windows narrower or lower than this many pixels are left out."""
 
@@ -42,7 +42,7 @@ class SearchSettings:
 def selective_search(image: Image.Image, settings: SearchSettings | None = None) -> NDArray[np.int32]:
     """(N, 4) windows of an RGB image, continuous x1 y1 x2 y2, sorted, each once.
 
-    OpenCV finds the same windows every time but not in the same order, so the order is made: lexicographic.
+    OpenCV finds the same windows every time but not in the same order, so they are sorted.
     """
     settings = settings or SearchSettings()
     search = _segmentation().createSelectiveSearchSegmentation()

@@ -32,11 +32,11 @@ class Proposals(Mapping[ImageId, Tensor], ABC):
         try:
             windows = self.windows(str(image_id))
         except KeyError:
-            raise KeyError(f"{self.source} has no windows of image {image_id!r}") from None
+            raise KeyError(f"{self.source} has no windows for image {image_id!r}") from None
         return torch.from_numpy(windows.astype(np.float32).reshape(-1, 4))
 
     def missing(self, dataset: DetectionDataset, indices: Sequence[int] | None = None) -> list[ImageId]:
-        """The images of a dataset, or those numbered `indices`, without a record."""
+        """The images of a dataset, or of `indices`, without a record."""
         ids = dataset.ids if indices is None else [dataset.ids[index] for index in indices]
         return [image_id for image_id in ids if image_id not in self]
 
@@ -64,10 +64,10 @@ class PackedProposals(Proposals):
         self.offsets, self.boxes = np.asarray(offsets, dtype=np.int64), np.asarray(boxes).reshape(-1, 4)
         self._position = {str(image_id): i for i, image_id in enumerate(ids)}
         if len(self._position) != len(ids):
-            raise DataError(f"{source}: some image id occurs more than once; make the file again")
+            raise DataError(f"{source}: an image id occurs more than once; make the file again")
         if not _partition(self.offsets, len(ids), len(self.boxes)):
             raise DataError(
-                f"{source}: expected {len(ids) + 1} offsets rising from 0 to {len(self.boxes)}, one more than ids; "
+                f"{source}: expected {len(ids) + 1} offsets (one more than ids) that rise from 0 to {len(self.boxes)}; "
                 "make the file again"
             )
 
@@ -122,9 +122,9 @@ def load_proposals(
 
     Args:
         source: a cache folder written by `stepgrad propose`, a packed `.npz` (ids, offsets, boxes), one of Girshick's
-            selective_search_data `.mat` files, or `built-in` for those of `shapes`.
+            selective_search_data `.mat` files, or `built-in` for the windows of `shapes`.
         dataset: raise DataError unless the windows were made for these images.
-        verify: compare the bytes of every image with the cache's fingerprint; False compares only that a record exists.
+        verify: compare the bytes of every image with the cache's fingerprint; False checks only that a record exists.
         indices: only the images of these numbers need windows; None: all.
     """
     proposals = _open(source, dataset)

@@ -28,15 +28,15 @@ MIN_SIDE = 6.0
 
 
 class ShapesDataset(DetectionDataset):
-    """Six shapes among look-alikes, drawn from a seed: the same images on every machine, each drawn by itself.
+    """Six shapes among look-alikes, drawn from a seed: the same images on every machine. Each image is drawn independently.
 
-    Colour and texture say nothing about the class; objects span some 10 to 100 pixels, overlap, and are cut by the
-    edges. Those mostly hidden are marked difficult. Boxes hold the visible part, as in VOC.
+    Colour and texture say nothing about the class. Objects are about 10 to 100 pixels large, overlap, and are cut by the
+    edges. Objects that are mostly hidden are marked difficult. Boxes hold the visible part, as in VOC.
 
     Args:
         split: "train", "val" or "test"; splits share no image.
-        length: number of images; any number, images of a shorter set are the first of a longer one.
-        seed: another seed is another set.
+        length: number of images; any number. A shorter set has the first images of a longer one.
+        seed: another seed gives another set.
         size: width and height in pixels.
         transforms: called with (image, target).
 
@@ -107,7 +107,7 @@ def parse_shapes(text: str, split: str | None = None) -> dict[str, Any]:
             arguments[name] = _whole_number(name, value, text)
     if split is not None:
         if arguments.get("split", split) != split:
-            raise ConfigError(f"{text!r} names another split than {split!r}; give one of the two.")
+            raise ConfigError(f"{text!r} names another split than {split!r}; give only one of the two.")
         arguments["split"] = split
     return arguments
 

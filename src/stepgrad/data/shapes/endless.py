@@ -28,13 +28,13 @@ class FreshImage(NamedTuple):
 
 
 class EndlessShapes:
-    """Image n is a function of the seed and n alone: the same in whatever order, by whatever process it is asked for.
+    """Endless images: image n depends only on the seed and n, not on the order or the process that asks for it.
 
-    The images are those of `ShapesDataset("train", seed=seed)`, of which there are as many as anyone asks for; its "val"
-    and "test" images never come up here, whatever their seed. Nothing is kept, in memory or on disk.
+    The images are those of `ShapesDataset("train", seed=seed)`, without an end. "val" and "test" images, of any seed, never
+    appear here. Nothing is kept in memory or on disk.
 
     Args:
-        seed: another seed is another sequence.
+        seed: another seed gives another sequence.
         size: width and height in pixels.
 
     >>> source = EndlessShapes(seed=3)
@@ -61,7 +61,7 @@ class EndlessShapes:
         return FreshImage(number, image, self._images.windows(number), target)
 
     def batch(self, step: int, images: int) -> list[FreshImage]:
-        """The images of a step, where every step has so many."""
+        """The images of a step, if every step has this number of images."""
         return [self[number] for number in range(step * images, (step + 1) * images)]
 
     def batches(self, first_step: int, images: int) -> Iterator[list[FreshImage]]:

@@ -35,7 +35,7 @@ class ListLoss(NamedTuple):
 
 
 class RankingBaseline(nn.Module):
-    """Base class: a subclass says what the loss of one list is.
+    """Base class: a subclass computes the loss of one list.
 
     Args:
         num_classes: columns of the scores (without background).

@@ -16,7 +16,7 @@ from stepgrad.losses.baselines.windows import NEGATIVE, POSITIVE
 
 
 def error_driven_ap(positives: Tensor, negatives: Tensor, delta: float, interpolated: bool) -> ListLoss:
-    """1 - AP with a step of finite width, and the published update in place of its gradient.
+    """1 - AP with a step of finite width, and the published update instead of its gradient.
 
     With f(x) = clip(x / (2 delta) + 1/2, 0, 1), a positive i has rank_i = 1 + sum over other positives f(s_p - s_i),
     total_i = rank_i + sum over negatives f(s_n - s_i) and precision rank_i / total_i. The error of a pair is
@@ -74,7 +74,7 @@ class APLossErrorDriven(RankingBaseline):
     Args:
         delta: half the width of the step, in units of score; 1 as published, for logits.
         interpolated: precision is the largest at the same or a higher recall, as published.
-        lists: "class" ranks every class for itself; "all" ranks all windows of all classes in one list, as published.
+        lists: "class" ranks every class separately; "all" ranks all windows of all classes in one list, as published.
 
     num_classes, match_threshold, grey_zone and absent_classes are those of `RankingBaseline`.
 

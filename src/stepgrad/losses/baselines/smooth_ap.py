@@ -1,4 +1,4 @@
-"""Smooth-AP (Brown et al. 2020): ranks by sigmoids in place of steps."""
+"""Smooth-AP (Brown et al. 2020): ranks by sigmoids instead of steps."""
 
 from __future__ import annotations
 

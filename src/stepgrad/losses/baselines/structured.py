@@ -84,7 +84,7 @@ class YueAPLoss(RankingBaseline):
     """The hinge of SVM-map (Yue, Finley, Radlinski & Joachims 2007): an upper bound of 1 - AP of the windows.
 
     Args:
-        margin: weight of 1 - AP beside the scores; 1 as published.
+        margin: weight of 1 - AP relative to the scores; 1 as published.
 
     num_classes, match_threshold, grey_zone and absent_classes are those of `RankingBaseline`.
 

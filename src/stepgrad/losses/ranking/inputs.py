@@ -48,7 +48,7 @@ def read_input(scores: Values, relevance: Values, query: Tensor | None = None, m
         came = f"{len(relevance)}" if isinstance(relevance, (list, tuple)) else type(relevance).__name__
         raise InputError(f"Expected relevance as a list of {len(scores)} tensors, as the scores are, but got {came}.")
     if query is not None or mask is not None:
-        raise InputError("Expected no query and no mask beside lists: each entry is a query, as long as it need be.")
+        raise InputError("Expected no query and no mask with lists: each entry is one query, of any length.")
     refuse_unreadable(*scores, *relevance)
     for i, (s, r) in enumerate(zip(scores, relevance, strict=True)):
         if not (isinstance(s, Tensor) and isinstance(r, Tensor)) or s.ndim != 1 or r.shape != s.shape:
@@ -135,12 +135,12 @@ def _check_values(scores: NDArray[np.floating], relevance: NDArray[np.float64], 
         if not np.isfinite(values).all():
             at = int(np.flatnonzero(~np.isfinite(values))[0])
             raise NonFiniteError(
-                f"Expected finite {name} but document {at} of those that count has {values[at]}; mask=False leaves "
-                "documents out."
+                f"Expected finite {name} but document {at}, not counting masked ones, has {values[at]}; mask=False "
+                "leaves a document out."
             )
     if not signed and len(relevance) and relevance.min() < 0.0:
         at = int(np.argmin(relevance))
         raise InputError(
-            f"Expected relevance >= 0 but document {at} of those that count has {relevance[at]:g}; mask=False leaves "
-            "documents out."
+            f"Expected relevance >= 0 but document {at}, not counting masked ones, has {relevance[at]:g}; mask=False "
+            "leaves a document out."
         )

@@ -37,15 +37,15 @@ class RankingLoss(nn.Module):
         radius: for the radius estimator, in units of score.
         min_step: lower bound on the distance to a step where there is one on one side only.
         balance: "query" makes the pushes up and down of each query sum to zero; "none" leaves the gradient as it is.
-        log: follow -log(metric + eps) rather than 1 - metric.
+        log: use -log(metric + eps) instead of 1 - metric.
         eps: what keeps the logarithm finite.
         reduction: "mean" over the queries, "sum", or "none" for one loss per query, in the order of rows or of rising ids.
-        empty: a query for which the metric has no meaning (no relevant document, say) is left out ("skip": no loss, and not
-            counted in the mean), or counts as metric 0 ("zero") or 1 ("one"). It never has a gradient.
+        empty: a query for which the metric has no meaning (for example, no relevant document) is left out ("skip": no loss, and
+            not counted in the mean), or counts as metric 0 ("zero") or 1 ("one"). It never has a gradient.
 
     Called with scores and relevance in one of four forms: (documents,) of one query; (documents,) with integer query ids
     in any order; (queries, documents) with mask=True for the real documents; or lists of (documents,), one entry per query.
-    Of equal scores the document that comes first wins. After each call `metrics` holds the mean metric under its name,
+    If scores are equal, the document that comes first wins. After each call `metrics` holds the mean metric under its name,
     "per_query" (Q,; nan where left out), "queries" (their ids), "nonzero" (share of the scores with a gradient),
     "positive_sum" and "negative_sum" of the metric's pseudogradient.
     """
@@ -112,7 +112,7 @@ class RankingLoss(nn.Module):
     ) -> Steps:
         """The metric and its nearest steps in every score, as float64 tensors in the shape of the scores.
 
-        Of lists, the documents of all queries stand one after the other.
+        For lists, the documents of all queries are joined, one query after the other.
         """
         given = read_input(scores, relevance, query, mask)
         documents, scores = read_documents(given, self.signed), given.scores
@@ -218,7 +218,8 @@ class NDCGLoss(RankingLoss):
     Args:
         k: how many documents count; None: all.
         gains: "exponential", 2^relevance - 1, or "linear", the relevance itself.
-        estimator: "radius", "mee" or "sde". The radius, and the balance below, trained networks best where we compared.
+        estimator: "radius", "mee" or "sde". The radius, with the balance below, trained networks best (see
+            docs/ranking.md).
         balance: "query" or "none".
         options: as for `RankingLoss`.
 
