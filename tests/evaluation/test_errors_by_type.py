@@ -55,7 +55,7 @@ def test_one_mistake_of_each_type() -> None:
     assert objects == ["right", "box", "class", "right", "missed"]
     errors = evaluator.error_types()
     assert errors.counts == dict.fromkeys(TYPES, 1)
-    assert errors.mended == 1.0
+    assert errors.fixed == 1.0
     # class 0: 2 of 4 objects found, at ranks 1 and 7; class 1: 1 object, nothing found
     assert errors.map == pytest.approx((1 + 2 / 7) / 4 / 2)
     # the third detection is right too: ranks 1, 3 and 7
@@ -123,7 +123,7 @@ def test_nothing_at_all_is_ordinary() -> None:
         evaluator.update(preds, targets)
         errors = evaluator.error_types()
         assert sum(errors.counts.values()) == 0
-        assert errors.mended == 0.0
+        assert errors.fixed == 0.0
 
 
 def test_the_table_and_the_plot_show_every_type(tmp_path: Path) -> None:

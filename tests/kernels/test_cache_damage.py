@@ -47,7 +47,9 @@ def test_damaged_files_are_told_once_and_replaced(place: Path, caplog: pytest.Lo
         file.write_bytes(DAMAGE[damage](file.read_bytes()))
     second = FreshKernel()
     assert (second(21), second(2.5)) == (42, 5.0)
-    assert [f"{second.folder} are damaged and made anew" in record.message for record in caplog.records] == [True]
+    assert [f"{second.folder} are damaged and are compiled again" in record.message for record in caplog.records] == [
+        True
+    ]
     caplog.clear()
     third = FreshKernel()
     assert (third(21), third(2.5), third.loaded) == (42, 5.0, 2)

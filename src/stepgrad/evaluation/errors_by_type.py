@@ -67,9 +67,9 @@ class Mistakes:
         side = self.of_objects if kind == "missed" else self.of_detections
         return int(np.count_nonzero(side == TYPES.index(kind)))
 
-    def map_after(self, mended: Sequence[str]) -> float:
+    def map_after(self, fixed: Sequence[str]) -> float:
         """mAP when these types are fixed; classes that had objects stay in the mean."""
-        kinds = {TYPES.index(kind) for kind in mended}
+        kinds = {TYPES.index(kind) for kind in fixed}
         objects = self.evidence.objects
         counted = self.of_objects != LEFT_OUT
         gone = counted & (self.of_objects == _MISSED) & (_MISSED in kinds)
@@ -88,13 +88,13 @@ class Mistakes:
         """Class of each detection that counts, by decreasing score, and whether it is right."""
         types, labels = self.of_detections, self.evidence.detections.labels.copy()
         wanted = np.isin(types, list(kinds))
-        mended = wanted & (self.claimed != NOTHING)
-        labels[mended] = self.evidence.objects.labels[self.claimed[mended]]
-        stays = (types != LEFT_OUT) & (~wanted | mended)
+        fixed = wanted & (self.claimed != NOTHING)
+        labels[fixed] = self.evidence.objects.labels[self.claimed[fixed]]
+        stays = (types != LEFT_OUT) & (~wanted | fixed)
         # Within a class the ranking stays what it was; a detection that changes class comes by its score.
         order = np.lexsort((self.places, -self.evidence.detections.scores))
         order = order[stays[order]]
-        return labels[order], (types[order] == RIGHT) | mended[order]
+        return labels[order], (types[order] == RIGHT) | fixed[order]
 
 
 def _ap(hits: NDArray[np.bool_], P: int, protocol: Protocol) -> float:
@@ -199,7 +199,7 @@ class ErrorTypes:
     counts: dict[str, int]
     gains: dict[str, float]
     """mAP with that type fixed, minus mAP as it is."""
-    mended: float
+    fixed: float
     """mAP with all types fixed."""
 
     def table(self) -> tuple[list[str], list[list[str]]]:
@@ -239,5 +239,5 @@ def summarise(mistakes: Mistakes, threshold: float, background: float) -> ErrorT
         map=now,
         counts={kind: mistakes.count(kind) for kind in TYPES},
         gains={kind: mistakes.map_after([kind]) - now for kind in TYPES},
-        mended=mistakes.map_after(TYPES),
+        fixed=mistakes.map_after(TYPES),
     )

@@ -89,7 +89,7 @@ class BestWeights:
         return self.summary
 
     def put_back(self) -> None:
-        """Put the best weights back into the model; optimisers go on with the same parameters."""
+        """Put the best weights back into the model; optimisers continue with the same parameters."""
         self.model.load_state_dict(self._weights)
 
     def train(self, loop: Callable[[], object], *, control: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 A faithful gradient is orthogonal to both: its pushes up and down sum to zero, and it does not blow the scores up. A
 pseudogradient is neither: each of thousands of false positives reports its own way to the nearest true positive, a true
-positive only its nearest false one. "class" mends the first, "class+scale" both.
+positive only its nearest false one. "class" corrects the first, "class+scale" both.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 numba's cache holds pickles and machine code, so whoever can write to it runs code as us. A folder is used only if
 - it is a folder, not a symbolic link, owned by us, and neither group nor others may write to it; likewise all it holds;
-- each folder above it belongs to us or to root (whoever owns `/`), and others may not write to it either, unless it
+- each folder above it belongs to the current user or to root (whoever owns `/`), and others may not write to it either, unless it
   has the sticky bit, as /tmp has: there only its owner can rename or replace what stands in it.
 So NUMBA_CACHE_DIR=/shared is used if /shared is 0755 or 1777, not if it is 0777 or 2775: anyone in the group could put a
 folder of their own in the place of ours after we looked. Symbolic links on the way to the folder given are followed once,
@@ -56,7 +56,7 @@ def _refuse(place: Path | str, why: str) -> None:
 
 def _check_owned(place: Path | str, status: os.stat_result) -> None:
     if status.st_uid != os.getuid():
-        _refuse(place, f"belongs to user {status.st_uid}, not to us ({os.getuid()})")
+        _refuse(place, f"belongs to user {status.st_uid}, not to the current user ({os.getuid()})")
 
 
 def _check_closed(place: Path | str, status: os.stat_result) -> None:
@@ -236,7 +236,9 @@ class KernelCache(FunctionCache):
             with self._guard_against_spurious_io_errors():
                 return self._load_overload(sig, target_context)
         except Exception as error:  # damaged pickles raise anything
-            _warn_once("damaged", f"Compiled kernels in {self.cache_path} are damaged and made anew: {error!r}")
+            _warn_once(
+                "damaged", f"Compiled kernels in {self.cache_path} are damaged and are compiled again: {error!r}"
+            )
             return None  # the new one is put in its place
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: all that is needed to go on as if nothing had happened, one safetensors file per step.
+"""Checkpoints of a run: all that is needed to continue as if nothing had happened, one safetensors file per step.
 
 A folder of checkpoints has one writer. Whenever it is killed, every checkpoint that `save_checkpoint` returned from
 and that is within the `keep` newest is there, whole.

@@ -15,7 +15,7 @@ _LARGE = 4 << 20
 
 
 class RunInterrupted(StepgradError):
-    """The run was asked to stop; its checkpoint is saved, and the message says how to go on."""
+    """The run was asked to stop; its checkpoint is saved, and the message says how to continue."""
 
 
 class Stop(Exception):
