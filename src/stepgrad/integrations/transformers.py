@@ -91,8 +91,8 @@ def train_for_map(
 
     >>> from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
     >>> backbone = ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], out_features=["stage1"])
-    >>> config = DetrConfig(backbone_config=backbone, use_timm_backbone=False, use_pretrained_backbone=False, d_model=16,
-    ...                     encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2, num_labels=2)
+    >>> config = DetrConfig(backbone_config=backbone, use_timm_backbone=False, use_pretrained_backbone=False, num_labels=2,
+    ...                     d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
     >>> model = train_for_map(DetrForObjectDetection(config).train(), protocol="coco", mode="replace")
     >>> label = {"boxes": torch.tensor([[0.5, 0.5, 0.2, 0.4]]), "class_labels": torch.tensor([1])}
     >>> output = model(torch.rand(1, 3, 32, 32), labels=[label])
