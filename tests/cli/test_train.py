@@ -149,8 +149,10 @@ def test_the_metric_of_a_run_is_everywhere_its_map_is(tiny: str, capsys: pytest.
     assert "/metrics/ap@area=small" in Path("a/report.html").read_text()
     assert main(["evaluate", "--run", "a"]) == 0
     assert f"\n{name} {100 * value:.1f}" in capsys.readouterr().out
-    assert main(["evaluate", "--run", "a", "--protocol", "voc12"]) == 0  # which has no AP by size
+    words = ["--protocol", "voc12", "--metric", "f1", "--report", "found.html"]
+    assert main(["evaluate", "--run", "a", *words]) == 0  # voc12 has no AP by size
     assert name not in capsys.readouterr().out
+    assert set(json.loads(Path("found.json").read_text())["metrics"]) == {"f1"}
 
 
 def test_a_run_has_the_same_page_by_evaluate_and_by_report(run: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +17,6 @@ if TYPE_CHECKING:  # imported where they are used: the help page should not wait
     from stepgrad.evaluation.read_files import FileDetections
     from stepgrad.evaluation.records import Evidence
     from stepgrad.evaluation.result import EvaluationResult
-    from stepgrad.metric.list_metric import ListMetric
     from stepgrad.metric.protocol import Protocol
 
 
@@ -134,10 +132,11 @@ def evaluate(
     evidence = made.evidence(as_they_stand=boxes == "file")
     if compare and metric:
         raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
+    metrics = made.metrics_under(protocols[0], metric or [])
     outcome = (
         compare_protocols(evidence, protocols)
         if compare
-        else evaluate_under(evidence, Counting.of(protocols[0]), _metrics(made.metrics, metric or [], protocols[0]))
+        else evaluate_under(evidence, Counting.of(protocols[0]), metrics)
     )
     console.print(str(outcome))
     numbers = coco_numbers(made.evidence()) if coco else None
@@ -158,24 +157,13 @@ def evaluate(
         pictures = made.dataset
         if data is not None and run is None:
             pictures = with_pictures(pictures, data, split, class_names, degenerate, images_outside)
-        console.print(f"report: {visible(report_page(Path(report).expanduser(), made, evidence, protocols, pictures))}")
+        page = report_page(Path(report).expanduser(), made, evidence, protocols, pictures, metrics)
+        console.print(f"report: {visible(page)}")
     elif report:
         content = outcome.to_dict() | ({} if numbers is None else {"coco": numbers.to_dict()})
         content |= {} if mistakes is None else {"errors": mistakes.to_dict()}
         write_whole(Path(report), (json.dumps(content, indent=1) + "\n").encode())
     return 0
-
-
-def _metrics(of_the_run: Sequence[str], asked: Sequence[str], protocol: Protocol) -> list[ListMetric]:
-    """What the run trained for, unless the protocol has no such number, and what was asked for."""
-    from stepgrad.metric.named_metrics import get_metric
-
-    found = {}
-    for name in of_the_run:
-        with suppress(ConfigError):  # AP of small objects, judged by another protocol than the run's
-            get_metric(name).check_protocol(protocol)
-            found[name] = get_metric(name)
-    return list((found | {name: get_metric(name) for name in asked}).values())
 
 
 def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evidence: Evidence, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.read_files import FileDetections, read_detections
 from stepgrad.evaluation.records import Detections, Evidence
 from stepgrad.evaluation.write_files import write_coco_results, write_voc_results
+from stepgrad.metric.list_metric import ListMetric
+from stepgrad.metric.named_metrics import get_metric
+from stepgrad.metric.protocol import Protocol
 
 if TYPE_CHECKING:
     from stepgrad.train.run_folder import RunFolder
@@ -46,6 +50,15 @@ class Judged:
     def evidence(self, as_they_stand: bool = False) -> Evidence:
         """Detections and objects; protocols count the numbers as they stand, or each in its own pixel convention."""
         return evidence_from(self.dataset, self.detections, as_they_stand)
+
+    def metrics_under(self, protocol: Protocol, asked: Sequence[str] = ()) -> list[ListMetric]:
+        """What the run trained for, unless the protocol has no such number, and what was asked for."""
+        found = {}
+        for name in self.metrics:
+            with suppress(ConfigError):  # AP of small objects, judged by another protocol than the run's
+                get_metric(name).check_protocol(protocol)
+                found[name] = get_metric(name)
+        return list((found | {name: get_metric(name) for name in asked}).values())
 
 
 def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionDataset:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # imported where they are used: the help page should not wait
     from stepgrad.cli.judged import Judged
     from stepgrad.data import DetectionDataset
     from stepgrad.evaluation.records import Evidence
+    from stepgrad.metric.list_metric import ListMetric
     from stepgrad.metric.protocol import Protocol
     from stepgrad.report import Arm
 
@@ -64,9 +65,10 @@ def report(
         folder = out or (runs[0] if made[0].run else None)
         if folder is None:
             raise ConfigError("out: expected a folder for the report of a file of detections; name it with --out.")
-        page = Path(folder).expanduser() / "report.html"
+        (only,) = made
+        page, metrics = Path(folder).expanduser() / "report.html", only.metrics_under(protocols[0])
         written = report_page(
-            page, made[0], made[0].evidence(), protocols, pictures, with_plots=made[0].run is not None
+            page, only, only.evidence(), protocols, pictures, metrics, with_plots=only.run is not None
         )
     else:
         written = _comparison(Path(out or "comparison").expanduser(), runs, made, protocols, pictures)
@@ -95,6 +97,7 @@ def report_page(
     evidence: Evidence,
     protocols: Sequence[Protocol],
     pictures: DetectionDataset,
+    metrics: Sequence[ListMetric],
     with_plots: bool = False,
 ) -> Path:
     """The page of one set of detections; that of a run shows how it was trained, too."""
@@ -109,6 +112,7 @@ def report_page(
         dataset=pictures,
         config=to_dict(made.run.config()) if made.run else {},
         history=made.run.history() if made.run else (),
+        metrics=metrics,
         with_plots=with_plots,
     )
 

@@ -14,6 +14,7 @@ from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.metrics import metric_under
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import ClassResult, Cut, EvaluationResult
+from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.named_metrics import get_metric
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.report.diagnosis import Findings
@@ -42,6 +43,7 @@ def gather(
     protocols: Sequence[str | Protocol],
     dataset_name: str,
     comparison: Sequence[ComparisonRow],
+    metrics: Sequence[str | ListMetric] = (),
 ) -> tuple[dict[str, Any], Findings]:
     """Judge the detections under every protocol and collect all numbers of the report."""
     chosen = reported_protocols(protocols)
@@ -56,7 +58,7 @@ def gather(
         "dataset": describe_dataset(dataset_name, evidence, results[first.name]),
         "protocols": [p.name for p in chosen],
         "maps": {name: result.map for name, result in results.items()},
-        "metrics": _metrics(config, judged[first.name]),
+        "metrics": _metrics(metrics, judged[first.name]),
         "comparison": _comparison(comparison, [p.name for p in chosen]),
         "run": summary(history, first.name),
         "classes": [_class_row(c, results, cuts[c]) for c in range(evidence.num_classes)],
@@ -93,12 +95,9 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int)) else str(value)
 
 
-def _metrics(config: Mapping[str, Any], judged: JudgedEvidence) -> dict[str, float]:
-    """The metric that the run trained for, if that is another than AP; by the first protocol."""
-    if config.get("metric", "ap") == "ap":
-        return {}
-    metric, counting = get_metric(config["metric"]), Counting.of(judged.result.protocol)
-    return {metric.name: metric_under(judged.seen, counting, judged.result, metric).value}
+def _metrics(metrics: Sequence[str | ListMetric], judged: JudgedEvidence) -> dict[str, float]:
+    counting, chosen = Counting.of(judged.result.protocol), [get_metric(metric) for metric in metrics]
+    return {metric.name: metric_under(judged.seen, counting, judged.result, metric).value for metric in chosen}
 
 
 def describe_dataset(name: str, evidence: Evidence, result: EvaluationResult) -> dict[str, Any]:

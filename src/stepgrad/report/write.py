@@ -10,6 +10,7 @@ from typing import Any
 from stepgrad.data.base import DetectionDataset
 from stepgrad.evaluation.records import Evidence
 from stepgrad.files import write_whole
+from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.protocol import Protocol
 from stepgrad.names import file_name
 from stepgrad.report.content import ComparisonRow, gather
@@ -29,6 +30,7 @@ def write_report(
     protocols: Sequence[str | Protocol],
     dataset: DetectionDataset | None,
     comparison: Sequence[ComparisonRow] = (),
+    metrics: Sequence[str | ListMetric] = (),
 ) -> Path:
     """Write report.json, plots/*.svg and report.html into a folder; returns the path of the page.
 
@@ -44,6 +46,7 @@ def write_report(
         protocols=protocols,
         dataset=dataset,
         comparison=comparison,
+        metrics=metrics,
         with_plots=True,
     )
 
@@ -58,6 +61,7 @@ def write_page(
     config: Mapping[str, Any] | None = None,
     history: Sequence[Line] = (),
     comparison: Sequence[ComparisonRow] = (),
+    metrics: Sequence[str | ListMetric] = (),
     with_plots: bool = False,
 ) -> Path:
     """Write the page, and its numbers next to it, under the same name with .json; returns the path of the page.
@@ -73,10 +77,11 @@ def write_page(
         config: nested keys and values, as they are to be read.
         history: the lines of log.jsonl.
         comparison: ways of training to be set side by side, the first being what the others are measured against.
+        metrics: to be shown as well as mAP, by the first protocol.
         with_plots: whether to write the charts of the training to plots/ as well.
     """
     name = "images" if dataset is None else dataset.name
-    numbers, findings = gather(title, config or {}, history, evidence, protocols, name, comparison)
+    numbers, findings = gather(title, config or {}, history, evidence, protocols, name, comparison, metrics)
     data = image_data(findings, prepare_photos(page, evidence, dataset))
     drawn = plots(numbers) if with_plots else {}
     return write_files(page, numbers, drawn, render(numbers, data, page.stem, bool(drawn)))

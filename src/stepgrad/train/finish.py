@@ -100,6 +100,7 @@ def finish_run(
             evidence=evaluator.evidence(),
             protocols=list(maps),
             dataset=dataset,
+            metrics=config.metrics,
         )
     return RunResult(folder.path, state.step, state.best_step, maps, report, values)
 
