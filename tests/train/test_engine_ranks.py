@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -109,5 +110,4 @@ def test_a_killed_process_ends_the_job_long_before_the_others_would_give_up_and_
 
 def _children(pid: int) -> list[int]:
     """The processes a process has started."""
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(word) for word in found.stdout.split()]
+    return [child.pid for child in psutil.Process(pid).children()]
