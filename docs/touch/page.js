@@ -207,6 +207,7 @@
     ArrowRight: 0.1, ArrowUp: 0.1, ArrowLeft: -0.1, ArrowDown: -0.1, PageUp: 1, PageDown: -1, Home: -Infinity, End: Infinity,
   };
   const MOVES = { ArrowRight: [4, 0], ArrowUp: [0, -4], ArrowLeft: [-4, 0], ArrowDown: [0, 4] };
+  const GROWTH = { "+": 4, "=": 4, "-": -4 }; // "=" is "+" without Shift on many keyboards
 
   function listen(slider, b) {
     Svg.set(slider, { "aria-label": `Window ${state.scene.windows[b].name}`, "aria-valuemin": LOW, "aria-valuemax": HIGH });
@@ -216,10 +217,13 @@
       refresh();
     });
     slider.addEventListener("keydown", (event) => {
-      if (!(event.key in KEYS) || event.ctrlKey || event.altKey || event.metaKey) return; // those are the browser's own
+      if (event.ctrlKey || event.altKey || event.metaKey) return; // those are the browser's own
+      if (!(event.key in KEYS || event.key in GROWTH)) return;
       event.preventDefault();
       state.moving += 1;
-      if (event.shiftKey && event.key in MOVES) moveBox(b, state.scene.windows[b].box, ...MOVES[event.key]);
+      const { box } = state.scene.windows[b];
+      if (event.key in GROWTH) resizeBox(b, box, GROWTH[event.key], GROWTH[event.key]);
+      else if (event.shiftKey && event.key in MOVES) moveBox(b, box, ...MOVES[event.key]);
       else setScore(b, state.scene.windows[b].score + KEYS[event.key]);
     });
     slider.addEventListener("pointerdown", (event) => startDrag(event, slider, b));

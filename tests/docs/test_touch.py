@@ -151,6 +151,20 @@ def test_shift_with_arrow_keys_moves_the_box(page: Touched) -> None:
     assert page.windows["N"]["box"] == [x1 + 4, y1 - 4, x2 + 4, y2 - 4]
 
 
+def test_plus_and_minus_change_the_size_of_the_box(page: Touched) -> None:
+    x1, y1, x2, y2 = page.windows["N"]["box"]
+    page.focus("g[data-window=N]")
+    for key in ("-", "-", "+"):
+        page.press(key)
+    assert page.windows["N"]["box"] == [x1, y1, x2 - 4, y2 - 4]
+    for _ in range(100):
+        page.press("-")
+    left, top, right, bottom = page.windows["N"]["box"]
+    assert (left, top) == (x1, y1)
+    assert min(right - left, bottom - top) > 0
+    assert page.ap == pytest.approx(page.scene("meadow").ap(), abs=BOUND)
+
+
 def test_tab_reaches_every_window_and_control(page: Touched) -> None:
     names = page.browser.run("""[...document.querySelectorAll("[tabindex], button, input")].filter(e => e.tabIndex >= 0)
         .map(e => e.getAttribute("aria-label") ?? (e.labels?.[0] ?? e).textContent.trim())""")
