@@ -65,6 +65,21 @@ def test_a_killed_holder_holds_nothing(folder: Path) -> None:
             assert json.loads((folder / LOCK_NAME).read_text())["pid"] == os.getpid()
 
 
+def test_a_killed_holder_is_not_taken_for_the_next_one(folder: Path) -> None:
+    """The next one has the lock before its name stands in the file."""
+    with hold(folder) as other:
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    handle = os.open(folder / LOCK_NAME, os.O_RDWR)
+    locks._lock(handle)
+    own_name = threading.Timer(0.3, lambda: locks._sign(folder / LOCK_NAME, handle))
+    own_name.start()
+    with pytest.raises(FolderInUse, match=f"is in use by process {os.getpid()} on "), only_writer(folder, ""):
+        raise AssertionError
+    own_name.join()
+    os.close(handle)
+
+
 def test_whoever_waits_is_told_for_whom_and_comes_next(folder: Path) -> None:
     said: list[str] = []
     with hold(folder) as other:

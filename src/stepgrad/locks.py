@@ -197,11 +197,25 @@ def _read_holder(path: Path, patience: float = 0.0) -> Holder | None:
     end = time.monotonic() + patience
     while True:
         try:
-            return Holder(**json.loads(path.read_bytes()))
+            holder = Holder(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError):
-            if time.monotonic() >= end:
-                return None
+            holder = None
+        if time.monotonic() >= end or (holder is not None and not _has_ended(holder)):
+            return holder
         time.sleep(0.05)
+
+
+def _has_ended(holder: Holder) -> bool:
+    """Whether a process was killed here before it could remove its name; False where that cannot be told."""
+    if sys.platform == "win32" or holder.host != socket.gethostname():
+        return False
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError, TypeError):  # of another user, or no process number at all
+        return False
+    return False
 
 
 def _remove(path: Path) -> None:
