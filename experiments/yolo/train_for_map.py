@@ -142,7 +142,7 @@ def one_run(options: argparse.Namespace, name: str, arm: str, seed: int, plan: P
     seconds = round(time.monotonic() - begun)
     judged = {
         which: judge(folder / "weights" / f"{which}.pt", data_yaml, SETS[name].judged, plan)
-        for which in ("last", "best")
+        for which in (("last", "best") if SETS[name].val_every_epoch else ("last",))
     }
     save_runs(options.out, "final", {**settings, **judged, "seconds": seconds, "commit": commit()})
 
