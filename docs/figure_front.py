@@ -60,7 +60,7 @@ def draw_front() -> Figure:
 
 
 def _draw_windows(axes: Axes, slopes: list[float]) -> None:
-    axes.set_title("mAP's gradient on every window,\nalso on those that NMS takes away", fontsize=9.5, loc="left")
+    axes.set_title("mAP's gradient on every window,\nincluding those that NMS removes", fontsize=9.5, loc="left")
     for x0, y0, x1, y1 in OBJECTS:
         axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, facecolor="#e6eaf0", edgecolor="none"))
         axes.text((x0 + x1) / 2, y1 - 4, "object", ha="center", color="#7a828c", fontsize=7.5)
@@ -72,13 +72,13 @@ def _draw_windows(axes: Axes, slopes: list[float]) -> None:
         if slope:
             at, length = (x1 - 4, (y0 + y1) / 2 + 9 * slope / largest), -18 * slope / largest
             axes.annotate("", (at[0], at[1] + length), at, arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2})
-    axes.text(115, 74, "moved on the right", ha="center", va="top", fontsize=7.5, color=DARK)
+    axes.text(115, 74, "its score changes on the right", ha="center", va="top", fontsize=7.5, color=DARK)
     axes.set(xlim=(0, 136), ylim=(94, 0), xticks=[], yticks=[], aspect="equal")
     axes.spines[:].set_visible(False)
 
 
 def _draw_steps(axes: Axes, slope: float) -> None:
-    axes.set_title("mAP as one of these scores moves", fontsize=9.5, loc="left")
+    axes.set_title("mAP when one of these scores changes", fontsize=9.5, loc="left")
     here = SCORES[MOVED]
     scores = np.linspace(here - RADIUS - 0.4, here + RADIUS + 0.4, 1500)
     values = np.array([map_at(float(score)) for score in scores])
