@@ -58,7 +58,7 @@ def test_the_code_of_a_page_prints_what_the_page_shows(name: str) -> None:
 
 
 def test_the_notebook_is_that_of_the_page() -> None:
-    """`python docs/notebook.py` makes it anew."""
+    """`python docs/notebook.py` makes it again."""
     page = notebook.PAGE.read_text(encoding="utf-8")
     assert json.loads(notebook.NOTEBOOK.read_text(encoding="utf-8")) == notebook.notebook(page)
 
@@ -73,7 +73,6 @@ def test_the_notebook_holds_no_output_and_installs_what_it_needs_first() -> None
     assert "".join(cells[0]["source"]).startswith("%pip install")
 
 
-@pytest.mark.nightly
 def test_the_notebook_runs_from_top_to_bottom() -> None:
     names: dict[str, Any] = {}
     for cell in json.loads(notebook.NOTEBOOK.read_text(encoding="utf-8"))["cells"]:

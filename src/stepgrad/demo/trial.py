@@ -168,6 +168,6 @@ class TrialOutcome:
         better = sum(g * gain > 0 for g in gains)
         return (
             f"{self.ways[MAP].seconds:.0f} seconds of training for mAP {'gained' if gain > 0 else 'lost'} {abs(gain):.1f} "
-            f"COCO AP over as much more cross-entropy{with_spread}, in {better} of {len(gains)} seeds, on {self.images} unseen "
-            f"images. {others}"
+            f"COCO AP over the same amount of cross-entropy{with_spread}, in {better} of {len(gains)} seeds, on "
+            f"{self.images} unseen images. {others}"
         )

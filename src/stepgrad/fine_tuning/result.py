@@ -64,8 +64,8 @@ class FineTuned:
         doubts += [f"over held-out images {noise:.1f}"] if noise else []
         with_spread = f" (spread {', '.join(doubts)})" if doubts else ""
         return (
-            f"Training for mAP ended {abs(gain):.1f} points of {self.protocol} {'above' if gain >= 0 else 'below'} as much "
-            f"more of the usual loss{with_spread} on held-out images. Kept: {self.chosen}."
+            f"On held-out images, training for mAP ended {abs(gain):.1f} points of {self.protocol} "
+            f"{'above' if gain >= 0 else 'below'} the same amount of the usual loss{with_spread}. Kept: {self.chosen}."
         )
 
     def __str__(self) -> str:
