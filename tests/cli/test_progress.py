@@ -104,3 +104,19 @@ def test_without_a_terminal_long_work_tells_how_far_it_is(monkeypatch: pytest.Mo
 
     lines = [line for line in shown(False, stage).splitlines() if "..." not in line]
     assert lines == ["searching windows: 30/100, 0:01:10 left"]
+
+
+def test_work_that_learns_its_total_late_is_silent_when_short_and_tells_how_far_it_is_when_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def work(progress: RichProgress, seconds: int) -> None:
+        with progress.counted("examining images") as show:
+            for second in range(seconds):
+                now[0] += 1
+                show(10 * (second + 1), 1000)
+
+    assert shown(False, lambda p: work(p, 29)) == ""
+    assert shown(False, lambda p: work(p, 40)) == "examining images: 300/1000, 0:01:10 left\n"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rich.progress import Progress
-
+from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
 
@@ -50,8 +49,7 @@ def convert(
         raise ConfigError("convert: expected --to yolo, --to voc or --to coco.")
     from stepgrad.data.convert import convert as write
 
-    with Progress(console=Terminal(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading annotations", total=None)
+    with RichProgress(Terminal(stderr=True)) as progress, progress.counted("converting images") as show:
         done = write(
             data,
             out,
@@ -63,7 +61,7 @@ def convert(
             difficult=difficult,
             degenerate=degenerate,
             images_outside=images_outside,
-            progress=lambda n, total: bar.update(task, description="writing images", completed=n, total=total),
+            progress=show,
         )
     console = Terminal()
     splits = ", ".join(f"{safe_text(name)} {count}" for name, count in done.splits.items())

@@ -8,9 +8,9 @@ from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
+from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.data.doctor import ClassSummary, Diagnosis, Summary, examine
 from stepgrad.files import write_whole
@@ -48,8 +48,7 @@ def doctor(
         1 if anything would break or spoil training, else 0.
     """
     console = Terminal()
-    with Progress(console=Terminal(stderr=True), transient=True) as bar:
-        task = bar.add_task("examining images", total=None)
+    with RichProgress(Terminal(stderr=True)) as progress, progress.counted("examining images") as show:
         diagnosis = examine(
             data,
             split,
@@ -59,7 +58,7 @@ def doctor(
             proposals=proposals,
             pixels=pixels,
             images_outside=images_outside,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=show,
         )
     console.print(_table(diagnosis.summary))
     _print_problems(console, diagnosis, limit)

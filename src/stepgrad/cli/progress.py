@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,8 @@ MEMORY = 300.0
 """Seconds of past steps from which the time left is guessed."""
 STAGE_PAUSE = 30.0
 """Seconds between plain lines of other long work."""
+
+DoneOfTotal = Callable[[int, int | None], None]
 
 
 class _Bars(Progress):
@@ -105,19 +108,26 @@ class RichProgress:
 
     @contextmanager
     def stage(self, what: str, total: int | None = None) -> Iterator[Any]:
-        """A bar of its own for other long work."""
-        task = self._bars.add_task(what, total=total)
+        """A bar of its own for other long work, which calls what it is given after each unit."""
         if self._bars.disable and self._task is None:  # validations while training have a line of their own
             self._print(f"{what} ..." if total is None else f"{what}: {total} ...")
-        plain = _PlainStage(what, total, self._print) if self._bars.disable else None
+        units = count(1)
+        with self.counted(what, total) as show:
+            yield lambda: show(next(units), total)
 
-        def tick() -> None:
-            self._bars.advance(task)
+    @contextmanager
+    def counted(self, what: str, total: int | None = None) -> Iterator[DoneOfTotal]:
+        """The same for work that tells how much is done, and of how much; without a terminal, a line now and then."""
+        task = self._bars.add_task(what, total=total)
+        plain = _PlainStage(what, self._print) if self._bars.disable else None
+
+        def show(done: int, total: int | None) -> None:
+            self._bars.update(task, completed=done, total=total)
             if plain:
-                plain.tick()
+                plain.show(done, total)
 
         try:
-            yield tick
+            yield show
         finally:
             self._bars.remove_task(task)
 
@@ -128,25 +138,22 @@ class RichProgress:
 class _PlainStage:
     """Now and then a line that tells how far a stage is, where there is no terminal for a bar."""
 
-    def __init__(self, what: str, total: int | None, say: Callable[[str], None]) -> None:
+    def __init__(self, what: str, say: Callable[[str], None]) -> None:
         self.what = what
-        self.total = total
         self.say = say
-        self.done = 0
         self.began = self.printed = time.monotonic()
 
-    def tick(self) -> None:
-        """A unit of work is done."""
-        self.done += 1
+    def show(self, done: int, total: int | None) -> None:
+        """So much is done."""
         now = time.monotonic()
         if now - self.printed < STAGE_PAUSE:
             return
         self.printed = now
-        if self.total is None:
-            self.say(f"{self.what}: {self.done}")
+        if total is None:
+            self.say(f"{self.what}: {done}")
         else:
-            left = (now - self.began) / self.done * (self.total - self.done)
-            self.say(f"{self.what}: {self.done}/{self.total}, {clock(left)} left")
+            left = (now - self.began) / done * (total - done)
+            self.say(f"{self.what}: {done}/{total}, {clock(left)} left")
 
 
 def describe_step(line: Mapping[str, Any], validated: Sequence[Mapping[str, Any]]) -> str:
