@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,22 @@ def test_the_demo_compares_four_trainings_and_ends_with_the_reports_path(
     capsys.readouterr()
     assert main(["demo", "--out", str(out), *ARGUMENTS[:-1], "3"]) == 2
     assert "other settings" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_every_kernel_of_the_demo_is_compiled_at_its_beginning(tmp_path: Path) -> None:
+    """In a process of its own, which has called no other kernels."""
+    code = f"""if True:
+        from stepgrad.cli import main
+        from stepgrad.cli.demo import MEASURING
+        from stepgrad.kernels.uses import all_uses
+        assert main(["demo", "--out", "demo", *{ARGUMENTS}]) == 0
+        found = [(use, use.find()) for use in all_uses()]
+        called = [use for use, (kernel, arguments) in found if arguments in kernel.overloads]
+        late = [use.kernel for use in called if "radius float64" not in use.needed_by and use.kernel not in MEASURING]
+        assert called and not late, late
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_both_second_halves_see_as_many_images() -> None:

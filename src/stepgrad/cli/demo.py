@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from stepgrad.cli.progress import RichProgress
     from stepgrad.demo.trial import Settings, TrialOutcome
 
+MEASURING = ("roles.sums_of_class", "roles.roles_of_class", "nms.greedy_nms")
+"""The kernels that judge test images, in addition to those of the loss: a demo should wait for compilation only once."""
+
 
 def demo(
     out: str = "runs/demo",
@@ -79,7 +82,9 @@ def _run(out: Path, settings: Settings, progress: RichProgress) -> tuple[TrialOu
 
     with only_writer(out, "wait until it has finished, or choose another --out"):
         trial = Trial(out, settings)  # refuses a folder of another trial before anything is waited for
-        missing = missing_uses(use for use in all_uses() if "radius float64" in use.needed_by)
+        missing = missing_uses(
+            use for use in all_uses() if "radius float64" in use.needed_by or use.kernel in MEASURING
+        )
         if missing:
             with progress.stage("compiling kernels (only once)", len(missing)) as tick:
                 compile_together(missing, usual_workers(), tick)
