@@ -214,7 +214,7 @@ def _has_ended(holder: Holder) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError, TypeError):  # of another user, or no process number at all
-        return False
+        pass
     return False
 
 

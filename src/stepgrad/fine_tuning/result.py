@@ -10,6 +10,8 @@ from pathlib import Path
 
 from torch import nn
 
+from stepgrad.number_text import per_cent
+
 START = "start"
 STOCK = "more of the usual loss"
 MAP = "mAP"
@@ -141,4 +143,4 @@ def in_points(values: Sequence[float]) -> str:
     ('51.0 (1.4)', '50.0')
     """
     mean, spread = mean_and_spread(values)
-    return f"{100 * mean:.1f}" + (f" ({100 * spread:.1f})" if len(values) > 1 else "")
+    return per_cent(mean) + (f" ({per_cent(spread)})" if len(values) > 1 else "")

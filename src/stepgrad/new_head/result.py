@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepgrad.fine_tuning import FineTuned
+from stepgrad.number_text import per_cent
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class NewHead:
         return {label: name for label, name in enumerate(self.class_names, self.first_label)}
 
     def __str__(self) -> str:
-        judged = 100 * self.tuned.ways[self.tuned.chosen].val[0]
+        judged = self.tuned.ways[self.tuned.chosen].val[0]
         return (
-            f"{self.tuned}\nThe model as a whole has {100 * self.whole:.1f} points of {self.tuned.protocol} on held-out images "
-            f"({judged:.1f} on the windows that were kept)."
+            f"{self.tuned}\nThe model as a whole has {per_cent(self.whole)} points of {self.tuned.protocol} on held-out images "
+            f"({per_cent(judged)} on the windows that were kept)."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
+from stepgrad.number_text import per_cent
 from stepgrad.report.charts import HEIGHT, WIDTH, Numbers, chart_svg
 from stepgrad.report.svg import Scale, draw_axes, draw_legend, element, ticks
 
@@ -64,7 +65,7 @@ def calibration_chart(calibration: Numbers) -> Element:
         x, y = scale.x(point["score"]), scale.y(point["right"])
         key = {"data_key": f"/calibration/points/{k}/right", "data_value": repr(point["right"])}
         drawn = element(svg, "circle", class_="map point", cx=x, cy=y, r=4, **key)
-        words = f"{point['count']} detections, mean score {point['score']:.2f}: {100 * point['right']:.1f} % right"
+        words = f"{point['count']} detections, mean score {point['score']:.2f}: {per_cent(point['right'])} % right"
         element(drawn, "title", words)
     element(svg, "text", "score", class_="tick end", x=scale.left + scale.width, y=HEIGHT - 4)
     draw_legend(svg, [("share that is right", "map"), ("perfect calibration", "bound")], scale.left, 14)
