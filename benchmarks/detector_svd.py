@@ -26,12 +26,12 @@ sys.path.insert(0, str(ROOT))  # so that the file runs as a script
 from benchmarks.detector import RESULTS, scene  # noqa: E402
 from benchmarks.timing import interleaved, machine  # noqa: E402
 from stepgrad.detector import FastRCNN, compressed  # noqa: E402
+from stepgrad.detector.training.config import TrainConfig, from_dict  # noqa: E402
+from stepgrad.detector.training.engine import train  # noqa: E402
+from stepgrad.detector.training.inputs import open_data  # noqa: E402
+from stepgrad.detector.training.run_folder import open_run  # noqa: E402
 from stepgrad.evaluation import Evaluator  # noqa: E402
 from stepgrad.files import write_whole  # noqa: E402
-from stepgrad.train.config import TrainConfig, from_dict  # noqa: E402
-from stepgrad.train.engine import train  # noqa: E402
-from stepgrad.train.inputs import open_data  # noqa: E402
-from stepgrad.train.run_folder import open_run  # noqa: E402
 
 RANKS = ((1024, 256), (256, 64))
 """Girshick's, and a quarter of them."""

@@ -28,7 +28,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
 from benchmarks.timing import interleaved, machine
 from stepgrad.files import write_whole
-from stepgrad.integrations.torchvision import train_for_map
+from stepgrad.models.torchvision import train_for_map
 
 RESULTS = Path(__file__).parent / "results"
 CLASSES = 20

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from benchmarks.timing import machine, version
 from stepgrad.files import write_whole
-from stepgrad.integrations._yolo_loss import WithMAP, make_switches
-from stepgrad.integrations._yolo_trainer import MAPTraining
+from stepgrad.models.yolo.loss import WithMAP, make_switches
+from stepgrad.models.yolo.trainer import MAPTraining
 
 RESULTS = Path(__file__).parent / "results"
 CLASSES, OBJECTS, TARGET = 80, 7, 1.15

@@ -5,7 +5,7 @@
 
 Detections of 20 classes on as many images as VOC 2007 test has, VOC 2012's area AP at IoU 0.5. The peers do the nearest
 thing they can: AP at the single threshold 0.5. All start from what users have: lists of tensors, or for faster-coco-eval
-lists of dicts. Needs `pip install stepgrad[detector] torchmetrics pycocotools`.
+lists of dicts. Needs `pip install ".[detector]" torchmetrics pycocotools`.
 """
 
 from __future__ import annotations

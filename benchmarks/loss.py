@@ -4,7 +4,7 @@
     python benchmarks/loss.py --rounds 3      # rougher
     STEPGRAD_DATA=folder python benchmarks/loss.py      # also compares the made windows with real ones
 
-Peers come with `pip install stepgrad[bench]`; torchsort is built on installation and needs `--no-build-isolation`.
+Peers come with `pip install ".[bench]"`; torchsort is built on installation and needs `--no-build-isolation`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def window_statistics(data: Path | None) -> dict[str, Any]:
     if data is None or not (data / "VOC2012-320").is_dir():
         rows[name] = "no data: set STEPGRAD_DATA"
     else:
-        from stepgrad.train.inputs import open_data
+        from stepgrad.detector.training.inputs import open_data
 
         voc = data / "VOC2012-320"
         images = open_data(str(voc), "train", str(voc / "selective_search_fast.npz"), 200)

@@ -3,7 +3,7 @@
     STEPGRAD_DATA=folder python benchmarks/proposals.py              # some minutes; writes results/proposals.{json,md}
     STEPGRAD_DATA=folder python benchmarks/proposals.py --images 20  # rougher
 
-Needs `VOC2012-320`, a VOC folder with `selective_search_fast.npz`, and `pip install stepgrad[train,detector]`.
+Needs `VOC2012-320`, a VOC folder with `selective_search_fast.npz`, and `pip install ".[train,detector]"`.
 """
 
 from __future__ import annotations

@@ -32,14 +32,13 @@ from stepgrad.files import write_whole  # noqa: E402
 Step = Callable[[], object]
 LOSSES: dict[str, Callable[..., torch.nn.Module]] = {
     "APLoss": sg.APLoss,
-    "APLoss interpolated": lambda **o: sg.APLoss(interpolated=True, **o),
     "NDCGLoss": lambda **o: sg.NDCGLoss(**{"balance": "none", **o}),
     "NDCGLoss k=10": lambda **o: sg.NDCGLoss(k=10, **{"balance": "none", **o}),
-    "MRRLoss": sg.MRRLoss,
-    "PrecisionAtKLoss k=10": lambda **o: sg.PrecisionAtKLoss(k=10, **o),
-    "RecallAtKLoss k=10": lambda **o: sg.RecallAtKLoss(k=10, **o),
-    "SpearmanLoss": sg.SpearmanLoss,
-    "AUCLoss": sg.AUCLoss,
+    "MRRLoss": sg.ranking.MRRLoss,
+    "PrecisionAtKLoss k=10": lambda **o: sg.ranking.PrecisionAtKLoss(k=10, **o),
+    "RecallAtKLoss k=10": lambda **o: sg.ranking.RecallAtKLoss(k=10, **o),
+    "SpearmanLoss": sg.ranking.SpearmanLoss,
+    "AUCLoss": sg.ranking.AUCLoss,
 }
 LONG, DENSE, QUERIES, PER_QUERY = 100_000, 20_000, 1_000, 100
 MEMORY_SIZES = (20_000, 200_000, 2_000_000)

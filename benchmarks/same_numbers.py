@@ -65,8 +65,8 @@ LOSSES: dict[str, dict[str, Any]] = {
     "kept windows only": {"estimator": "mee", "through_nms": "none", "balance": "class+scale"},
     "paper": {"estimator": "mee", "through_nms": "paper", "balance": "none", "l4": 1e-6, "clip": 0.1},
     "voc07": {"protocol": "voc07", "absent_classes": "skip", "log": False},
-    "coco": {"protocol": "coco"},
-    "coco, mee": {"protocol": "coco", "estimator": "mee"},
+    "coco": {"protocol": "coco", "absent_classes": "zero"},
+    "coco, mee": {"protocol": "coco", "estimator": "mee", "absent_classes": "skip"},
 }
 
 
@@ -133,7 +133,7 @@ def cases() -> dict[str, Callable[[], object]]:
         "MAPLoss": step(),
         "MAPLoss, mee": step(estimator="mee"),
         "MAPLoss, paper": step(estimator="mee", through_nms="paper"),
-        "MAPLoss, coco": step(protocol="coco"),
+        "MAPLoss, coco": step(protocol="coco", absent_classes="zero"),
         "mean_average_precision": lambda: sg.mean_average_precision(scene.scores, scene.boxes, scene.targets),
         "APLoss": lambda: torch.autograd.grad(ap(ranked, relevance), ranked),
     }

@@ -37,9 +37,9 @@ from benchmarks.scenes import HEIGHT, WIDTH, Scene, clustered_scene  # noqa: E40
 from benchmarks.timing import interleaved, machine  # noqa: E402
 from stepgrad.detector import FastRCNN  # noqa: E402
 from stepgrad.files import write_whole  # noqa: E402
+from stepgrad.losses.detection import MAPLoss  # noqa: E402
 from stepgrad.losses.distributed import DistributedMAPLoss  # noqa: E402
 from stepgrad.losses.large_batch import large_batch  # noqa: E402
-from stepgrad.losses.map_loss import MAPLoss  # noqa: E402
 
 CLASSES, WINDOWS, CHUNK, HIDDEN = 20, 300, 4, 1024
 PICTURES = 8  # different ones; the pictures' own memory is not what is measured

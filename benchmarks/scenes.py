@@ -98,7 +98,7 @@ def _dense_image(
 
 def real_scene(data: Path, images: int = 8, seed: int = 0) -> Scene:
     """Selective-search windows and objects of VOC photos; the scores are made, those of a half-trained detector."""
-    from stepgrad.train.inputs import open_data
+    from stepgrad.detector.training.inputs import open_data
 
     voc = data / "VOC2012-320"
     photos = open_data(str(voc), "train", str(voc / "selective_search_fast.npz"), images)

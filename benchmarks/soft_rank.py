@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # so that the file runs as a script
 
 from benchmarks.timing import machine  # noqa: E402
+from experiments.baselines import TaylorSoftAPLoss  # noqa: E402
 from stepgrad.files import write_whole  # noqa: E402
-from stepgrad.losses.baselines import TaylorSoftAPLoss  # noqa: E402
 
 SIZES = (100, 200, 400, 800, 1200, 1600)
 FITTED = 800  # shorter lists are dominated by the cost of calls

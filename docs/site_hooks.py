@@ -39,8 +39,8 @@ def site_links(markdown: str, page: str, repository: str) -> str:
     '[a](method.md#ties), [b](https://host/r/blob/main/src/stepgrad/errors.py), [c](changelog.md)'
     >>> site_links("[docs](docs/data.md), `[code](../src)`, [out](https://host)", "CHANGELOG.md", "https://host/r")
     '[docs](data.md), `[code](../src)`, [out](https://host)'
-    >>> site_links("see `kernels/nms.py`", "docs/x.md", "https://host/r")
-    'see [`kernels/nms.py`](https://host/r/blob/main/src/stepgrad/kernels/nms.py)'
+    >>> site_links("see `engine/nms.py`", "docs/x.md", "https://host/r")
+    'see [`engine/nms.py`](https://host/r/blob/main/src/stepgrad/engine/nms.py)'
     """
 
     def moved(match: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ import torch
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 from stepgrad.data import load_dataset
-from stepgrad.integrations.torchvision import train_for_map
+from stepgrad.models.torchvision import train_for_map
 
 
 def main(

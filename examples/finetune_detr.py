@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import DeformableDetrConfig, DeformableDetrForObjectDetection, ResNetConfig
 
 from stepgrad.data import ShapesDataset
-from stepgrad.integrations.transformers import train_for_map
+from stepgrad.models.detr.transformers import train_for_map
 
 
 def build_model() -> nn.Module:

@@ -13,7 +13,7 @@ from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
 
 from stepgrad.data import ShapesDataset
-from stepgrad.integrations.torchvision import keep_best, train_for_map
+from stepgrad.models.torchvision import keep_best, train_for_map
 
 Batch = tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]
 

@@ -13,8 +13,8 @@ import torch
 from finetune_detr import build_model, load  # the file next to this one
 from transformers import Trainer, TrainingArguments
 
-from stepgrad.integrations.hf_trainer import MAPCallback
-from stepgrad.integrations.transformers import train_for_map
+from stepgrad.models.detr.transformers import train_for_map
+from stepgrad.models.frameworks.hf_trainer import MAPCallback
 
 
 def collate(rows: list[Any]) -> dict[str, Any]:

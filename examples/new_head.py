@@ -11,7 +11,7 @@ import argparse
 
 import stepgrad as sg
 from stepgrad.data import ShapesDataset
-from stepgrad.demo.detector import trained_ssd
+from stepgrad.models.demo.detector import trained_ssd
 
 
 def main() -> None:

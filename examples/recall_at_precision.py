@@ -13,7 +13,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
 
 import stepgrad as sg
 from stepgrad.data import ShapesDataset
-from stepgrad.integrations.torchvision import keep_best, train_for_map
+from stepgrad.models.torchvision import keep_best, train_for_map
 
 Batch = tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]
 

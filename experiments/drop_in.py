@@ -35,7 +35,7 @@ from experiments.drop_in_models import FAMILIES, WITHOUT_BACKGROUND, build
 from experiments.results import commit, load_runs, save_runs
 from stepgrad.data import ShapesDataset
 from stepgrad.files import write_whole
-from stepgrad.integrations.torchvision import restore, train_for_map
+from stepgrad.models.torchvision import restore, train_for_map
 
 FILE = Path(__file__).parent / "results" / "drop_in.jsonl"
 SEEDS = (100, 101, 102)
@@ -96,7 +96,7 @@ def train(
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # of the model's own sampling of windows
     if arm.mode is not None and weight is not None:
-        train_for_map(model, mode=arm.mode, weight=weight)
+        train_for_map(model, mode=arm.mode, weight=weight, absent_classes="skip")
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     data, reached, began = pictures("train", TRAIN_IMAGES), [], time.monotonic()
     model.train()

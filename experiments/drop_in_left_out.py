@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stepgrad.integrations.torchvision import restore, train_for_map
+from stepgrad.models.torchvision import restore, train_for_map
 
 SELECTIONS: dict[str, dict[str, Any]] = {
     "the model's best, and positives": {},
@@ -52,7 +52,7 @@ def _gradient(
     model: nn.Module, images: list[Tensor], targets: list[dict[str, Any]], **options: Any
 ) -> tuple[float, Tensor, int]:
     """mAP, its loss's gradient in the class logits of all anchors, and how many pairs took part."""
-    train_for_map(model, mode="replace", weight=1.0, **options)
+    train_for_map(model, mode="replace", weight=1.0, absent_classes="skip", **options)
     logits: list[Tensor] = []
     hook = model.head.register_forward_hook(lambda _module, _inputs, out: logits.append(out["cls_logits"]))
     try:

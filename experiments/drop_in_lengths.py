@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stepgrad.integrations.torchvision import restore, train_for_map
+from stepgrad.models.torchvision import restore, train_for_map
 
 Batch = tuple[list[Tensor], list[dict[str, Any]]]
 
 
 def lengths(model: nn.Module, batches: list[Batch]) -> dict[str, float]:
     """Mean length of the gradient in all weights, by entry of the loss dict; mAP ("loss_map") at weight 1."""
-    train_for_map(model.train(), weight=1.0)
+    train_for_map(model.train(), weight=1.0, absent_classes="skip")
     weights = [p for p in model.parameters() if p.requires_grad]
     found: dict[str, list[float]] = {}
     for given in batches:

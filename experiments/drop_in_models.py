@@ -12,7 +12,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.retinanet import RetinaNetHead
 from torchvision.ops import MultiScaleRoIAlign
 
-from stepgrad.demo.detector import CHANNELS, SIZE, SmallPyramid, small_ssd
+from stepgrad.models.demo.detector import CHANNELS, SIZE, SmallPyramid, small_ssd
 
 FAMILIES = ["faster_rcnn", "retinanet", "fcos", "ssd"]
 WITHOUT_BACKGROUND = ["retinanet", "fcos"]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,14 +30,15 @@ from experiments.head_training import choose_windows
 from experiments.results import commit, load_runs, save_runs
 from experiments.window_head import BACKGROUND
 from stepgrad.data import generate_proposals, load_dataset
+from stepgrad.detector.training.inputs import open_data
 from stepgrad.errors import DataError
-from stepgrad.fine_tuning import FineTuned, ImageWindows
-from stepgrad.fine_tuning.outputs import Reading, StockLoss
-from stepgrad.fine_tuning.records import FinishedHeads, fingerprint
-from stepgrad.fine_tuning.training import Plan, Task, train
-from stepgrad.fine_tuning.windows import Labelled, labelled
 from stepgrad.metric.protocol import get_protocol
-from stepgrad.train.inputs import open_data
+from stepgrad.models.fine_tuning import FineTuned, ImageWindows
+from stepgrad.models.fine_tuning.identity import fingerprint
+from stepgrad.models.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.models.fine_tuning.records import FinishedHeads
+from stepgrad.models.fine_tuning.training import Plan, Task, train
+from stepgrad.models.fine_tuning.windows import Labelled, labelled
 
 TRAINING_IMAGES = 120
 MAX_WINDOWS = 800
@@ -132,13 +132,6 @@ def trained_head(images: Sequence[ImageWindows], num_classes: int, steps: int, s
     return records.trained(fingerprint(image.features for image in images), head, training)[0]
 
 
-def hand_on(done: Path, to: Path, names: str) -> None:
-    """Trainings that another fine-tuning may take as they are: none of them depends on the images held out."""
-    (to / "heads").mkdir(parents=True, exist_ok=True)
-    for file in [file for file in (done / "heads").glob(names) if not (to / "heads" / file.name).exists()]:
-        shutil.copy(file, to / "heads")
-
-
 def one_start(
     parts: Parts, seed: int, protocol: str, start_steps: int, folder: Path, out: Path, **options: Any
 ) -> None:
@@ -150,11 +143,10 @@ def one_start(
         return trained_head(images, parts.num_classes, start_steps, seed, folder / f"{seed}-cross-entropy")
 
     settings = {"background": "last", "nms_threshold": NMS, "test_images": parts.test, "refit": new_head, **options}
+    settings["absent_classes"] = "zero"
     settings["stock_loss"] = sampled_loss(Reading(parts.num_classes, "last"))
     for held_out in missing:
         to, images, begun = folder / f"{seed}-{protocol}-{held_out}", parts.held_out(held_out), time.monotonic()
-        hand_on(folder / f"{seed}-{protocol}-all", to, "*")
-        hand_on(folder / f"{seed}-voc12-all", to, "more-*")
         tuned = sg.finetune(new_head(parts.train), parts.train, images, protocol=protocol, out=to, **settings)
         run = {"seed": seed, "protocol": protocol, "held_out": held_out, **facts(tuned), "images": len(images)}
         save_runs(out, "final", {**run, "steps": [start_steps, options["steps"]], "commit": commit()})

@@ -15,7 +15,7 @@ from experiments import finetune_bccd
 from experiments.finetune_bccd import HELD_OUT, PROTOCOLS
 from experiments.results import Run, load_runs, mean_and_spread
 from stepgrad.files import write_whole
-from stepgrad.fine_tuning.result import STOCK
+from stepgrad.models.fine_tuning.result import STOCK
 
 KEPT = "what was kept"
 MACHINE = "One thread of an Intel Xeon that had other work too, so that seconds say little."

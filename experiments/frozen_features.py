@@ -1,12 +1,14 @@
 """Windows of VOC 2012 with the features of a frozen ImageNet AlexNet: conv5, RoI max-pooling, then principal components.
 
-Images, objects and windows come from `stepgrad.train.inputs`; the trunk, its weights and the pooling are the detector's. Two
-things differ from what the detector does with an image, because the runs on record were made so, and other features would be
-another experiment: images are enlarged by Pillow, in whole grey values, and windows are rounded to cells by their corners,
+Images, objects and windows come from `stepgrad.detector.training.inputs`; the trunk, its weights and the pooling are the
+detector's. Two things differ from what the detector does with an image, because the runs on record were made so, and other
+features would be another experiment: images are enlarged by Pillow, in whole grey values, and windows are
+rounded to cells by their corners,
 not by their first and last pixel, and not clipped to the map.
 
-`stepgrad.train.features` keeps the trunk's map of each image. Here a step takes windows of 64 images in milliseconds, so it is
-their pooled and projected features that are kept, as float16, in one file per split that is mapped into memory.
+`stepgrad.detector.training.features` keeps the trunk's map of each image. Here a step takes windows of 64 images in
+milliseconds, so it is their pooled and projected features that are kept, as float16, in one file per split that is
+mapped into memory.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from experiments.window_head import NUM_CLASSES, Part, make_part
 from stepgrad.data.images import image_to_tensor
 from stepgrad.detector import FastRCNN
 from stepgrad.detector.pooling import pool_cells
+from stepgrad.detector.training.features import trunk_fingerprint
+from stepgrad.detector.training.inputs import Data, open_data
 from stepgrad.files import write_whole
-from stepgrad.train.features import trunk_fingerprint
-from stepgrad.train.inputs import Data, open_data
 
 SAMPLE_SEED_IMAGES = 50  # images whose windows are drawn by one generator
 

@@ -4,8 +4,9 @@ A step scores all its windows without a graph, takes the loss's gradient in the 
 windows that have one: after NMS most have none, and what they would add is zero. Dropout uses the same mask in both
 passes, so that this is the plain step, cheaper.
 
-It is not the engine of `stepgrad.train`, which trains a detector by one of two losses. Here the inputs are features of windows
-and outputs of other models, the losses are those of nine papers, the result is a mean over steps, and windows that show
+It is not the engine of `stepgrad.detector.training`, which trains a detector by one of two losses. Here the inputs are
+features of windows and outputs of other models, the losses are those of nine papers, the result is a mean over steps,
+and windows that show
 difficult objects take no part in cross-entropy; each row has to be seconds long, for there are hundreds.
 """
 
@@ -20,7 +21,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import stepgrad
+from experiments.baselines import make_baseline
 from experiments.rows import Row
+from experiments.score_memory import RememberingLoss, ScoreMemory
 from experiments.window_head import (
     BACKGROUND,
     IGNORED,
@@ -32,8 +35,6 @@ from experiments.window_head import (
     image_batches,
 )
 from stepgrad.data.base import DatasetTarget
-from stepgrad.losses.baselines import make_baseline
-from stepgrad.losses.score_memory import RememberingLoss
 
 NLL_IMAGES = 8  # per step of cross-entropy
 
@@ -129,7 +130,7 @@ def train_nll(
 
 def make_loss(row: Row) -> Any:
     if row.loss == "map":
-        return RememberingLoss(stepgrad.MAPLoss(NUM_CLASSES, **row.options), stepgrad.ScoreMemory(row.memory))
+        return RememberingLoss(stepgrad.MAPLoss(NUM_CLASSES, **row.options), ScoreMemory(row.memory))
     return make_baseline(row.loss, NUM_CLASSES, **row.options)
 
 

@@ -26,7 +26,7 @@ class Row:
     name: str
     table: str
     says: str  # the row's words in the table
-    loss: str = "map"  # "map", "nll", or a name of stepgrad.losses.baselines
+    loss: str = "map"  # "map", "nll", or a name of experiments.baselines
     start: Start = "fresh"
     scores: ScoreForm = "logprob"
     hidden: int = 512  # units of the head that is trained, if that is a new one

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import stepgrad as sg
+from stepgrad.engine.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.evaluation.judge import ClassJudgement, Counting
 from stepgrad.evaluation.judge import judge as judge_evidence
 from stepgrad.evaluation.records import Evidence
 from stepgrad.files import write_whole
-from stepgrad.kernels.matching import IGNORED, TRUE_POSITIVE
-from stepgrad.metric.detections import suppress_and_rank
+from stepgrad.losses.functional import suppress_and_rank
 from stepgrad.metric.protocol import get_protocol
 
 NMS_THRESHOLD = 0.3
@@ -73,9 +73,9 @@ _KEYS = ("boxes", "labels", "difficult")
 
 def score_run(folder: Path, checkpoint: str, images: int | None, split: str | None = None) -> ScoredImages:
     """All windows of the run's validation images, or of another split, as its detector scores them."""
-    from stepgrad.train.inputs import open_split
-    from stepgrad.train.process import return_large_blocks
-    from stepgrad.train.run_folder import open_run
+    from stepgrad.detector.training.inputs import open_split
+    from stepgrad.detector.training.process import return_large_blocks
+    from stepgrad.detector.training.run_folder import open_run
 
     return_large_blocks()
     run = open_run(folder, checkpoint)

@@ -18,7 +18,7 @@ import stepgrad
 from stepgrad.data import VOC_CLASSES
 from stepgrad.data.base import DatasetTarget
 from stepgrad.detector.sampling import label_windows
-from stepgrad.train.inputs import Data, Example
+from stepgrad.detector.training.inputs import Data, Example
 
 NUM_CLASSES = len(VOC_CLASSES)
 BACKGROUND = NUM_CLASSES

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepgrad.evaluation.write_files import write_voc_results
+from stepgrad.data.write_detections import write_voc_results
 from stepgrad.files import WriteError, file_beside, folder_beside, write_whole, writing_whole
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks that tell a dead writer's file")

@@ -22,7 +22,7 @@ def unnamed(tree: ast.AST) -> Iterator[int]:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         named = {keyword.arg for keyword in node.keywords}
         constants = [a.value for a in (*node.args, *(k.value for k in node.keywords)) if isinstance(a, ast.Constant)]
-        if "encoding" in named:
+        if "encoding" in named or "direct_url.json" in constants:  # importlib.metadata reads UTF-8 by itself
             continue
         if name in ("read_text", "write_text") or named & {"text", "universal_newlines"}:
             yield node.lineno

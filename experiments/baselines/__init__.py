@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from experiments.baselines.base import RankingBaseline
+from experiments.baselines.error_driven import APLossErrorDriven
+from experiments.baselines.smooth_ap import SmoothAPLoss
+from experiments.baselines.soft_rank import TaylorSoftAPLoss
+from experiments.baselines.structured import SongAPLoss, YueAPLoss
 from stepgrad.errors import ConfigError, suggest
-from stepgrad.losses.baselines.base import RankingBaseline
-from stepgrad.losses.baselines.error_driven import APLossErrorDriven
-from stepgrad.losses.baselines.smooth_ap import SmoothAPLoss
-from stepgrad.losses.baselines.soft_rank import TaylorSoftAPLoss
-from stepgrad.losses.baselines.structured import SongAPLoss, YueAPLoss
 
 BASELINES: dict[str, type[RankingBaseline]] = {
     "song": SongAPLoss,

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from experiments.baselines.windows import LEFT_OUT, NEGATIVE, POSITIVE, window_labels
+from stepgrad.engine.jit import explain_wait
 from stepgrad.errors import ConfigError, NonFiniteError, one_of, positive_number, real_number, whole_number
-from stepgrad.kernels.jit import explain_wait
-from stepgrad.losses.baselines.windows import LEFT_OUT, NEGATIVE, POSITIVE, window_labels
 from stepgrad.losses.objective import loss_precision, product
 from stepgrad.metric.batch import Target, make_batch
 from stepgrad.plain_tensors import narrowed

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments.baselines.base import ListLoss, Places, RankingBaseline, check_positive, row_chunks
+from experiments.baselines.windows import NEGATIVE, POSITIVE
 from stepgrad.errors import one_of
-from stepgrad.losses.baselines.base import ListLoss, Places, RankingBaseline, check_positive, row_chunks
-from stepgrad.losses.baselines.windows import NEGATIVE, POSITIVE
 
 
 def error_driven_ap(positives: Tensor, negatives: Tensor, delta: float, interpolated: bool) -> ListLoss:

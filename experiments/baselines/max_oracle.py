@@ -14,9 +14,8 @@ Dynamic programming over (i, k) is then h(i, k) = max(h(i, k - 1), h(i - 1, k) +
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
-
-from stepgrad.kernels.jit import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,7 +35,7 @@ def best_ranking(positives: Floats, negatives: Floats, weight: float) -> Ints:
     return _best_ranking(positives / unit - top / unit, negatives / unit - top / unit, weight / unit)
 
 
-@kernel
+@njit(cache=True)
 def _best_ranking(positives: Floats, negatives: Floats, weight: float) -> Ints:
     """`best_ranking` row by row; one bit per (i, k) remembers whether h(i, k) puts positive i below exactly k negatives."""
     per_pair = 2.0 / len(positives) / len(negatives)

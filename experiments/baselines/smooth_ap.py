@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepgrad.losses.baselines.base import ListLoss, RankingBaseline, check_positive, row_chunks
+from experiments.baselines.base import ListLoss, RankingBaseline, check_positive, row_chunks
 
 
 def smooth_ap(positives: Tensor, negatives: Tensor, tau: float) -> ListLoss:

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.baselines.base import ListLoss, RankingBaseline, check_positive, row_chunks
 from stepgrad.errors import ConfigError
-from stepgrad.losses.baselines.base import ListLoss, RankingBaseline, check_positive, row_chunks
 
 _MOST_ENTRIES = 20_000_000  # that the recursion keeps for its gradient at a time, about 150 MB
 

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments.baselines.base import ListLoss, RankingBaseline, check_positive
+from experiments.baselines.max_oracle import Floats, best_ranking, ranking_loss, ranking_score, score_gradient
 from stepgrad.errors import one_of
-from stepgrad.kernels.max_oracle import Floats, best_ranking, ranking_loss, ranking_score, score_gradient
-from stepgrad.losses.baselines.base import ListLoss, RankingBaseline, check_positive
 
 Sorted = tuple[float, Floats, Floats]  # value, and the gradient by positives and negatives in descending order
 

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.box_coordinates.steps import BoxMethod, all_box_gradients
+from experiments.box_coordinates.steps import BoxMethod, Counted, all_box_gradients
+from stepgrad.engine.jit import explain_wait
 from stepgrad.errors import ConfigError
-from stepgrad.kernels.jit import explain_wait
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection import MAPLoss
 from stepgrad.losses.objective import product
-from stepgrad.metric.arrange import Arrangement
 from stepgrad.metric.batch import Batch, Target, make_batch
 from stepgrad.plain_tensors import narrowed
 from stepgrad.steps.autograd import attach
@@ -65,7 +64,7 @@ class BoxMAPLoss(nn.Module):
         objective = self.map_loss.objective
         with explain_wait():
             found, present = all_box_gradients(
-                Arrangement(batch, objective.protocol, objective.nms_threshold, torch.get_num_threads(), None),
+                Counted(batch, objective.protocol, objective.nms_threshold),
                 self.method,
             )
         self.metrics["box_nonzero"] = int(np.count_nonzero(found)) / max(found.size, 1)

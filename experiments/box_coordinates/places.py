@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.kernels.jit import kernel
+from stepgrad.engine.jit import kernel
 
 
 class Line(NamedTuple):

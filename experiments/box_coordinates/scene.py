@@ -7,9 +7,25 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.kernels.exact_sum import add_multiple
-from stepgrad.kernels.jit import inlined, kernel
-from stepgrad.kernels.matching import ABSENT, BEST_FREE, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE, Rule, reaches
+from stepgrad.engine.exact_sum import add_multiple
+from stepgrad.engine.jit import inlined, kernel
+from stepgrad.engine.matching import ABSENT, FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+
+
+class Rule(NamedTuple):
+    """The matching conventions at one threshold, as numbers."""
+
+    threshold: float
+    equality: bool
+    best_free: bool
+
+
+@kernel
+def reaches(overlap: float, rule: Rule) -> bool:
+    """Whether an overlap suffices."""
+    if rule.best_free:
+        return overlap >= min(rule.threshold, 1.0 - 1e-10)
+    return overlap >= rule.threshold if rule.equality else overlap > rule.threshold
 
 
 class Image(NamedTuple):
@@ -82,7 +98,7 @@ def _object_for(image: Image, window: int, rule: Rule, taken: NDArray[np.bool_])
     """The object a detection takes, or -1: the best ("best": the first of equals) or the best that is free ("best_free":
     the last of equals, ignored ones only if nothing else is left)."""
     choice, largest = -1, -1.0
-    free_only = rule.rule == BEST_FREE
+    free_only = rule.best_free
     for o in range(len(image.objects)):
         overlap = image.overlap[window, o]
         if not reaches(overlap, rule) or (free_only and taken[o] and not image.ignored[o]):

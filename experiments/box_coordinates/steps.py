@@ -15,18 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.box_coordinates.scene import Image, Rest, Rules, make_image, roles_now
+from experiments.box_coordinates.scene import Image, Rest, Rule, Rules, make_image, roles_now
 from experiments.box_coordinates.walk import Found, search_image
+from stepgrad.engine.jit import explain_wait
+from stepgrad.engine.matching import ABSENT, IGNORED, TRUE_POSITIVE
+from stepgrad.engine.order import descending_order
 from stepgrad.errors import ConfigError, one_of, real_number
-from stepgrad.kernels.jit import explain_wait
-from stepgrad.kernels.matching import ABSENT, IGNORED, TRUE_POSITIVE, Rule
-from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Arrangement, arrange
-from stepgrad.metric.batch import Target, make_batch
-from stepgrad.metric.mean_ap import check_nms_threshold, resolve_protocol
+from stepgrad.metric.batch import Batch, Target, make_batch
+from stepgrad.metric.options import check_nms_threshold, resolve_protocol
 from stepgrad.metric.protocol import Protocol
-from stepgrad.parallel import run_threads
 from stepgrad.steps.estimators import check_min_step, mee, sde
+from stepgrad.threads import run_threads
 
 _NO_NMS = 2.0  # no IoU exceeds it
 
@@ -78,6 +77,19 @@ class BoxSteps:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """A batch, and how it is counted."""
+
+    batch: Batch
+    protocol: Protocol
+    nms_threshold: float | None
+
+    def class_boxes(self, c: int) -> NDArray[np.float64]:
+        """(N, 4) boxes as class c sees them."""
+        return np.ascontiguousarray(self.batch.boxes[:, c]) if self.batch.boxes_by_class else self.batch.boxes
+
+
+@dataclass(frozen=True)
 class _OneClass:
     """The images of a class with what is left of the batch around each of them."""
 
@@ -86,15 +98,15 @@ class _OneClass:
     P: int
 
 
-def _class_images(arrangement: Arrangement, c: int) -> _OneClass:
-    batch, protocol = arrangement.batch, arrangement.protocol
-    boxes = arrangement.class_boxes(c)
+def _class_images(counted: Counted, c: int) -> _OneClass:
+    batch, protocol = counted.batch, counted.protocol
+    boxes = counted.class_boxes(c)
     order = descending_order(np.ascontiguousarray(batch.scores[:, c])).astype(np.int64)
     image_of = np.searchsorted(batch.offsets, order, side="right") - 1
     chosen = batch.object_labels == c
     crowd = batch.crowd & (protocol.duplicates == "best_free")
     ignored = crowd | (batch.difficult & (protocol.difficult == "ignore"))
-    threshold = _NO_NMS if arrangement.nms_threshold is None else arrangement.nms_threshold
+    threshold = _NO_NMS if counted.nms_threshold is None else counted.nms_threshold
     images, windows = [], []
     for i in range(batch.images):
         position = np.flatnonzero(image_of == i)
@@ -120,16 +132,16 @@ def _rests(images: Sequence[Image], roles: Sequence[NDArray[np.int8]]) -> list[R
     return found
 
 
-def _search_class(
-    arrangement: Arrangement, scene: _OneClass, rule: Rule, reach: float, radius: float
-) -> tuple[float, Found]:
+def _search_class(counted: Counted, scene: _OneClass, rule: Rule, reach: float, radius: float) -> tuple[float, Found]:
     """AP of a class at one threshold, and what the search found, by window of the batch; sums already divided."""
-    protocol = arrangement.protocol
+    protocol = counted.protocol
     counts, norm = protocol.level_counts(scene.P)
-    threshold = _NO_NMS if arrangement.nms_threshold is None else arrangement.nms_threshold
-    rules = Rules(rule, threshold, float(protocol.pixel_offset), arrangement.max_detections, np.cumsum(counts))
+    threshold = _NO_NMS if counted.nms_threshold is None else counted.nms_threshold
+    rules = Rules(
+        rule, threshold, float(protocol.pixel_offset), counted.protocol.max_detections or 2**31 - 1, np.cumsum(counts)
+    )
     rests = _rests(scene.images, [roles_now(image, rules) for image in scene.images])
-    shape = (len(arrangement.batch.scores), 4)
+    shape = (len(counted.batch.scores), 4)
     columns = Found(*(np.zeros(shape) for _ in Found._fields))
     present = 0.0
     for image, rest, own in zip(scene.images, rests, scene.windows, strict=True):
@@ -139,24 +151,25 @@ def _search_class(
     return present / norm, Found(columns.up_at, columns.up_sum / norm, columns.down_at, columns.down_sum / norm)
 
 
-def _rules(arrangement: Arrangement) -> list[Rule]:
-    rules = arrangement.rules
-    return [Rule(float(threshold), rules.equality, rules.rule) for threshold in rules.thresholds]
+def _rules(counted: Counted) -> list[Rule]:
+    protocol = counted.protocol
+    best_free = protocol.duplicates == "best_free"
+    return [Rule(float(threshold), protocol.equality, best_free) for threshold in protocol.match_thresholds]
 
 
-def _class_gradient(arrangement: Arrangement, c: int, method: BoxMethod) -> NDArray[np.float64] | None:
+def _class_gradient(counted: Counted, c: int, method: BoxMethod) -> NDArray[np.float64] | None:
     """(N, 4) pseudogradient of AP of class c: the mean of those at the protocol's thresholds; None if it has no objects."""
-    scene = _class_images(arrangement, c)
+    scene = _class_images(counted, c)
     if scene.P == 0:
         return None
-    boxes = arrangement.class_boxes(c)
+    boxes = counted.class_boxes(c)
     side = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
     side[side == 0.0] = 1.0  # lengths are shares of the side: without one nothing is in reach, and any length gives 0
     total = np.zeros(boxes.shape)
-    rules = _rules(arrangement)
+    rules = _rules(counted)
     for rule in rules:
         radius = method.radius if method.estimator == "radius" else 0.0
-        value, found = _search_class(arrangement, scene, rule, method.reach, radius)
+        value, found = _search_class(counted, scene, rule, method.reach, radius)
         if radius > 0.0:
             total += (found.up_sum - found.down_sum) / (2.0 * radius * side)
             continue
@@ -167,11 +180,11 @@ def _class_gradient(arrangement: Arrangement, c: int, method: BoxMethod) -> NDAr
     return total / len(rules)
 
 
-def all_box_gradients(arrangement: Arrangement, method: BoxMethod) -> tuple[NDArray[np.float64], int]:
+def all_box_gradients(counted: Counted, method: BoxMethod) -> tuple[NDArray[np.float64], int]:
     """The sum over classes of the pseudogradients of their APs, shaped like the batch's boxes, and classes with objects."""
-    batch = arrangement.batch
+    batch = counted.batch
     classes = range(batch.num_classes)
-    parts = run_threads(lambda c: _class_gradient(arrangement, c, method), classes, arrangement.threads)
+    parts = run_threads(lambda c: _class_gradient(counted, c, method), classes, torch.get_num_threads())
     total = np.zeros(batch.boxes.shape)
     for c, part in enumerate(parts):
         if part is not None:
@@ -200,11 +213,11 @@ def box_pseudogradient(
     >>> box_pseudogradient([torch.tensor([[1.0]])], [window], [target])[0].tolist()     # x2 = 5 would do: AP from 0 to 1
     [[0.0, 0.0, 0.5, 0.0]]
     """
-    arrangement = _arranged(scores, boxes, targets, protocol, nms_threshold, match_threshold, absent_classes)
+    counted = _counted(scores, boxes, targets, protocol, nms_threshold, match_threshold, absent_classes)
     with explain_wait():
-        total, present = all_box_gradients(arrangement, method or BoxMethod())
-    skips = arrangement.protocol.absent_classes == "skip"
-    total /= max(present if skips else arrangement.batch.num_classes, 1)
+        total, present = all_box_gradients(counted, method or BoxMethod())
+    skips = counted.protocol.absent_classes == "skip"
+    total /= max(present if skips else counted.batch.num_classes, 1)
     return list(torch.from_numpy(total).split([len(s) for s in scores]))
 
 
@@ -226,23 +239,23 @@ def box_steps(
     >>> steps.up_at[0].tolist(), steps.up_value[0].tolist()
     ([[[inf, inf, 5.0, inf]]], [[[0.0, 0.0, 1.0, 0.0]]])
     """
-    arrangement = _arranged(scores, boxes, targets, protocol, nms_threshold, match_threshold, None)
-    rules, method = _rules(arrangement), BoxMethod(reach=reach)
+    counted = _counted(scores, boxes, targets, protocol, nms_threshold, match_threshold, None)
+    rules, method = _rules(counted), BoxMethod(reach=reach)
     if len(rules) != 1:
         raise ConfigError(
-            f"Expected one match threshold but protocol {arrangement.protocol.name!r} averages over {len(rules)}; "
+            f"Expected one match threshold but protocol {counted.protocol.name!r} averages over {len(rules)}; "
             "pass match_threshold=, one at a time."
         )
 
     def of_class(c: int) -> tuple[float, Found]:
-        scene = _class_images(arrangement, c)
+        scene = _class_images(counted, c)
         if scene.P > 0:
-            return _search_class(arrangement, scene, rules[0], method.reach, 0.0)
-        blank = np.zeros((len(arrangement.batch.scores), 4))
+            return _search_class(counted, scene, rules[0], method.reach, 0.0)
+        blank = np.zeros((len(counted.batch.scores), 4))
         return 0.0, Found(blank + np.inf, blank, blank - np.inf, blank)
 
     with explain_wait():
-        classes = run_threads(of_class, range(arrangement.batch.num_classes), arrangement.threads)
+        classes = run_threads(of_class, range(counted.batch.num_classes), torch.get_num_threads())
     columns = (
         (np.stack([found[i] for _, found in classes], axis=1) for i in range(4))
         if classes
@@ -253,7 +266,7 @@ def box_steps(
     return BoxSteps(torch.tensor([ap for ap, _ in classes], dtype=torch.float64), *lists)
 
 
-def _arranged(
+def _counted(
     scores: Sequence[Tensor],
     boxes: Sequence[Tensor],
     targets: Sequence[Target],
@@ -261,8 +274,7 @@ def _arranged(
     nms_threshold: float | None,
     match_threshold: float | Sequence[float] | None,
     absent_classes: str | None,
-) -> Arrangement:
+) -> Counted:
     nms_threshold = check_nms_threshold(nms_threshold)
     resolved = resolve_protocol(protocol, match_threshold, absent_classes)
-    with explain_wait():
-        return arrange(make_batch(scores, boxes, targets), resolved, nms_threshold)
+    return Counted(make_batch(scores, boxes, targets), resolved, nms_threshold)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.box_coordinates.places import add_crossings, add_equalities, line_of, meeting, merge_places
-from experiments.box_coordinates.scene import Image, Rest, Rules, judge, list_sum, overlap_of, roles_now
-from stepgrad.kernels.exact_sum import differ
-from stepgrad.kernels.jit import kernel
-from stepgrad.kernels.matching import ABSENT, reaches
+from experiments.box_coordinates.scene import Image, Rest, Rules, judge, list_sum, overlap_of, reaches, roles_now
+from stepgrad.engine.exact_sum import differ
+from stepgrad.engine.jit import kernel
+from stepgrad.engine.matching import ABSENT
 
 _ONE_PLACE = 1e-9  # places closer than this share of the box's side are one: far above rounding, far below a pixel
 

@@ -34,12 +34,11 @@ from experiments.deployed.sets import SETS
 from experiments.results import commit, save_runs
 from experiments.yolo.heads import Records, Trial
 from stepgrad.evaluation.result import EvaluationResult
-from stepgrad.fine_tuning.outputs import Reading, StockLoss
-from stepgrad.fine_tuning.training import Plan, Task, loss_of_outputs, train
-from stepgrad.losses.detection_loss import DetectionLoss
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.metric.metrics import Cost, RecallAtPrecision
 from stepgrad.metric.protocol import VOC12
+from stepgrad.models.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.models.fine_tuning.training import Plan, Task, loss_of_outputs, train
 
 LABELS = ("hard", "aligned")
 METRICS = {"recall": "around", "cost": "cost"}
@@ -75,7 +74,7 @@ def metric_loss(name: str, num_classes: int, nms: float) -> DetectionLoss:
     if name == "map":
         return MAPLoss(num_classes, **options)
     metric = RecallAtPrecision(PRECISION) if name == "recall" else Cost(0.0, FALSE_ALARM, MISS)
-    return DetectionLoss(num_classes, metric, **options)  # type: ignore[arg-type]
+    return DetectionLoss(num_classes, metric, absent_classes="skip", **options)  # type: ignore[arg-type]
 
 
 class Heads:

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from stepgrad.engine.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.evaluation.result import ClassResult, EvaluationResult
-from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.fine_tuning.training import Task, detections
-from stepgrad.fine_tuning.windows import Labelled
-from stepgrad.kernels.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.metric.metrics import RecallAtPrecision
 from stepgrad.metric.protocol import VOC12
+from stepgrad.models.fine_tuning.outputs import Reading
+from stepgrad.models.fine_tuning.training import Task, detections
+from stepgrad.models.fine_tuning.windows import Labelled
 
 PRECISION = 0.9
 AROUND = (0.8, 0.825, 0.85, 0.875, 0.9, 0.925, 0.95)

@@ -9,7 +9,7 @@ from experiments.frozen_features import load_parts
 from experiments.window_head import NUM_CLASSES, Part
 from experiments.yolo.sets import SETS as YOLO_SETS
 from experiments.yolo.sets import Parts, Set, standardised
-from stepgrad.fine_tuning import ImageWindows
+from stepgrad.models.fine_tuning import ImageWindows
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from transformers import RTDetrConfig, RTDetrForObjectDetection, RTDetrResNetCon
 
 from experiments.drop_in_models import SmallPyramid
 from stepgrad.data import FreshImage
-from stepgrad.integrations.transformers import AutoWeight, corners, train_for_map
-from stepgrad.train.inputs import mix
-from stepgrad.train.step import WINDOWS
+from stepgrad.detector.training.inputs import mix
+from stepgrad.detector.training.step import WINDOWS
+from stepgrad.models.detr.transformers import AutoWeight, corners, train_for_map
 
 CHANNELS = 64
 STAGES = [64, 96, 128]
@@ -87,7 +87,7 @@ class DETRFamily:
         return model
 
     def add_map(self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0) -> None:
-        train_for_map(model, mode=mode, weight=AutoWeight(share), protocol=protocol)
+        train_for_map(model, mode=mode, weight=AutoWeight(share), protocol=protocol, absent_classes="skip")
 
     def losses(self, model: Any, images: Sequence[FreshImage], seed: int) -> dict[str, Tensor]:
         with torch.random.fork_rng():

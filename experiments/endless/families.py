@@ -14,14 +14,14 @@ from experiments.endless.soft_labels import soft_cross_entropy, soften
 from stepgrad.cli.configs import read_config
 from stepgrad.data import FreshImage, ShapesDataset
 from stepgrad.detector.sampling import Sample
-from stepgrad.integrations._auto_weight import StockLoss
-from stepgrad.integrations._switch import FINE_TUNING, MapLossSwitch
-from stepgrad.integrations.torchvision import AutoWeight, train_for_map
-from stepgrad.losses.map_loss import MAPLoss
-from stepgrad.train.build import build_model, enter_phase
-from stepgrad.train.config import from_dict
-from stepgrad.train.inputs import mix
-from stepgrad.train.step import WINDOWS
+from stepgrad.detector.training.build import build_model, enter_phase
+from stepgrad.detector.training.config import from_dict
+from stepgrad.detector.training.inputs import mix
+from stepgrad.detector.training.step import WINDOWS
+from stepgrad.losses.detection import MAPLoss
+from stepgrad.models.auto_weight import StockLoss
+from stepgrad.models.switch import FINE_TUNING, MapLossSwitch
+from stepgrad.models.torchvision import AutoWeight, train_for_map
 
 CLASS_NAMES = ShapesDataset("train").class_names
 
@@ -65,7 +65,8 @@ class FastRCNNFamily:
         return model
 
     def add_map(self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0) -> None:
-        loss_fn = MAPLoss(len(CLASS_NAMES), protocol, nms_threshold=model.nms_threshold, **FINE_TUNING)
+        options = {**FINE_TUNING, "absent_classes": "skip"}
+        loss_fn = MAPLoss(len(CLASS_NAMES), protocol, nms_threshold=model.nms_threshold, **options)
         model.map_switch = MapLossSwitch(loss_fn, mode, AutoWeight(share))
 
     def losses(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
@@ -121,7 +122,7 @@ class TorchvisionFamily:
         return model
 
     def add_map(self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0) -> None:
-        train_for_map(model, mode=mode, weight=AutoWeight(share), protocol=protocol)
+        train_for_map(model, mode=mode, weight=AutoWeight(share), protocol=protocol, absent_classes="skip")
 
     def losses(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
         pairs = [(fresh.image, dict(fresh.target)) for fresh in images]

@@ -26,13 +26,13 @@ from torch import nn
 
 from experiments.endless.new_head_table import render
 from stepgrad.data import ShapesDataset
-from stepgrad.demo.detector import CLASSES, trained_ssd
-from stepgrad.demo.features import extract, standardised
-from stepgrad.demo.trial import NMS_THRESHOLD, TRAINING_SEED, new_head
-from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.fine_tuning.training import Plan, Task, judge, train
-from stepgrad.fine_tuning.windows import Labelled, labelled
 from stepgrad.metric.protocol import get_protocol
+from stepgrad.models.demo.detector import CLASSES, trained_ssd
+from stepgrad.models.demo.features import extract, standardised
+from stepgrad.models.demo.trial import NMS_THRESHOLD, TRAINING_SEED, new_head
+from stepgrad.models.fine_tuning.outputs import Reading
+from stepgrad.models.fine_tuning.training import Plan, Task, judge, train
+from stepgrad.models.fine_tuning.windows import Labelled, labelled
 
 STEPS = 2000
 MAP_STEPS = 100
@@ -63,7 +63,7 @@ class Point:
     def task(self) -> Task:
         reading = Reading(CLASSES, labels=self.labels)
         protocol = get_protocol(self.arm if self.arm == "voc12" else "coco")
-        return Task(reading, protocol, NMS_THRESHOLD, reading.stock_loss)
+        return Task(reading, protocol, NMS_THRESHOLD, reading.stock_loss, loss_options={"absent_classes": "zero"})
 
 
 @cache

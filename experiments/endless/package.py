@@ -12,8 +12,8 @@ from pathlib import Path
 from safetensors.torch import save
 
 from experiments.endless.run_files import load_start
-from stepgrad.demo.detector import WEIGHTS
 from stepgrad.files import write_whole
+from stepgrad.models.demo.detector import WEIGHTS
 
 FILE = Path(__file__).parents[2] / "src/stepgrad/demo" / WEIGHTS
 

@@ -11,9 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from experiments.endless.families import FAMILIES
-from stepgrad.errors import ConfigError, DataError
-from stepgrad.files import write_whole
-from stepgrad.train.checkpoint import (
+from stepgrad.detector.training.checkpoint import (
     Checkpoint,
     list_checkpoints,
     load_checkpoint,
@@ -21,6 +19,8 @@ from stepgrad.train.checkpoint import (
     save_checkpoint,
     save_weights,
 )
+from stepgrad.errors import ConfigError, DataError
+from stepgrad.files import write_whole
 
 KEPT_CHECKPOINTS = 2
 

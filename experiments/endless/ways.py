@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from experiments.endless.new_head import STEPS, Point, fit, measure, pictures, start_head
-from stepgrad.demo.detector import CLASSES
-from stepgrad.demo.trial import MAP_RATE, NMS_THRESHOLD, START_RATE, WEIGHT_DECAY
-from stepgrad.fine_tuning.result import mean_and_spread
-from stepgrad.fine_tuning.training import outputs_of
-from stepgrad.fine_tuning.windows import Labelled, batches
-from stepgrad.losses.score_memory import RememberingLoss
+from experiments.score_memory import RememberingLoss, ScoreMemory
+from stepgrad.models.demo.detector import CLASSES
+from stepgrad.models.demo.trial import MAP_RATE, NMS_THRESHOLD, START_RATE, WEIGHT_DECAY
+from stepgrad.models.fine_tuning.result import mean_and_spread
+from stepgrad.models.fine_tuning.training import outputs_of
+from stepgrad.models.fine_tuning.windows import Labelled, batches
 
 SEEDS = (0, 1, 2)
 START = Point("soft", "start", START_RATE, WEIGHT_DECAY)
@@ -88,8 +88,8 @@ def train(head: nn.Module, way: Way, seed: int) -> nn.Module:
 
 
 def _map_loss(way: Way, generator: torch.Generator) -> Callable[[Tensor, Sequence[Labelled]], Tensor]:
-    plain = sg.MAPLoss(CLASSES, "coco", nms_threshold=NMS_THRESHOLD)
-    loss_fn = RememberingLoss(plain, sg.ScoreMemory(way.memory)) if way.memory else plain
+    plain = sg.MAPLoss(CLASSES, "coco", nms_threshold=NMS_THRESHOLD, absent_classes="zero")
+    loss_fn = RememberingLoss(plain, ScoreMemory(way.memory)) if way.memory else plain
 
     def loss(outputs: Tensor, images: Sequence[Labelled]) -> Tensor:
         noisy = outputs.double() + way.noise * torch.randn(outputs.shape, generator=generator, dtype=torch.float64)

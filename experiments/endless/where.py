@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from experiments.endless.new_head import Point, fit, measure, pictures, read
-from stepgrad.demo.detector import CLASSES
-from stepgrad.demo.trial import MAP_RATE, MORE_RATE, START_RATE, new_head
-from stepgrad.fine_tuning.result import mean_and_spread
-from stepgrad.fine_tuning.windows import ImageWindows, Labelled, labelled
+from stepgrad.models.demo.detector import CLASSES
+from stepgrad.models.demo.trial import MAP_RATE, MORE_RATE, START_RATE, new_head
+from stepgrad.models.fine_tuning.result import mean_and_spread
+from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled, labelled
 
 SEEDS = (0, 1, 2)
 DECAYS = (0.0, 1.0)
@@ -78,8 +78,8 @@ def compare(place: Place, seed: int) -> dict[str, dict[str, float]]:
 
 def measure_on(head: torch.nn.Module, images: Sequence[Labelled]) -> dict[str, float]:
     """mAP on training images: how much of them is known by heart."""
-    from stepgrad.fine_tuning.training import judge
     from stepgrad.metric.protocol import get_protocol
+    from stepgrad.models.fine_tuning.training import judge
 
     point = Point("soft", "start", START_RATE)
     return {"coco": round(100 * judge(head, images[:300], point.task, [get_protocol("coco")])[0], 2)}

@@ -125,7 +125,7 @@ def recorder() -> Any:
     return Recorder
 
 
-OTHERS = ("ultralytics-8.4", "ultralytics-old", "coco", "torchmetrics", "voc12")
+OTHERS = ("ultralytics-8.4", "ultralytics-8.3", "coco", "torchmetrics", "voc12")
 
 
 def evaluated(found: list[Any], there: list[Any], names: list[str]) -> Evaluator:

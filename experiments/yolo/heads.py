@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from experiments.results import commit, load_runs, save_runs
 from experiments.yolo.losses import CROSS_ENTROPIES, OTHERS, stock_loss
 from experiments.yolo.sets import SETS, Parts, Set
-from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.fine_tuning.training import Plan, Task, scores_of, train
-from stepgrad.fine_tuning.windows import Labelled, labelled
-from stepgrad.metric.mean_ap import mean_average_precision
+from stepgrad.losses.functional import mean_average_precision
 from stepgrad.metric.protocol import COCO, VOC12, Protocol
+from stepgrad.models.fine_tuning.outputs import Reading
+from stepgrad.models.fine_tuning.training import Plan, Task, scores_of, train
+from stepgrad.models.fine_tuning.windows import Labelled, labelled
 
 RATES = (1e-3, 3e-3, 1e-2)
 WEIGHT_DECAYS = (0.3, 1.0)
@@ -102,7 +102,9 @@ class Trial:
         images = self.images(part)[: point.images]
         name = "soft" if point.is_map else point.loss
         protocol = OBJECTIVES.get(point.loss, COCO)
-        task = Task(Reading(self.num_classes), protocol, self.set.nms, stock_loss(name, self.num_classes, images))
+        usual = stock_loss(name, self.num_classes, images)
+        options = {"absent_classes": "zero"}
+        task = Task(Reading(self.num_classes), protocol, self.set.nms, usual, loss_options=options)
         return train(head, images, task, point.plan(self.set, len(images)), seed, lambda: None)
 
     def measure(self, head: nn.Module, part: str) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.ops import sigmoid_focal_loss
 
+from experiments.baselines import make_baseline
 from experiments.endless.soft_labels import varifocal_loss
-from stepgrad.fine_tuning.outputs import Reading, StockLoss
-from stepgrad.fine_tuning.training import loss_of_outputs
-from stepgrad.fine_tuning.windows import Labelled
-from stepgrad.losses.baselines import make_baseline
+from stepgrad.models.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.models.fine_tuning.training import loss_of_outputs
+from stepgrad.models.fine_tuning.windows import Labelled
 
 CROSS_ENTROPIES = ("hard", "soft", "aligned", "varifocal", "focal", "weighted")
 OTHERS = {

@@ -29,10 +29,10 @@ from experiments.yolo.network import load
 from experiments.yolo.sets import SETS
 from experiments.yolo.windows import WEIGHTS
 from stepgrad.evaluation import Evaluator
-from stepgrad.fine_tuning import ImageWindows
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection import MAPLoss
+from stepgrad.losses.functional import suppress_and_rank
 from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
-from stepgrad.metric.detections import suppress_and_rank
+from stepgrad.models.fine_tuning import ImageWindows
 
 # aeroplane, bicycle, ..., tvmonitor among COCO's eighty
 COCO_COLUMNS = (4, 1, 14, 8, 39, 5, 2, 15, 56, 19, 60, 16, 17, 3, 0, 58, 18, 57, 6, 62)
@@ -217,7 +217,8 @@ def rescore(train: Sequence[Found], test: Sequence[Found], out: Path, seeds: Seq
     """Rates on held-out training images with the first seed, then every seed on test."""
     held_out = train[::8]
     rest = [image for n, image in enumerate(train) if n % 8]
-    losses: dict[str, Loss] = {"regressed": regress, "coco": exact(MAPLoss(CLASSES, "coco", nms_threshold=None))}
+    loss_fn = MAPLoss(CLASSES, "coco", nms_threshold=None, absent_classes="zero")
+    losses: dict[str, Loss] = {"regressed": regress, "coco": exact(loss_fn)}
     losses["coco after regressed"] = losses["coco"]
     losses["more regressed"] = regress
     best: dict[str, tuple[float, float]] = {}

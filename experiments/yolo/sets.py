@@ -10,7 +10,7 @@ import torch
 
 from experiments.yolo.windows import Cache
 from stepgrad.data import load_dataset
-from stepgrad.fine_tuning import ImageWindows
+from stepgrad.models.fine_tuning import ImageWindows
 
 CLASSES_PER_SHARE = 4
 

@@ -96,7 +96,7 @@ def start_weights(data: Path, runs: Path, name: str, data_yaml: Path, size: int)
 
 
 def trainer_of(arm: str) -> Any:
-    from stepgrad.integrations.ultralytics import MAPTrainer
+    from stepgrad.models.yolo import MAPTrainer
 
     return MAPTrainer if arm == "map" else None
 

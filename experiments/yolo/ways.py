@@ -22,11 +22,11 @@ from torch import Tensor
 from experiments.results import commit, load_runs, mean_and_spread, save_runs
 from experiments.yolo.heads import Records, Trial, chosen
 from experiments.yolo.sets import SETS
-from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.fine_tuning.training import Plan, Task, train
-from stepgrad.fine_tuning.windows import Labelled
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection import MAPLoss
 from stepgrad.metric.protocol import COCO
+from stepgrad.models.fine_tuning.outputs import Reading
+from stepgrad.models.fine_tuning.training import Plan, Task, train
+from stepgrad.models.fine_tuning.windows import Labelled
 
 START = "aligned"
 
@@ -67,7 +67,7 @@ def loss_of(way: Way, trial: Trial) -> Callable[[Tensor, Sequence[Labelled]], Te
     """Cross-entropy, mAP, or both."""
     usual = Reading(trial.num_classes, labels=START).stock_loss
     mode = "exact" if way.through_nms else "none"
-    loss_fn = MAPLoss(trial.num_classes, COCO, nms_threshold=trial.set.nms, through_nms=mode)
+    loss_fn = MAPLoss(trial.num_classes, COCO, nms_threshold=trial.set.nms, through_nms=mode, absent_classes="zero")
 
     def loss(outputs: Tensor, images: Sequence[Labelled]) -> Tensor:
         total = way.beside * usual(outputs, images) if way.beside else outputs.sum() * 0.0

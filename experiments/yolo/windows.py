@@ -26,7 +26,7 @@ from experiments.yolo.network import BINS, Found, YOLOv8n, load
 from stepgrad.cli.progress import RichProgress
 from stepgrad.data import DetectionDataset
 from stepgrad.files import write_whole
-from stepgrad.fine_tuning import ImageWindows
+from stepgrad.models.fine_tuning import ImageWindows
 
 SIDE = 640
 GREY = 114 / 255

@@ -13,52 +13,41 @@ __version__ = "0.1.0"  # the one place: pyproject.toml reads it from here
 
 _HOME = {  # the first names: what most people need
     "APLoss": "losses.ranking",
-    "DetectionLoss": "losses.detection_loss",
+    "DetectionLoss": "losses.detection",
     "DistributedDetectionLoss": "losses.distributed",
     "DistributedMAPLoss": "losses.distributed",
     "Evaluator": "evaluation",
-    "MAPLoss": "losses.map_loss",
-    "MAPResult": "metric.mean_ap",
+    "MAPLoss": "losses.detection",
+    "MAPResult": "metric.over_classes",
     "NDCGLoss": "losses.ranking",
     "Protocol": "metric.protocol",
-    "ScoreMemory": "losses.score_memory",
     "Steps": "steps.method",
     "find_steps": "steps.nearest",
-    "finetune": "fine_tuning",
+    "finetune": "models.fine_tuning",
     "large_batch": "losses.large_batch",
-    "map_pseudogradient": "steps.map_steps",
-    "map_steps": "steps.map_steps",
-    "mean_average_precision": "metric.mean_ap",
+    "map_pseudogradient": "losses.functional",
+    "map_steps": "losses.functional",
+    "mean_average_precision": "losses.functional",
     "mee": "steps.estimators",
-    "nms": "metric.mean_ap",
+    "nms": "losses.functional",
     "pseudogradient": "steps.nearest",
     "sde": "steps.estimators",
     "step_function": "steps.torch_function",
-    "train_new_head": "new_head",
+    "train_new_head": "models.new_head",
 }
 _MODULES = {  # the others, by what they are about
-    "baselines": "losses.baselines",
     "detector": "detector",
     "errors": "errors",
-    "layers": "layers",
+    "layers": "steps.layers",
     "metrics": "metric.metrics",
     "ranking": "losses.ranking",
     "reference": "reference",
-}
-_ALSO = {  # names that stood here before there were namespaces
-    **dict.fromkeys(("AUCLoss", "MRRLoss", "PrecisionAtKLoss", "RecallAtKLoss", "SpearmanLoss"), "losses.ranking"),
-    **dict.fromkeys(("ElementwiseLayer", "NMSLayer", "StepLayer", "ArgmaxOneHot", "Ranks", "TopKMask"), "layers"),
-    **dict.fromkeys(("Round", "Sign", "Staircase", "Threshold", "UniformQuantizer"), "layers"),
-    **dict.fromkeys(("NearestSteps", "Pseudogradient", "SearchIncompleteWarning"), "steps.nearest"),
-    **dict.fromkeys(("PROTOCOLS", "get_protocol"), "metric.protocol"),
-    "FastRCNN": "detector",
-    "radius_difference": "steps.estimators",
 }
 __all__ = [*_HOME, *(name for name in _MODULES if name != "detector")]  # which needs an extra, and `import *` must not
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name) or _ALSO.get(name)
+    home = _HOME.get(name)
     if name in _MODULES:
         value: Any = import_module(f"stepgrad.{_MODULES[name]}")
     elif home is None:
@@ -70,4 +59,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*_HOME, *_MODULES, *(name for name in globals() if name.startswith("__"))})

@@ -42,15 +42,18 @@ class LikelyMistakeWarning(UserWarning):
 
 
 def suggest(word: str, choices: list[str]) -> str:
-    """` Did you mean 'x'?` for the closest choice, or an empty string.
+    """` Did you mean 'x'?` for the closest choice, in capitals or not, or an empty string.
 
-    >>> suggest("voc7", ["voc07", "voc12", "coco"])
-    " Did you mean 'voc07'?"
+    >>> suggest("voc7", ["voc07", "voc12", "coco"]), suggest("RBC", ["WBC", "rbc"])
+    (" Did you mean 'voc07'?", " Did you mean 'rbc'?")
     """
     from difflib import get_close_matches
 
-    close = get_close_matches(str(word), choices, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    folded = {
+        choice.casefold(): choice for choice in reversed(choices)
+    }  # of choices that differ in capitals, the first
+    close = get_close_matches(str(word).casefold(), list(folded), n=1)
+    return f" Did you mean {folded[close[0]]!r}?" if close else ""
 
 
 def one_of(name: str, value: object, choices: list[str]) -> None:

@@ -1,12 +1,20 @@
 """Packages that only a part of stepgrad needs, and the line that installs them.
 
-`pip install stepgrad` brings torch, numpy and numba, which the losses, metrics, layers and the evaluator run on. Whatever else
+stepgrad without extras brings torch, numpy and numba, which the losses, metrics, layers and the evaluator run on. Whatever else
 a part needs comes with an extra; the part asks here first, so that a missing package is named along with its extra.
 """
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from stepgrad.errors import MissingDependencyError
 
@@ -27,8 +35,6 @@ EXTRAS = {
     },
     "detector": {
         "cv2": "opencv-contrib-python-headless",
-        "faster_coco_eval": "faster-coco-eval",
-        "scipy": "scipy",
     },
     "transformers": {"transformers": "transformers", "accelerate": "accelerate", "scipy": "scipy"},
     "lightning": {"lightning": "lightning"},
@@ -51,9 +57,30 @@ def need(*modules: str, purpose: str) -> None:
     chosen = extras_of(absent)
     known = {module: name for packages in EXTRAS.values() for module, name in packages.items()}
     names = ", ".join(known[package] for package in absent)
-    raise MissingDependencyError(
-        f'{names}: not installed but needed for {purpose}: pip install "stepgrad[{",".join(chosen)}]"'
-    )
+    raise MissingDependencyError(f"{names}: not installed but needed for {purpose}: {install_command(chosen)}")
+
+
+def install_command(extras: Sequence[str]) -> str:
+    """The command that adds extras to this installation, from wherever it came: a clone, an archive, a repository or an index."""
+    origin = _origin()
+    parts = urlsplit(origin.get("url", ""))
+    chosen = f"[{','.join(extras)}]"
+    if parts.scheme == "file":
+        place = url2pathname(parts.path)
+        flag = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        return f'pip install {flag}"{"." if place == os.getcwd() else place}{chosen}"'
+    if "vcs_info" in origin:
+        return f'pip install "stepgrad{chosen} @ {origin["vcs_info"]["vcs"]}+{origin["url"]}"'
+    return f'pip install "stepgrad{chosen}"'
+
+
+def _origin() -> dict[str, Any]:
+    """What pip wrote down about the place it installed stepgrad from; nothing if that was an index."""
+    try:
+        text = distribution("stepgrad").read_text("direct_url.json")
+    except PackageNotFoundError:  # used without an installation, from a clone
+        return {"url": Path(__file__).resolve().parents[2].as_uri()}
+    return dict(json.loads(text)) if text else {}
 
 
 def extras_of(modules: list[str]) -> list[str]:

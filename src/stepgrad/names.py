@@ -15,6 +15,8 @@ from urllib.parse import unquote_to_bytes
 
 from stepgrad.errors import InputError
 
+ImageId = str | int
+"""By which a dataset and its files of detections know an image."""
 LONGEST = 180
 """Bytes of a file name; file systems take 255, and writers put something before and behind."""
 _UNSAFE = frozenset('%/\\:*?"<>|')
@@ -137,6 +139,15 @@ def on_disk(text: str) -> str:
     return text
 
 
+def from_home(path: str | Path) -> Path:
+    """A path as the disk has it, with `~` replaced by the home folder; that of an unknown user stays as it is.
+
+    >>> from_home("~nobody of this name/a.jpg").as_posix(), from_home("a~b").as_posix()
+    ('~nobody of this name/a.jpg', 'a~b')
+    """
+    return Path(os.path.expanduser(on_disk(str(path))))  # pathlib's own raises RuntimeError for an unknown user
+
+
 def to_utf8(text: str) -> bytes:
     """The bytes of any text, even of half characters (surrogates), which are the system's own bytes or come from JSON."""
     try:
@@ -163,13 +174,15 @@ def leads_on(name: str) -> bool:
 
 
 def is_below(path: Path, folder: Path) -> bool:
-    """Whether a path, read literally, stays in a folder. A link in the folder is the doing of whoever made the folder.
+    """Whether a path lies in a folder, with the links of both resolved.
 
     >>> is_below(Path("data/a/../b.jpg"), Path("data")), is_below(Path("data/../b.jpg"), Path("data"))
     (True, False)
     """
-    place = Path(os.path.abspath(path))
-    return any(place.is_relative_to(root) for root in (os.path.abspath(folder), os.path.realpath(folder)))
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    except ValueError:  # a zero byte, which no file has in its name
+        return False
 
 
 def _percent(c: str) -> str:

@@ -37,3 +37,31 @@ def metric_text(metric: str, value: float | None) -> str:
     if value is None or math.isnan(value) or is_share(metric):
         return per_cent(value)
     return f"{value:.4g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun, in the plural unless it is one.
+
+    >>> counted(1, "image"), counted(0, "box"), counted(2, "class")
+    ('1 image', '0 boxes', '2 classes')
+    """
+    ending = "" if count == 1 else "es" if noun.endswith(("s", "x", "ch")) else "s"
+    return f"{count} {noun}{ending}"
+
+
+def agreeing(count: int, verb: str) -> str:
+    """The plural form of a verb, or its singular form for a count of one.
+
+    >>> agreeing(2, "are"), agreeing(1, "are"), agreeing(1, "repeat")
+    ('are', 'is', 'repeats')
+    """
+    return verb if count != 1 else {"are": "is", "were": "was", "have": "has"}.get(verb, f"{verb}s")
+
+
+def part_counted(part: int, whole: int, noun: str, verb: str) -> str:
+    """So many of so many, with a verb that agrees.
+
+    >>> part_counted(1, 364, "image", "are"), part_counted(2, 364, "image", "have")
+    ('1 of 364 images is', '2 of 364 images have')
+    """
+    return f"{part} of {counted(whole, noun)} {agreeing(part, verb)}"

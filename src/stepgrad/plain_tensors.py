@@ -6,8 +6,10 @@ vmap, forward-mode derivatives) a tensor stands for others that do not exist yet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from torch.autograd import forward_ad
 
 from stepgrad.errors import InputError, UnsupportedTransformError
 
+F = TypeVar("F", bound=Callable[..., Any])
 _NUMPY_FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
 _WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
@@ -156,13 +159,19 @@ class _Join(torch.autograd.Function):
         return outer[0].split(ctx.lengths)
 
 
-def keep_out_of_compiled_graphs(kind: type[nn.Module]) -> None:
-    """Make compiled models call this kind of loss as it is: the compiler cannot look into kernels.
+def outside_graphs(forward: F) -> F:
+    """A method that compiled models call as it is: the compiler cannot look into kernels.
 
-    Called by the first loss that is made, not when the class is: the decorator imports the compiler, seconds of work that
-    nobody should wait for who only imports the package.
+    torch's own decorator for this imports the compiler, a second of work that nobody should wait for who compiles nothing. So it
+    is used where the compiler is there already, and otherwise when a graph is being made.
     """
-    if not getattr(kind.forward, "_outside_graphs", False):
-        outside: Any = torch.compiler.disable(kind.forward)
-        outside._outside_graphs = True
-        kind.forward = outside
+    if "torch._dynamo" in sys.modules:
+        return torch.compiler.disable(forward)
+
+    @wraps(forward)
+    def call(*args: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(forward)(*args, **named)
+        return forward(*args, **named)
+
+    return call  # type: ignore[return-value]

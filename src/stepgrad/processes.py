@@ -1,9 +1,11 @@
-"""The few exchanges between processes that training for one mAP needs: counted, bounded in time, and clear when they fail."""
+"""The few exchanges between the processes of a job: counted, bounded in time, and clear when they fail."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,6 +19,7 @@ from torch import Tensor
 from stepgrad.errors import StepgradError
 
 Bytes = NDArray[np.uint8]
+Arrays = Mapping[str, NDArray[Any]]
 DEFAULT_TIMEOUT = 50.0  # seconds; a dead peer is noticed at once, a silent one within the minute
 _BUCKET = 2**23  # parameters whose gradients travel together
 
@@ -51,14 +54,19 @@ class Channel:
         self._count((self.world - 1) * row.nbytes, (self.world - 1) * row.nbytes)
         return torch.stack(rows).cpu().numpy()
 
-    def exchange(self, parts: Sequence[Bytes], sizes: Sequence[int], what: str) -> list[Bytes]:
-        """Send parts[r] to process r; returns what each process sent, `sizes[r]` bytes from process r."""
-        sent = torch.from_numpy(np.concatenate(parts)).to(self.device)
+    def exchange(self, parts: Sequence[Arrays], what: str) -> list[Arrays]:
+        """Send parts[r], named arrays, to process r; returns what each process sent here."""
+        packed = [_packed(part) for part in parts]
+        lengths = self.gather(
+            np.array([len(part) for part in packed], dtype=np.int64), f"announcing the sizes for {what}"
+        )
+        sizes = lengths[:, self.rank].tolist()
+        sent = torch.from_numpy(np.concatenate(packed)).to(self.device)
         taken = torch.empty(sum(sizes), dtype=torch.uint8, device=self.device)
-        out = [len(part) for part in parts]
-        self._wait(lambda: dist.all_to_all_single(taken, sent, list(sizes), out, group=self.group, async_op=True), what)
+        out = [len(part) for part in packed]
+        self._wait(lambda: dist.all_to_all_single(taken, sent, sizes, out, group=self.group, async_op=True), what)
         self._count(sum(out) - out[self.rank], sum(sizes) - sizes[self.rank])
-        return [part.numpy() for part in taken.cpu().split(list(sizes))]
+        return [_unpacked(part.numpy()) for part in taken.cpu().split(sizes)]
 
     def add_up(self, tensor: Tensor, what: str) -> None:
         """Replace a tensor, in place, by its sum over the processes."""
@@ -87,6 +95,25 @@ class Channel:
         self.traffic.sent += sent
         self.traffic.received += received
         self.traffic.exchanges += 1
+
+
+def _packed(arrays: Arrays) -> Bytes:
+    """Named arrays as bytes: the length of a header, the header (names, types and shapes), then the arrays."""
+    header = json.dumps([[name, str(array.dtype), array.shape] for name, array in arrays.items()]).encode()
+    length = np.array([len(header)], dtype=np.int64)
+    flat = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (length, *arrays.values())]
+    return np.concatenate([flat[0], np.frombuffer(header, dtype=np.uint8), *flat[1:]])
+
+
+def _unpacked(packed: Bytes) -> Arrays:
+    """Inverse of `_packed`."""
+    at = 8 + int(packed[:8].copy().view(np.int64)[0])
+    arrays = {}
+    for name, dtype, shape in json.loads(packed[8:at].tobytes()):
+        size = np.dtype(dtype).itemsize * math.prod(shape)
+        arrays[name] = packed[at : at + size].copy().view(dtype).reshape(shape)
+        at += size
+    return arrays
 
 
 def is_alone(group: dist.ProcessGroup | None) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 
 from stepgrad.errors import DataError, InputError
@@ -44,30 +45,59 @@ def load_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """As `load_weights`, for callers that know better what to do."""
-    try:
+    from safetensors.torch import load  # of an extra; bytes of tensors are needed without it, too
+
+    with _reading(path):
         content = path.read_bytes()
+        metadata = _checked_metadata(path, content)
+        return load(content), metadata
+
+
+def map_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """As `read_tensors`, for files that may be larger than memory: the tensors are pages of the file, to be read only."""
+    from safetensors.torch import load_file
+
+    with _reading(path):
+        if path.stat().st_size == 0:  # such a file has no pages
+            raise DataError(f"{path}: is empty")
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            metadata = _checked_metadata(path, content)
+        return load_file(path), metadata
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong is a DataError that names the file."""
+    try:
+        yield
+    except DataError:
+        raise
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or type(error).__name__})") from error
-    if len(content) >= _DIGEST.stop and content[8 : _DIGEST.start] != _OPENING:
-        raise DataError(f"{path}: is not a file of stepgrad, or its beginning is damaged")
-    if content[_DIGEST] != _digest_of(memoryview(content)):
-        raise DataError(f"{path}: is cut short or damaged: its {len(content)} bytes do not match their digest")
-    try:
-        tensors, metadata = load(content), _header_of(content)["__metadata__"]
-        del metadata["digest"]
-        return tensors, metadata
     except Exception as error:  # the digest is right, so somebody wrote it so; what is wrong may be anything
         raise DataError(f"{path}: was not written by stepgrad: its header makes no sense ({error!r})") from error
 
 
-def _digest_of(content: memoryview) -> bytes:
-    digest = hashlib.sha256(content[: _DIGEST.start])
-    digest.update(_NO_DIGEST)
-    digest.update(content[_DIGEST.stop :])
+def _checked_metadata(path: Path, content: bytes | mmap.mmap) -> dict[str, str]:
+    """The texts of a file whose digest is right."""
+    if len(content) >= _DIGEST.stop and content[8 : _DIGEST.start] != _OPENING:
+        raise DataError(f"{path}: is not a file of stepgrad, or its beginning is damaged")
+    if content[_DIGEST] != _digest_of(content):
+        raise DataError(f"{path}: is cut short or damaged: its {len(content)} bytes do not match their digest")
+    metadata: dict[str, str] = _header_of(content)["__metadata__"]
+    del metadata["digest"]
+    return metadata
+
+
+def _digest_of(content: bytes | mmap.mmap) -> bytes:
+    with memoryview(content) as view:
+        digest = hashlib.sha256(view[: _DIGEST.start])
+        digest.update(_NO_DIGEST)
+        digest.update(view[_DIGEST.stop :])
     return digest.hexdigest().encode()
 
 
-def _header_of(content: bytes) -> dict[str, Any]:
+def _header_of(content: bytes | mmap.mmap) -> dict[str, Any]:
     header: dict[str, Any] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     return header
 
@@ -121,9 +151,14 @@ def _code_of(dtype: torch.dtype) -> str:
     >>> _code_of(torch.float32)
     'F32'
     """
+    from safetensors.torch import save
+
     code: str = _header_of(save({"tensor": torch.empty(0, dtype=dtype)}))["tensor"]["dtype"]
     return code
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    """The bytes of a tensor, row by row."""
+    whole = tensor.detach().cpu().contiguous()
+    # a single number out of a column keeps the column's stride, and torch calls it contiguous
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy().data

@@ -27,7 +27,7 @@ def test_clustered_scene_is_as_crowded_as_selective_search() -> None:
     root = os.environ.get("STEPGRAD_DATA")
     if root is None or not (Path(root) / "VOC2012-320").is_dir():
         pytest.skip("real windows are needed: set STEPGRAD_DATA to the folder that holds VOC2012-320")
-    from stepgrad.train.inputs import open_data
+    from stepgrad.detector.training.inputs import open_data
 
     voc = Path(root) / "VOC2012-320"
     images = open_data(str(voc), "train", str(voc / "selective_search_fast.npz"), 40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.drop_in import Case, measure, pictures, render
-from tests.integrations.tiny import SIZE, tiny_model
+from tests.models.tiny import SIZE, tiny_model
 
 
 @pytest.mark.parametrize("family", ["faster_rcnn", "retinanet"])

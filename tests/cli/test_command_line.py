@@ -16,7 +16,7 @@ from docstring_parser import parse_from_object
 
 from stepgrad.cli import commands, main
 from stepgrad.cli.options import REQUIRED, Option, parse
-from stepgrad.train.config import DataConfig, MAPLossConfig, ModelConfig, PhaseConfig, RunConfig
+from stepgrad.detector.training.config import DataConfig, MAPLossConfig, ModelConfig, PhaseConfig, RunConfig
 from tests.patience import PATIENCE
 
 COMMANDS = ["demo", "train", "evaluate", "report", "detect", "propose", "doctor", "convert", "warmup"]

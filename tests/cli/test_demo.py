@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepgrad.cli import main
-from stepgrad.demo import trial
+from stepgrad.models.demo import trial
 
 ARGUMENTS = ["--steps", "4", "--map_steps", "2", "--images", "8", "--test_images", "6", "--seeds", "2"]
 
@@ -33,7 +33,7 @@ def test_the_demo_compares_four_trainings_and_ends_with_the_reports_path(
     assert json.loads((out / "report.json").read_text())["arms"] == report["arms"]
     capsys.readouterr()
     assert main(["demo", "--out", str(out), *ARGUMENTS[:-1], "3"]) == 2
-    assert "other settings" in capsys.readouterr().err.replace("\n", " ")
+    assert "other input" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_every_kernel_of_the_demo_is_compiled_at_its_beginning(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_every_kernel_of_the_demo_is_compiled_at_its_beginning(tmp_path: Path) -
     code = f"""if True:
         from stepgrad.cli import main
         from stepgrad.cli.demo import MEASURING
-        from stepgrad.kernels.uses import all_uses
+        from stepgrad.engine.uses import all_uses
         assert main(["demo", "--out", "demo", *{ARGUMENTS}]) == 0
         found = [(use, use.find()) for use in all_uses()]
         called = [use for use, (kernel, arguments) in found if arguments in kernel.overloads]

@@ -15,8 +15,9 @@ from PIL import Image
 
 from stepgrad.cli import main
 from stepgrad.cli.detect import search_windows
-from stepgrad.train import run_folder
-from stepgrad.train.config import from_dict
+from stepgrad.detector.training import run_folder
+from stepgrad.detector.training.config import from_dict
+from stepgrad.extras import install_command
 
 SCORES = [0.9, 0.6, 0.2]
 
@@ -314,7 +315,7 @@ def test_without_opencv_the_way_out_is_told(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cv2.ximgproc", None)
     assert main(["detect", "--run", "runs/a", "a.png"]) == 2
-    assert 'pip install "stepgrad[detector]"' in capsys.readouterr().err
+    assert install_command(["detector"]) in capsys.readouterr().err
 
 
 def test_interrupt_keeps_what_was_found(run: Any, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.data.builders import DOG, voc_xml, write_voc
 def test_healthy_data_gives_zero_a_table_and_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(str(write_voc(tmp_path / "V", {"a": [DOG]}, {"train": "a"})), class_names=["dog"]) == 0
     output = capsys.readouterr().out
-    assert "VOC folder V: 1 images, 60 x 40 pixels" in output
+    assert "VOC folder V: 1 image, 60 x 40 pixels" in output
     assert [word for line in output.splitlines() if "dog" in line for word in line.split() if word != "│"] == [
         *("dog", "1", "1", "0", "20", "20", "20")
     ]

@@ -13,7 +13,7 @@ import pytest
 
 from stepgrad.cli import main
 from stepgrad.cli.evaluate import evaluate
-from stepgrad.errors import ConfigError, DataError
+from stepgrad.errors import ConfigError, DataError, LikelyMistakeWarning
 from stepgrad.files import WriteError
 from tests.data.builders import DOG, coco_content, write_coco, write_voc
 
@@ -72,10 +72,12 @@ def test_empty_files_of_detections_find_nothing(
     voc: dict[str, str], coco: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(coco["detections"]).write_text("[]")
-    assert evaluate(**coco) == 0
+    with pytest.warns(LikelyMistakeWarning, match="found.json on instances: has no detections"):
+        assert evaluate(**coco) == 0
     assert output(capsys).startswith("coco, 2 images, 0 detections: mAP 0.0")
     (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text("")
-    assert evaluate(**voc, compare=["voc07-devkit", "coco"]) == 0
+    with pytest.warns(LikelyMistakeWarning, match="has no detections"):
+        assert evaluate(**voc, compare=["voc07-devkit", "coco"]) == 0
     assert "no detection is judged differently" in output(capsys)
 
 
@@ -160,7 +162,6 @@ def test_report_and_plot_are_written(voc: dict[str, str], tmp_path: Path, capsys
 def test_twelve_numbers_are_printed_and_reported(
     coco: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("faster_coco_eval", reason="the twelve numbers need it: pip install stepgrad[detector]")
     assert evaluate(**coco, coco=True, report=str(tmp_path / "r.json")) == 0
     assert "AR100" in output(capsys)
     content = json.loads((tmp_path / "r.json").read_text())
@@ -170,6 +171,8 @@ def test_twelve_numbers_are_printed_and_reported(
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "nothing given": ({"detections": None}, ConfigError, "both --detections .* and --data"),
     "unknown protocol": ({"protocol": "voc7"}, ConfigError, "Did you mean 'voc07'"),
+    "name of a tool": ({"compare": ["coco", "yolo"]}, ConfigError, "Did you mean 'ultralytics'"),
+    "name in capitals": ({"metric": ["F1"]}, ConfigError, "Did you mean 'f1'"),
     "one protocol": ({"compare": ["coco"]}, ConfigError, "two or more protocols to compare but got"),
     "unknown split": ({"split": "tset"}, DataError, "no such image set"),
     "no data": ({"data": "nowhere"}, DataError, "nowhere: no such file or folder"),
@@ -190,6 +193,35 @@ def test_detections_of_another_split_are_named(voc: dict[str, str]) -> None:
         DataError, match=r"comp4_det_test_dog.txt, line 3: image 'b' is not among the 1 images of V half"
     ):
         evaluate(**voc, split="half")
+
+
+def test_detections_of_one_split_of_a_voc_folder_name_the_split(
+    voc: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lists = Path(voc["data"]) / "ImageSets/Main"
+    (lists / "train.txt").write_text("a\n")
+    (lists / "val.txt").write_text("b\n")
+    (Path(voc["detections"]) / "comp4_det_test_dog.txt").write_text(SECOND)
+    with pytest.warns(LikelyMistakeWarning, match="1 of 2 images have no detection; all detections are of split val"):
+        assert evaluate(**voc) == 0
+    assert evaluate(**voc, split="val") == 0  # warnings are errors here
+
+
+def test_corners_in_the_place_of_sizes_are_warned_of_with_the_map_without_them(tmp_path: Path) -> None:
+    """Objects along the diagonal, so that corners taken for sizes leave the image."""
+    corners = [(x, x, x + 40, x + 40) for x in range(0, 460, 30)]
+    content = coco_content()
+    content["images"] = [{"id": 4, "file_name": "a.jpg", "width": 500, "height": 500}]
+    content["annotations"] = [
+        {"id": i, "image_id": 4, "category_id": 18, "bbox": [x, y, 40, 40], "area": 1600, "iscrowd": 0}
+        for i, (x, y, *_) in enumerate(corners, 1)
+    ]
+    data = tmp_path / "instances.json"
+    data.write_text(json.dumps(content))
+    found = [{"image_id": 4, "category_id": 18, "bbox": list(c), "score": 0.5} for c in corners]
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    with pytest.warns(LikelyMistakeWarning, match=r"It is 100.0 with the boxes read as \[x1, y1, x2, y2\]"):
+        assert evaluate(detections=str(tmp_path / "found.json"), data=str(data)) == 0
 
 
 def test_command_line_prints_errors_without_a_traceback(

@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 
 from stepgrad.data import load_dataset
-from stepgrad.evaluation.read_files import read_detections
+from stepgrad.data.read_detections import read_detections
 from tests.data.builders import coco_content, write_coco, write_voc
 
 pytest.importorskip("cv2.ximgproc", reason="selective search needs the extra `detector`")

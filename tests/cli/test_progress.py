@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from stepgrad import progress_lines
 from stepgrad.cli import progress as module
 from stepgrad.cli.progress import RichProgress
 
@@ -92,7 +93,7 @@ def test_a_stage_counts_its_work_and_leaves(terminal: bool) -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_without_a_terminal_long_work_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
     now = [1000.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress_lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def stage(progress: RichProgress) -> None:
         if training:
@@ -110,7 +111,7 @@ def test_work_that_learns_its_total_late_is_silent_when_short_and_tells_how_far_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress_lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def work(progress: RichProgress, seconds: int) -> None:
         with progress.counted("examining images") as show:

@@ -67,6 +67,20 @@ def test_several_files_are_set_side_by_side(data: str, capsys: pytest.CaptureFix
     assert len(numbers["curves"][0]["mean"]) == 2
 
 
+def test_files_are_named_by_what_tells_them_apart_or_as_asked(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("good", "bad"):
+        (Path("runs") / name / "val").mkdir(parents=True)
+        Path(name).rename(Path("runs") / name / "val" / "found")
+    files = [f"runs/{name}/val/found" for name in ("bad", "good")]
+    for options, names in (([], ["bad", "good"]), (["--names", "YOLO", "mine"], ["YOLO", "mine"])):
+        assert main(["report", *files, "--data", data, *options]) == 0
+        numbers = json.loads(Path("comparison/report.json").read_text())
+        assert [arm["name"] for arm in numbers["arms"]] == names
+        assert numbers["title"] == " and ".join(names)
+    assert main(["report", *files, "--data", data, "--names", "one"]) == 2
+    assert "one name for each of the 2" in " ".join(capsys.readouterr().err.split())
+
+
 def test_files_without_pictures_are_set_side_by_side_as_boxes(data: str) -> None:
     for image in (Path(data) / "JPEGImages").iterdir():
         image.unlink()

@@ -62,7 +62,10 @@ def test_no_command_passes_control_characters_on(data: Path, capsys: pytest.Capt
     assert main(["evaluate", "--detections", "found.json", "--data", str(data)]) == 0
     evaluate = capsys.readouterr()
     assert SEEN in evaluate.out
-    assert main(["evaluate", "--detections", "found.json", "--data", str(data), "--compare", "coco", "voc07"]) == 0
+    assert (
+        main(["evaluate", "--detections", "found.json", "--data", str(data), "--compare", "coco", "voc07", "--classes"])
+        == 0
+    )
     compare = capsys.readouterr()
     assert SEEN in compare.out
     assert main(["doctor", EVIL]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from stepgrad.cli import main
 from stepgrad.cli.judged import Judged, only_images
 from stepgrad.cli.progress import RichProgress
 from stepgrad.data import load_dataset
-from stepgrad.evaluation.read_files import FileDetections
+from stepgrad.data.read_detections import FileDetections
+from stepgrad.detector.training import engine
+from stepgrad.detector.training.inputs import open_split
+from stepgrad.detector.training.run_folder import open_run, read_log
 from stepgrad.evaluation.records import detections_of
-from stepgrad.train import engine
-from stepgrad.train.inputs import open_split
-from stepgrad.train.run_folder import open_run, read_log
+from stepgrad.extras import install_command
 from tests.data.builders import coco_content, write_coco, write_voc
 
 CONFIG = """
@@ -67,7 +69,7 @@ def test_end_tells_the_map_the_report_and_what_to_do_next(tiny: str, capsys: pyt
     found = json.loads(Path("runs/tiny-1/evaluation.json").read_text())["map"]
     assert "run folder runs/tiny-1" in lines
     assert any(re.fullmatch(r"time +\d:\d\d:\d\d in total(: .*other .*)?", line) for line in lines)
-    assert f"mAP voc12 {100 * found:.1f} at step 1, the best of 1 steps" in lines
+    assert f"mAP voc12 {100 * found:.1f} at step 1, the best of 1 step" in lines
     assert "report    runs/tiny-1/report.html" in lines
     assert Path("runs/tiny-1/report.html").stat().st_size > 0
     for command in ("evaluate", "detect"):
@@ -358,3 +360,15 @@ def test_detect_finds_windows_and_objects_in_a_picture(run: Path, tmp_path: Path
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
     assert (out / "p.png").stat().st_size > 0
+
+
+def test_without_opencv_nothing_is_downloaded_or_announced(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_voc(Path("V"), splits={"train": "a", "val": "b"})
+    monkeypatch.setitem(sys.modules, "cv2.ximgproc", None)
+    monkeypatch.setattr(engine, "build_model", lambda *_: pytest.fail("a model was built, perhaps from a download"))
+    assert main(["train", "--config", tiny, "--data.path", "V", "--out", "out"]) == 2
+    shown = capsys.readouterr()
+    assert install_command(["detector"]) in shown.err
+    assert "windows of" not in shown.out + shown.err

@@ -10,9 +10,9 @@ import yaml
 
 from stepgrad.cli import main
 from stepgrad.cli.configs import config_text, presets, read_config
+from stepgrad.detector.training.config import TrainConfig, to_dict
 from stepgrad.errors import ConfigError
-from stepgrad.losses.map_loss import MAPLoss
-from stepgrad.train.config import TrainConfig, to_dict
+from stepgrad.losses.detection import MAPLoss
 
 PRESETS = ["fast-rcnn", "paper", "paper-voc12", "shapes", "voc07", "voc12"]
 

@@ -12,13 +12,14 @@ import torch
 import stepgrad as sg
 from stepgrad.cli import main
 from stepgrad.cli.version import cpu_name
-from stepgrad.train.run_log import versions
+from stepgrad.detector.training.run_log import versions
 
 
+@pytest.mark.parametrize("word", ["--version", "-V"])
 def test_the_version_comes_with_those_of_python_torch_numba_and_the_name_of_the_cpu(
-    capsys: pytest.CaptureFixture[str],
+    word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--version"]) == 0
+    assert main([word]) == 0
     shown = dict(line.split(" ", 1) for line in capsys.readouterr().out.splitlines())
     assert shown["stepgrad"] == sg.__version__
     assert shown["Python"] == platform.python_version()

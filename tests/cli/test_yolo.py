@@ -51,6 +51,23 @@ def test_detections_on_yolo_data_are_judged_and_ignored_regions_set_aside(
     assert judged() == pytest.approx(1.0)
 
 
+@pytest.mark.filterwarnings("always::stepgrad.errors.LikelyMistakeWarning")
+@pytest.mark.parametrize("command", ["evaluate --detections found.json", "report found.json found.json"])
+def test_detections_of_one_split_name_it(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    labels = {f"{split}/{split}{i}": "0 .5 .5 .5 .5" for split in ("train", "val") for i in range(3)}
+    path = write_yolo(tmp_path / "Y", "train: images/train\nval: images/val\nnames: [cat]\n", labels)
+    Path("found.json").write_text(json.dumps(detections_of_everything(path, "val")))
+    assert main([*command.split(), "--data", str(path)]) == 0
+    shown = capsys.readouterr().err
+    assert "3 of 6 images have no detection; all detections are of split val" in shown
+    assert "--split val" in shown
+    assert main([*command.split(), "--data", str(path), "--split", "val"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_detector_is_trained_on_yolo_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     convert("shapes:length=4", "Y", "yolo")

@@ -13,7 +13,7 @@ import pytest
 from stepgrad.data import COCODataset
 from stepgrad.data.doctor import examine
 from stepgrad.errors import DataError
-from tests.data.builders import coco_content, write_coco, write_image
+from tests.data.builders import SIZE, coco_content, write_coco, write_image
 
 Content = dict[str, Any]
 
@@ -77,7 +77,7 @@ def test_images_elsewhere_are_asked_for(tmp_path: Path) -> None:
 def test_missing_image_is_noticed_before_training(tmp_path: Path) -> None:
     path = write_coco(tmp_path)
     (tmp_path / "images/nine.jpg").unlink()
-    with pytest.raises(DataError, match=r"1 of 2 images are missing, first 'nine\.jpg'"):
+    with pytest.raises(DataError, match=r"1 of 2 images is missing, first 'nine\.jpg'"):
         COCODataset(path)
     assert len(COCODataset(path, need_images=False)) == 2
 
@@ -148,7 +148,7 @@ def test_image_of_a_name_too_long_for_the_disk_is_missing(tmp_path: Path) -> Non
     content = coco_content()
     content["images"][0]["file_name"] = "a" * 5000
     path = write_coco(tmp_path, content)
-    with pytest.raises(DataError, match="1 of 2 images are missing"):
+    with pytest.raises(DataError, match="1 of 2 images is missing"):
         COCODataset(path)
     assert [problem.kind for problem in examine(path).problems if problem.severity == "error"] == ["image-missing"]
 
@@ -182,3 +182,8 @@ def test_annotation_id_zero_is_an_object_like_any_other(tmp_path: Path) -> None:
     content = coco_content()
     content["annotations"][2]["id"] = 0
     assert COCODataset(write_coco(tmp_path, content)).target(0)["labels"].tolist() == [0]
+
+
+def test_transforms_see_image_and_target(tmp_path: Path) -> None:
+    dataset = COCODataset(write_coco(tmp_path), transforms=lambda image, target: (image.shape, target))
+    assert dataset[0][0] == (3, SIZE[1], SIZE[0])

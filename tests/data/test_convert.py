@@ -17,7 +17,7 @@ from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.data.convert import convert
 from stepgrad.data.doctor import examine
 from stepgrad.data.images import EXIF_ORIENTATION
-from stepgrad.errors import DataError
+from stepgrad.errors import ConfigError, DataError
 from tests.data.builders import (
     SIZE,
     coco_content,
@@ -83,7 +83,7 @@ def test_coco_comes_back_from_yolo_and_voc(tmp_path: Path) -> None:
     for to in ("yolo", "voc"):
         done = convert(tmp_path / "C", tmp_path / to, to)
         assert "2 category ids were not kept" in done.notes[0]
-        assert "2 image files are named after their ids" in done.notes[1]
+        assert "2 image files were named after the id" in done.notes[1]
         convert(tmp_path / to, tmp_path / f"from_{to}", "coco")
         after = load_dataset(tmp_path / f"from_{to}", "train")
         assert list(after.ids) == [4, 9]
@@ -97,7 +97,7 @@ def test_yolo_comes_back_from_coco(tmp_path: Path) -> None:
     (tmp_path / "Y/ignored_regions.json").write_text(json.dumps(regions))
     done = convert(path, tmp_path / "C", "coco")
     assert [note.split(":")[0] for note in done.notes] == [
-        "3 images got numbers from 1 as ids, as in COCO; their entries keep the names"
+        "3 images got a number from 1 as id, as in COCO; the entry keeps the name"
     ]
     assert list(load_dataset(tmp_path / "C", "train").ids) == [1, 2]
     back = convert(tmp_path / "C", tmp_path / "Z", "yolo")
@@ -121,7 +121,7 @@ def test_what_yolo_cannot_hold_is_told_once_per_kind_with_counts(tmp_path: Path)
     write_coco(tmp_path / "C")
     notes = convert(tmp_path / "C", tmp_path / "Y", "yolo").notes
     assert [note.split(" ", 1)[0] for note in notes] == ["1", "1", "2", "2"]
-    assert [word in note for word, note in zip(("crowd", "areas", "category", "ids"), notes, strict=True)] == [True] * 4
+    assert [word in note for word, note in zip(("crowd", "area", "category", "ids"), notes, strict=True)] == [True] * 4
     assert len(load_dataset(tmp_path / "Y").target(1)["labels"]) == 1
 
 
@@ -147,7 +147,7 @@ def test_crowds_are_left_out_of_voc_and_narrow_boxes_widened(tmp_path: Path) -> 
     path = write_yolo(tmp_path / "Y", labels=labels)
     (tmp_path / "Y/ignored_regions.json").write_text('{"train/a": [[0, 0, 9, 9]]}')
     notes = convert(path, tmp_path / "V", "voc").notes
-    assert [note[:8] for note in notes] == ["2 crowd ", "1 boxes "]
+    assert [note.split()[1] for note in notes] == ["crowd", "box"]
     assert examine(tmp_path / "V", "train").errors == 0
     assert load_dataset(tmp_path / "V", "train").exact_boxes(0)[0].tolist() == [29.97, 10, 30.97, 30]
 
@@ -156,7 +156,7 @@ def test_boxes_far_beyond_the_image_are_cut_for_yolo(tmp_path: Path) -> None:
     objects = {"a": [("dog", -20, 5, 30, 30), ("dog", 0.7, 1, 60, 40), ("dog", 100, 1, 120, 9), ("dog", 1, 1, 200, 9)]}
     root = write_voc(tmp_path / "V", objects, {"train": "a"})
     notes = convert(root, tmp_path / "Y", "yolo").notes
-    assert [note[:8] for note in notes] == ["1 boxes ", "1 boxes ", "1 object"]  # beyond, cut, outside
+    assert [note.split()[1] for note in notes] == ["box", "box", "object"]  # beyond, cut, outside
     assert load_dataset(tmp_path / "Y").exact_boxes(0).round(6).tolist() == [
         [-21, 4, 30, 30],
         [-0.3, 0, 60, 40],
@@ -167,10 +167,13 @@ def test_boxes_far_beyond_the_image_are_cut_for_yolo(tmp_path: Path) -> None:
 def test_images_are_copied_or_linked(tmp_path: Path) -> None:
     path = write_yolo(tmp_path / "Y")
     convert(path, tmp_path / "copied", "yolo")
-    convert(path, tmp_path / "linked", "voc", pictures="link")
+    notes = convert(path, tmp_path / "linked", "voc", pictures="link").notes
+    assert any("3 images were linked" in note and "--images_outside" in note for note in notes)
     assert not (tmp_path / "copied/images/train/a.jpg").is_symlink()
     assert (tmp_path / "linked/JPEGImages/a.jpg").is_symlink()
-    assert load_dataset(tmp_path / "linked", "train").image(0).size == SIZE
+    with pytest.raises(DataError, match="--images_outside"):
+        load_dataset(tmp_path / "linked", "train")
+    assert load_dataset(tmp_path / "linked", "train", images_outside=True).image(0).size == SIZE
 
 
 @pytest.mark.parametrize("orientation", [2, 3, 6, 8])
@@ -286,7 +289,7 @@ def test_the_command_converts_and_tells(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["convert", str(tmp_path / "C"), "--to", "yolo", str(tmp_path / "Y")]) == 0
     shown = capsys.readouterr().out
     assert "2 images in" in shown
-    assert "note: 1 crowd regions were left out, since YOLO cannot store them" in shown
+    assert "note: 1 crowd region was left out, since YOLO cannot store them" in shown
     assert main(["convert", str(tmp_path / "C"), str(tmp_path / "Z")]) == 2
     assert "expected --to yolo" in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "C"), "--to", "yolo", str(tmp_path / "Y")]) == 2
@@ -296,12 +299,17 @@ def test_the_command_converts_and_tells(tmp_path: Path, capsys: pytest.CaptureFi
 def test_real_blood_cells_come_back_from_yolo_and_coco(tmp_path: Path) -> None:
     root = shared_data("BCCD")
     convert(root, tmp_path / "Y", "yolo", pictures="link")
-    convert(tmp_path / "Y", tmp_path / "C", "coco", pictures="link")
-    convert(tmp_path / "C", tmp_path / "V", "voc", pictures="link")
+    convert(tmp_path / "Y", tmp_path / "C", "coco", pictures="link", images_outside=True)
+    convert(tmp_path / "C", tmp_path / "V", "voc", pictures="link", images_outside=True)
     for split in ("train", "val", "test"):
-        before, after = load_dataset(root, split), load_dataset(tmp_path / "V", split)
+        before, after = load_dataset(root, split), load_dataset(tmp_path / "V", split, images_outside=True)
         assert list(after.ids) == list(before.ids)
         for i in range(len(before)):
             names = [before.class_names[label] for label in before.target(i)["labels"]]
             assert [after.class_names[label] for label in after.target(i)["labels"]] == names
             assert np.abs(after.exact_boxes(i) - before.exact_boxes(i)).max(initial=0.0) <= BOUND
+
+
+def test_an_unknown_format_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Expected to .*yolo"):
+        convert("shapes:length=1", tmp_path / "out", "pascal")

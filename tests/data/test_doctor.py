@@ -25,7 +25,7 @@ def test_healthy_folder_has_no_problems(root: Path) -> None:
 
 def test_every_problem_is_listed_not_just_the_first(root: Path) -> None:
     (root / "JPEGImages/a.jpg").write_bytes(b"")
-    (root / "Annotations/b.xml").write_text(voc_xml([("dog", 30, 6, 11, 25), ("emu", 11, 6, 30, 25), DOG]))
+    (root / "Annotations/b.xml").write_text(voc_xml([("dog", 30, 6, 11, 25), ("emu", 12, 6, 30, 25), DOG]))
     (root / "ImageSets/Main/val.txt").write_text("ghost\n")
     kinds = sorted(problem.kind for problem in examine(root).problems)
     assert kinds == ["box-degenerate", "image-missing", "image-unreadable", "no-annotation", "unknown-class"]
@@ -45,14 +45,14 @@ def test_empty_image_set_is_an_error(root: Path) -> None:
 
 def test_overlapping_splits_are_pointed_out(root: Path) -> None:
     (root / "ImageSets/Main/val.txt").write_text("b")
-    expect(
-        examine(root), root / "ImageSets/Main/train.txt", "splits-overlap", "warning", "shares 1 images with val.txt"
-    )
+    what = f"val: 1 of 1 image is in train too, first {root / 'JPEGImages/b.jpg'}"
+    expect(examine(root), root, "splits-overlap", "warning", what)
+    assert examine(root, need_images=False).problems[0].what == "val: 1 of 1 image is in train too, first b"
 
 
 def test_spare_images_are_pointed_out(root: Path) -> None:
     write_image(root / "JPEGImages/z.jpg")
-    expect(examine(root), root / "JPEGImages", "image-spare", "warning", "1 images have no annotation, first 'z.jpg'")
+    expect(examine(root), root / "JPEGImages", "image-spare", "warning", "1 image has no annotation, first 'z.jpg'")
     assert examine(root, "train").problems == ()
 
 
@@ -73,7 +73,7 @@ def test_dataset_without_any_object_is_an_error(root: Path) -> None:
 
 def test_class_without_countable_objects_is_pointed_out(root: Path) -> None:
     (root / "Annotations/a.xml").write_text(voc_xml([CAT], difficult="1"))
-    expect(examine(root), root, "class-empty", "warning", "1 classes have no objects that are counted: cat")
+    expect(examine(root), root, "class-empty", "warning", "1 class has no objects that are counted: cat")
 
 
 def test_annotations_alone_can_be_examined(root: Path) -> None:
@@ -92,7 +92,7 @@ def test_stale_windows_are_an_error(root: Path, tmp_path: Path) -> None:
 
 def test_windows_of_another_dataset_are_one_error(root: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "w.npz", ids=["x", "y"], offsets=[0, 1, 2], boxes=[[0, 0, 9, 9], [0, 0, 9, 9]])
-    what = "has no windows for any of the 2 images, but for others such as 'x'"
+    what = "has windows for none of 2 images, but for others such as 'x'"
     expect(examine(root, proposals=tmp_path / "w.npz"), tmp_path / "w.npz", "windows-missing", "error", what)
 
 
@@ -179,3 +179,22 @@ def test_real_blood_cells_have_two_one_pixel_boxes() -> None:
     counts = {row.name: row.objects for row in diagnosis.summary.classes}
     assert counts == {"RBC": 4155, "WBC": 372, "Platelets": 361}  # as its makers count them
     assert len(load_dataset(shared_data("BCCD"), "train")) == 205
+
+
+@pytest.mark.parametrize("corners", [(-2, 4, 10, 10), (4, -2, 10, 10), (4, 4, 63, 10), (4, 4, 10, 43)])
+def test_a_box_beyond_any_edge_is_said_to_reach_beyond_it(root: Path, corners: tuple[int, int, int, int]) -> None:
+    (root / "Annotations/a.xml").write_text(voc_xml([("dog", *corners), CAT]))
+    problem = only(examine(root, "train"))
+    assert (problem.kind, problem.severity) == ("box-beyond", "warning")
+    assert "reaches 3 pixels beyond the 60 x 40 image" in problem.what
+
+
+def test_one_window_beyond_the_image_is_enough(root: Path, tmp_path: Path) -> None:
+    inside, beyond = [0, 0, 9, 9], [0, 0, SIZE[0] + 1, 9]
+    np.savez(tmp_path / "w.npz", ids=["a", "b"], offsets=[0, 1, 3], boxes=[inside, inside, beyond])
+    assert only(examine(root, proposals=tmp_path / "w.npz")).kind == "windows-beyond"
+
+
+def test_a_coco_file_without_images_is_an_error(tmp_path: Path) -> None:
+    path = write_coco(tmp_path, {**coco_content(), "images": [], "annotations": []})
+    assert "no-images" in {problem.kind for problem in examine(path, need_images=False).problems}

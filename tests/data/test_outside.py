@@ -65,13 +65,6 @@ def test_names_are_as_good_as_any_if_no_image_is_needed(tmp_path: Path) -> None:
     assert len(COCODataset(coco_naming(tmp_path, "/etc/x.jpg"), need_images=False)) == 2
 
 
-def test_links_to_the_images_are_followed(tmp_path: Path) -> None:
-    path = write_coco(tmp_path / "data")
-    (tmp_path / "data/images").rename(tmp_path / "elsewhere")
-    (tmp_path / "data/images").symlink_to(tmp_path / "elsewhere")
-    assert COCODataset(path).image(0).size == (60, 40)
-
-
 def test_the_doctor_reports_it_and_does_not_open_the_file(tmp_path: Path) -> None:
     path = coco_naming(tmp_path, str(secret(tmp_path)))
     (tmp_path / "secret.jpg").write_bytes(b"not for you")

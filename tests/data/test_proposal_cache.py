@@ -354,3 +354,10 @@ def _alive(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_windows_that_lack_an_image_are_refused_before_any_is_written(dataset: VOCDataset, tmp_path: Path) -> None:
+    packed = PackedProposals(["a"], [0, 1], [[0, 0, 9, 9]], "windows.npz")
+    with pytest.raises(DataError, match="has no windows for 1 of the 2 images of V train, first 'b'"):
+        import_proposals(packed, dataset, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()

@@ -229,7 +229,7 @@ def test_missing_annotation_is_named(tmp_path: Path) -> None:
 def test_missing_images_are_noticed_before_training(tmp_path: Path) -> None:
     root = write_voc(tmp_path / "V")
     (root / "JPEGImages/b.jpg").unlink()
-    with pytest.raises(DataError, match="JPEGImages: 1 of 2 images are missing, first 'b'"):
+    with pytest.raises(DataError, match="JPEGImages: 1 of 2 images is missing, first 'b'"):
         VOCDataset(root, "train")
 
 
@@ -288,3 +288,9 @@ def test_counts_of_the_real_voc2007_annotations(tmp_path: Path) -> None:
     counted = sum(int((~annotation.difficult).sum()) for annotation in dataset.annotations)
     assert (len(dataset), counted) == (4952, 12032)
     assert dataset.class_names == VOC_CLASSES
+
+
+def test_of_several_boxes_the_one_outside_is_named(tmp_path: Path) -> None:
+    root = write_voc(tmp_path, {"a": [DOG, ("cat", 100, 6, 130, 25)]}, {"train": "a\n"})
+    with pytest.raises(DataError, match=r"\[99.0, 5.0, 130.0, 25.0\] lies outside"):
+        VOCDataset(root, "train")[0]

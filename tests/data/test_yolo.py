@@ -277,3 +277,9 @@ def test_real_drone_images_have_their_objects_and_ignored_regions() -> None:
     assert sum(int(target["iscrowd"].sum()) for target in targets) == 10 * count > 0
     lines = sum(len(path.read_text().split("\n")) - 1 for path in (dataset.root / "labels/val").glob("*.txt"))
     assert sum(int((target["iscrowd"] == 0).sum()) for target in targets) == lines
+
+
+def test_the_box_of_a_polygon_reaches_from_its_least_to_its_largest_x_and_y(tmp_path: Path) -> None:
+    path = write_yolo(tmp_path, labels={"train/a": "0 .5 .9 .1 .3 .2 .4 .7 .8\n", "val/c": ""})
+    x1, y1, x2, y2 = load_dataset(path, "train").exact_boxes(0)[0]
+    assert np.allclose([x1 / SIZE[0], y1 / SIZE[1], x2 / SIZE[0], y2 / SIZE[1]], [0.1, 0.3, 0.7, 0.9], atol=1e-12)

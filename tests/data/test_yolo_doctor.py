@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -62,10 +61,10 @@ def test_every_problem_is_listed_not_just_the_first(tmp_path: Path) -> None:
 
 
 def test_boxes_beyond_and_outside_the_image(tmp_path: Path) -> None:
-    labels = {"train/a": "0 0 .5 .4 .4\n1 1.005 .5 .005 .5", "val/c": "0 .5 .5 1 1\n1 .5 .5 1 1"}
+    labels = {"train/a": "0 0 .5 .4 .4\n1 1.005 .5 .005 .5", "val/c": "0 .5 .5 1 1\n1 .5 .5 .9 .9"}
     path = write_yolo(tmp_path, labels=labels)
     problems = {problem.kind: problem for problem in examine(path).problems}
-    assert set(problems) == {"box-beyond", "box-outside"}
+    assert set(problems) == {"box-beyond", "box-outside", "box-one-pixel"}
     assert problems["box-beyond"].severity == "warning"
     assert "reaches 12 pixels beyond the 60 x 40 image" in problems["box-beyond"].what
     with pytest.raises(DataError, match="lies outside"):
@@ -73,7 +72,7 @@ def test_boxes_beyond_and_outside_the_image(tmp_path: Path) -> None:
 
 
 def test_many_bad_lines_of_one_file_are_counted(tmp_path: Path) -> None:
-    path = write_yolo(tmp_path, labels={"train/a": "junk\n" * 1000 + "0 .5 .5 1 1\n1 .5 .5 1 1", "val/c": ""})
+    path = write_yolo(tmp_path, labels={"train/a": "junk\n" * 1000 + "0 .5 .5 1 1\n1 .5 .5 .9 .9", "val/c": ""})
     problems = [problem.what for problem in examine(path).problems]
     assert len(problems) == MOST_COMPLAINTS + 1
     assert f"has {1000 - MOST_COMPLAINTS} more lines of this kind" in problems[-1]
@@ -121,9 +120,10 @@ def test_names_that_yaml_takes_for_other_things_are_pointed_out(tmp_path: Path) 
     assert load_dataset(path).class_names == ("False", "7")
 
 
-def test_a_root_that_is_gone_is_pointed_out(tmp_path: Path) -> None:
-    path = write_yolo(tmp_path, YOLO_YAML.replace("path: .", "path: ../datasets/mine"))
-    expect(examine(path), path, "yaml-path", "warning", "path '../datasets/mine' does not exist")
+@pytest.mark.parametrize("gone", ["../datasets/mine", "~nobody-of-this-name/mine"])
+def test_a_root_that_is_gone_is_pointed_out(tmp_path: Path, gone: str) -> None:
+    path = write_yolo(tmp_path, YOLO_YAML.replace("path: .", f"path: {gone}"))
+    expect(examine(path), path, "yaml-path", "warning", f"path '{gone}' does not exist")
 
 
 def test_a_split_that_is_not_there_is_named_with_what_is(tmp_path: Path) -> None:
@@ -140,12 +140,6 @@ def test_turned_images_are_no_problem(tmp_path: Path) -> None:
     write_image(tmp_path / "images/val/c.jpg", exif=exif)
     assert examine(path).problems == ()
     assert examine(path).summary.smallest == (SIZE[1], SIZE[1])
-
-
-def test_regions_are_counted_as_crowds(tmp_path: Path) -> None:
-    path = write_yolo(tmp_path)
-    (tmp_path / "ignored_regions.json").write_text(json.dumps({"val/c": [[1, 2, 3, 4], [2, 3, 9, 9]]}))
-    assert examine(path).summary.total.crowd == 4
 
 
 @pytest.mark.parametrize(
@@ -212,5 +206,14 @@ def test_a_line_of_a_list_without_its_image_is_named(tmp_path: Path) -> None:
 
 def test_real_drone_images_are_healthy() -> None:
     diagnosis = examine(shared_data("VisDrone-640"), "val", pixels=False)
-    assert diagnosis.problems == ()
+    assert {problem.kind for problem in diagnosis.problems} == {"box-one-pixel", "near-duplicate", "two-classes"}
+    assert diagnosis.errors == 0
     assert diagnosis.summary.images == 300
+
+
+def test_texts_beside_images_are_no_spare_labels_though_other_images_are_elsewhere(tmp_path: Path) -> None:
+    path = write_yolo(tmp_path, yaml="train: [images/train, beside]\nval: images/val\nnames: [cat, dog]\n")
+    write_image(tmp_path / "beside/a.jpg", seed=9)
+    (tmp_path / "beside/a.txt").write_text("0 .5 .5 1 1\n")
+    (tmp_path / "beside/README.txt").write_text("photos of 2019\n")
+    assert examine(path).problems == ()

@@ -15,7 +15,7 @@ from stepgrad.detector import FastRCNN, Features, Sampling
 from stepgrad.detector.box_regression import LARGEST, BoxRegression, clip, decode, encode
 from stepgrad.detector.sampling import Sample, sample_windows
 from stepgrad.errors import InputError
-from stepgrad.metric.mean_ap import nms
+from stepgrad.losses.functional import nms
 from tests.detector.scenes import K, batch, random_image, random_windows, tiny
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stepgrad.detector import FastRCNN, Features, Sampling
 from stepgrad.errors import ConfigError, InputError, NonFiniteError
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection import MAPLoss
 from tests.detector.scenes import K, batch, random_image, random_target, random_windows, tiny
 from tests.double_precision import double_precision
 from tests.oracles.detector import detections as slow_detections

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stepgrad import mean_average_precision
 from stepgrad.detector import FastRCNN, Sampling
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection import MAPLoss
 from tests.detector.scenes import random_windows
 
 CLASSES = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,9 @@ def test_wrong_files_are_refused_with_what_was_expected(tmp_path: Path, convolut
     refused({k: v for k, v in convolutions.items() if k != "8.bias"}, r"has no '8.bias', \(256,\)")
     refused([1, 2], "expected a state dict")
     refused({"0.weight": 3}, "expected a state dict")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer torch says that it takes a long look at sparse tensors
+        refused({**convolutions, "0.weight": convolutions["0.weight"].to_sparse()}, "'0.weight' is sparse or quantized")
 
 
 def test_files_that_are_damaged_or_would_run_code_are_not_opened(tmp_path: Path, convolutions: State) -> None:

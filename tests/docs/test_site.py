@@ -81,12 +81,12 @@ def test_the_site_is_built_with_every_warning_an_error() -> None:
 
 
 def public_names() -> list[str]:
-    """First names, those in namespaces, and those kept for older code."""
-    spaces = {name: getattr(sg, name) for name in ("layers", "ranking", "baselines", "reference", "detector")}
+    """First names, and those in namespaces."""
+    spaces = {name: getattr(sg, name) for name in ("layers", "ranking", "reference", "detector")}
     inside = [f"{space}.{name}" for space, module in spaces.items() for name in module.__all__]
     metrics = [f"metrics.{kind.__name__}" for kind in vars(sg.metrics).values() if _is_from(kind, sg.metrics)]
     errors = [f"errors.{kind.__name__}" for kind in vars(sg.errors).values() if _is_from(kind, sg.errors)]
-    return [*sg._HOME, *sg._ALSO, *inside, *metrics, *errors]
+    return [*sg._HOME, *inside, *metrics, *errors]
 
 
 def _is_from(thing: Any, module: ModuleType) -> bool:
@@ -94,13 +94,13 @@ def _is_from(thing: Any, module: ModuleType) -> bool:
 
 
 def test_every_public_name_has_an_entry_in_the_reference() -> None:
-    shown = {id(pkgutil.resolve_name(name)) for name in documented() if ".integrations." not in name}
+    shown = {id(pkgutil.resolve_name(name)) for name in documented() if ".models." not in name}
     assert [name for name in public_names() if id(pkgutil.resolve_name(f"stepgrad:{name}")) not in shown] == []
 
 
 def test_every_integration_has_an_entry_in_the_reference() -> None:
-    modules = {path.stem for path in (ROOT / "src/stepgrad/integrations").glob("[!_]*.py")}
-    assert modules == {name.split(".")[2] for name in documented() if ".integrations." in name}
+    modules = {path.parent.name for path in (ROOT / "src/stepgrad/models").glob("*/__init__.py")} - {"demo"}
+    assert modules == {name.split(".")[2] for name in documented() if ".models." in name}
 
 
 def test_a_name_has_one_entry_in_the_reference() -> None:

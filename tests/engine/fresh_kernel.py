@@ -8,8 +8,8 @@ from typing import Any
 import numba
 import pytest
 
-from stepgrad.kernels import cache as _cache
-from stepgrad.kernels import jit as _jit
+from stepgrad.engine import cache as _cache
+from stepgrad.engine import jit as _jit
 
 
 def doubled(x: Any) -> Any:

@@ -8,7 +8,7 @@ import numba
 import pytest
 from numba.extending import overload
 
-from stepgrad.kernels import jit as _jit
+from stepgrad.engine import jit as _jit
 from tests.patience import PATIENCE
 
 

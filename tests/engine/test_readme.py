@@ -7,7 +7,7 @@ from pathlib import Path
 
 import stepgrad
 
-PAGE = Path(stepgrad.__file__).parent / "kernels/README.md"
+PAGE = Path(stepgrad.__file__).parent / "engine/README.md"
 
 
 def test_the_example_runs() -> None:

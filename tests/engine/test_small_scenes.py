@@ -23,8 +23,8 @@ def scene(boxes: Any, scores: Any, objects: Any) -> Batch:
     return Batch([np.array(scores, dtype=np.float64)[:, None]], [np.array(boxes, dtype=np.float64)], [target])
 
 
-def test_window_stopped_by_more_than_can_be_counted_is_freed_by_the_last_of_them() -> None:
-    """Eighteen strips stop the window below them; fifteen is as far as the planes count."""
+def test_a_window_stopped_by_many_is_freed_by_the_last_of_them() -> None:
+    """Eighteen strips stop the window below them."""
     strips = [[x, 0, x + 1, 20] for x in range(18)]
     below, over_all, over_two = [0, 0, 18, 10], [0, 10, 18, 20], [0, 10, 2, 20]
     batch = scene([*strips, over_all, over_two, below], [*range(40, 22, -1), 3, 2, 1], [below])
@@ -107,3 +107,24 @@ def test_paper_mode_of_small_batches(estimator: str) -> None:
         assert_same_gradient(
             small_batch(rng), Options("voc12", 0.3 + 0.2 * (i % 2), 0.5, "paper", estimator, min_step=0.25)
         )
+
+
+@pytest.mark.parametrize("estimator", ["radius", "mee"])
+def test_gradients_at_several_thresholds_under_a_limit_on_detections(estimator: str) -> None:
+    """Lists of two thresholds may be equal though a window reaches an object at only one of them."""
+    rng = np.random.default_rng(86)
+    for i in range(60):
+        thresholds = tuple(sorted(rng.choice([0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.8], 3, replace=False).tolist()))
+        protocol = replace(COCO, name="limited", match_thresholds=thresholds, max_detections=1 + i % 7)
+        batch = random_batch(rng, windows=6 + i % 15, images=1 + i % 3, objects=2 + i % 6, crowd=0.2, ties=i % 2 == 1)
+        assert_same_gradient(batch, Options(protocol, 0.2, None, estimator=estimator, radius=(0.5, 2.0, 30.0)[i % 3]))
+
+
+def test_an_object_of_another_size_forgives_one_detection_and_no_more() -> None:
+    small, large = [0, 0, 7, 7], [50, 50, 70, 70]
+    batch = scene([[0, 0, 7, 8], [0, 0, 8, 7], large], [3, 2, 1], [small, large])
+    protocol = replace(COCO, match_thresholds=(0.5,))
+    steps = sg.map_steps(
+        *batch.tensors(), protocol=protocol, nms_threshold=None, metric=sg.metrics.AP(area=(50.0, 1e4))
+    )
+    assert float(steps.value[0]) == 0.5  # ignored, false positive, true positive

@@ -109,3 +109,17 @@ def evaluate(protocol: str | sg.Protocol, preds: Entries, targets: Entries, K: i
     evaluator = Evaluator(K, protocol)
     evaluator.update(preds, targets)
     return evaluator.compute().map
+
+
+def after_nms(scores: list[Tensor], boxes: list[Tensor], threshold: float | None) -> list[dict[str, Tensor]]:
+    """What a detector hands in: per image the windows that NMS keeps, class by class."""
+    preds = []
+    for s, b in zip(scores, boxes, strict=True):
+        found = []
+        for c in range(s.shape[1]):
+            own = b[:, c] if b.ndim == 3 else b
+            keep = torch.arange(len(s)) if threshold is None else sg.nms(own, s[:, c], threshold)[0]
+            found.append((own[keep], s[keep, c], torch.full((len(keep),), c)))
+        columns = [torch.cat(column) for column in zip(*found, strict=True)]
+        preds.append(dict(zip(("boxes", "scores", "labels"), columns, strict=True)))
+    return preds

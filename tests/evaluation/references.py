@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,12 @@ class PycocoResult:
     stats: list[float]  # the twelve; -1 where there is nothing
     precision: np.ndarray  # (T, R, K, A, M)
 
+    @property
+    def ap_by_area(self) -> np.ndarray:
+        """(A, K, T) AP; nan for a class without objects."""
+        ap = self.precision[..., -1].mean(axis=1).transpose(2, 1, 0)
+        return np.where(ap < 0, np.nan, ap)
+
     def ap(self, threshold: int, label: int) -> float:
         """AP of a class at one threshold, all areas; -1 for a class without objects."""
         return float(self.precision[threshold, :, label, 0, -1].mean())
@@ -31,6 +37,7 @@ def pycocotools(
     K: int,
     max_detections: Sequence[int] = (1, 10, 100),
     first_id: int = 1,
+    areas: Mapping[str, tuple[float, float]] | None = None,
     **fields: Any,
 ) -> PycocoResult:
     """Evaluate by the reference code. `fields` are added to every annotation; `first_id` numbers them."""
@@ -43,6 +50,8 @@ def pycocotools(
         found.createIndex()
         evaluation = COCOeval(truth, found, "bbox")
         evaluation.params.maxDets = list(max_detections)
+        if areas is not None:
+            evaluation.params.areaRng = [list(bounds) for bounds in areas.values()]
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

@@ -14,7 +14,7 @@ from stepgrad.metric.protocol import COCO
 
 def test_peers_of_the_benchmark_find_the_same_ap() -> None:
     pytest.importorskip("torchmetrics", reason="a reference of the tests only")
-    pytest.importorskip("faster_coco_eval", reason="a peer of the benchmark: pip install stepgrad[detector]")
+    pytest.importorskip("faster_coco_eval", reason="a peer of the benchmark: pip install .[bench]")
     scene = benchmark.random_scene(1500, images=40, objects=150)
     assert scene.detections == 1500
     ours = sg.Evaluator(benchmark.CLASSES, replace(COCO, match_thresholds=(0.5,)))

@@ -7,9 +7,9 @@ import torch
 
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.result import best_thresholds
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report.examples import cuts_of
-from stepgrad.train.finish import best_thresholds
 from tests.evaluation.datasets import boxes_at, pred, target
 
 
@@ -29,3 +29,9 @@ def test_class_never_found_has_no_threshold() -> None:
     evaluator = Evaluator(2, "voc12", ["dog", "cat"])
     evaluator.update([pred(boxes_at(50), [0.9])], [target(boxes_at(0))])
     assert best_thresholds(evaluator.compute()) == {}
+
+
+def test_the_lowest_score_can_be_the_best_threshold() -> None:
+    evaluator = Evaluator(1, "voc12", ["dog"])
+    evaluator.update([pred(boxes_at(0, 30), [0.9, 0.8])], [target(boxes_at(0, 30))])
+    assert best_thresholds(evaluator.compute()) == {"dog": 0.8}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ CASES = {
         target(boxes_at(0, 30)),
         ("true positive", "ignored"),
     ),
-    "match thresholds": (VOC12, AT_60, HALF, target(boxes_at(0, 30)), ("true positive", "false positive")),
+    "IoU thresholds": (VOC12, AT_60, HALF, target(boxes_at(0, 30)), ("true positive", "false positive")),
 }
 
 
@@ -116,20 +117,20 @@ def test_rules_that_only_act_together_are_named_together() -> None:
         replace(WIDER, name="loose", match_thresholds=(0.5,)),
     )
     (first,) = pair_of(strict_65, loose, found, there).first  # 4/9 misses both thresholds, 1/2 the higher one
-    assert first.rules == ("pixel offset", "match thresholds")
+    assert first.rules == ("pixel offset", "IoU thresholds")
     assert first.together
-    assert first.because == "pixel offset and match thresholds"
+    assert first.because == "pixel offset and IoU thresholds"
     unconcerned = replace(loose, name="and more", max_detections=5, difficult="count")
     (first,) = pair_of(strict_65, unconcerned, found, there).first
-    assert first.rules == ("pixel offset", "match thresholds")
+    assert first.rules == ("pixel offset", "IoU thresholds")
 
 
 def test_either_rule_is_named_when_each_alone_suffices() -> None:
     found, there = pred(boxes_at(0, height=5), [0.8]), target(boxes_at(0))
     strict_wider = replace(AT_60, name="strict at 60", equality=False)
     (first,) = pair_of(VOC12, strict_wider, found, there).first
-    assert first.rules == ("equality", "match thresholds")
-    assert first.because == "equality or match thresholds"
+    assert first.rules == ("equality", "IoU thresholds")
+    assert first.because == "equality or IoU thresholds"
 
 
 def test_first_difference_of_several_thresholds_is_the_highest_scored() -> None:
@@ -188,16 +189,54 @@ def test_every_field_of_a_protocol_belongs_to_a_rule() -> None:
     assert sorted([*fields, "name"]) == sorted(vars(COCO))
 
 
-def test_comparison_prints_a_table_and_the_reasons() -> None:
-    text = str(compared("voc07-devkit", "voc07-python", [HALF], [target(boxes_at(0, 30))]))
-    assert text.splitlines()[0].split() == ["AP", "voc07-devkit", "voc07-python"]
-    assert "recall levels  11 levels (exact)  11 levels (float)" in text
-    strict = str(compared(VOC12, STRICT, [HALF], [target(boxes_at(0, 30))]))
-    row = " ".join(strict.splitlines()[-1].split())
+def test_comparison_prints_the_reasons_and_the_classes_on_request() -> None:
+    comparison = compared("voc07-devkit", "voc07-python", [HALF], [target(boxes_at(0, 30))])
+    assert "recall levels" in str(comparison)
+    assert comparison.text(classes=True).splitlines()[-3].split() == ["AP", "voc07-devkit", "voc07-python"]
+    strict = compared(VOC12, STRICT, [HALF], [target(boxes_at(0, 30))])
+    row = " ".join(str(strict).splitlines()[-1].split())
     assert row == "0 0 0.8 30 0 40 5 0.5 0.5000 true positive 0.5000 false positive equality"
-    content = json.loads(json.dumps(compared(VOC12, STRICT, [HALF], [target(boxes_at(0, 30))]).to_dict()))
+    content = json.loads(json.dumps(strict.to_dict()))
     assert content["pairs"][0]["first_differences"][0]["rules"] == ["equality"]
     assert [result["protocol"] for result in content["results"]] == ["voc12", "strict"]
+
+
+def test_the_answer_for_every_two_protocols_comes_first_and_classes_do_not_bury_it() -> None:
+    comparison = (
+        random_dataset(np.random.default_rng(45), "difficult").evaluator("voc07-devkit", "coco", STRICT).compare()
+    )
+    lines = str(comparison).splitlines()
+    assert lines[:4] == [*(pair.line() for pair in comparison.pairs), ""]
+    for pair in comparison.pairs:
+        assert len(pair.first) > 3
+        assert f"and of {len(pair.first) - 3} more classes (all with --classes)" in lines
+    everything = comparison.text(classes=True).splitlines()
+    assert not any("more classes" in line for line in everything)
+    assert len(everything) > len(lines) + len(comparison.results[0].classes)
+
+
+@over_seeds(3, 50)
+def test_no_two_lines_of_a_pair_disagree_and_rules_that_change_nothing_are_folded(seed: int) -> None:
+    data = random_dataset(np.random.default_rng([seed, 46]), "iscrowd")
+    for pair in data.evaluator("ultralytics", "coco", "torchmetrics", "voc12").compare().pairs:
+        (_, rows), _ = pair.tables()
+        shown = {row[0]: row[-1] for row in rows}
+        said = dict(part.split(" ", 1)[::-1] for part in pair.split().partition(": ")[2].split(", ") if part)
+        assert shown == said
+        assert "+0.00" not in shown.values()
+        maps = [f"{100 * pair.maps[0]:.2f}", *(row[-2] for row in rows)]
+        changes = [round(100 * float(now)) - round(100 * float(was)) for was, now in itertools.pairwise(maps)]
+        assert changes == [round(100 * float(change)) for change in shown.values()]
+        idle = [step.rule for step in pair.steps if step.rule not in shown]
+        assert (
+            not idle or f"change nothing: {', '.join(idle)}" in str(pair) or f"changes nothing: {idle[0]}" in str(pair)
+        )
+
+
+def test_an_overlap_beside_a_threshold_of_another_precision_is_told_on_its_side() -> None:
+    found, there = pred(boxes_at(0, height=11.0), [0.9]), target(boxes_at(0, height=20.0))
+    (first,) = pair_of("coco", "torchmetrics", found, there).first
+    assert first.cells()[2:] == ["0.5500", "true positive", "just below 0.55000001", "false positive"]
 
 
 def test_protocols_with_the_same_rules_are_said_to_be_the_same() -> None:
@@ -261,9 +300,9 @@ def test_thresholds_in_single_precision_meet_those_in_double_precision() -> None
     found, there = pred(boxes_at(0, height=11.0), [0.9]), target(boxes_at(0, height=20.0))
     pair = pair_of("coco", "torchmetrics", found, there)
     (first,) = pair.first
-    assert first.rules == ("match thresholds",)
+    assert first.rules == ("IoU thresholds",)
     assert first.verdicts == ("true positive", "false positive")
-    assert pair.split() == "-10.00 points: -10.00 match thresholds"
+    assert pair.split() == "-10.00 points: -10.00 IoU thresholds"
 
 
 def test_a_difference_keeps_the_objects_it_is_about() -> None:

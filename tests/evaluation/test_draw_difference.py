@@ -10,7 +10,7 @@ import pytest
 from stepgrad.errors import ConfigError
 from stepgrad.evaluation import Comparison, Evaluator
 
-pytest.importorskip("matplotlib", reason="plots need it: pip install stepgrad[train]")
+pytest.importorskip("matplotlib", reason="plots need it: pip install .[train]")
 
 from stepgrad.evaluation.draw_difference import draw_difference, first_pair
 from tests.evaluation.datasets import boxes_at, pred, target
@@ -33,7 +33,7 @@ def test_the_detection_and_its_objects_are_drawn_with_both_verdicts(tmp_path: Pa
     title = axes.get_title(loc="left")
     assert "coco: true positive" in title
     assert "torchmetrics: false positive" in title
-    assert "match thresholds" in title
+    assert "IoU thresholds" in title
     assert len(axes.images) == with_picture
     assert (tmp_path / "first.png").read_bytes()[:4] == b"\x89PNG"
 

@@ -65,6 +65,15 @@ def test_one_mistake_of_each_type() -> None:
     assert errors.gains["missed"] == pytest.approx((1 + 2 / 7) / 3 / 2 - errors.map)
 
 
+@pytest.mark.parametrize(("label", "kind"), [(0, "box"), (1, "both")])
+def test_an_overlap_of_exactly_the_least_is_no_background(label: int, kind: str) -> None:
+    evaluator = Evaluator(2, "voc12")
+    quarter = pred(boxes_at(0, width=2.5), [0.9], [label])  # of the object
+    evaluator.update([quarter], [target(boxes_at(0), [0])])
+    assert evaluator.error_types(background=0.25).counts[kind] == 1
+    assert evaluator.error_types(background=np.nextafter(0.25, 1.0)).counts["background"] == 1
+
+
 @pytest.mark.parametrize("name", NAMES)
 @over_seeds(4, 200)
 def test_types_are_disjoint_and_cover_every_mistake(seed: int, name: str) -> None:
@@ -127,7 +136,7 @@ def test_nothing_at_all_is_ordinary() -> None:
 
 
 def test_the_table_and_the_plot_show_every_type(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="plots need it: pip install stepgrad[train]")
+    pytest.importorskip("matplotlib", reason="plots need it: pip install .[train]")
     errors = evaluator_of(3, "coco").error_types()
     assert [line.split()[0] for line in str(errors).splitlines()[2:]] == list(TYPES)
     assert json.loads(json.dumps(errors.to_dict()))["counts"] == errors.counts
@@ -140,3 +149,14 @@ def test_the_table_and_the_plot_show_every_type(tmp_path: Path) -> None:
 def test_thresholds_out_of_order_are_refused(threshold: float, background: float) -> None:
     with pytest.raises(ConfigError, match="background < threshold"):
         error_types(evaluator_of(0, "coco").evidence(), get_protocol("coco"), threshold, background)
+
+
+@pytest.mark.parametrize(("name", "offset", "kind"), [("voc12", 1.0, "box"), ("coco", 0.0, "duplicate")])
+def test_an_overlap_of_exactly_the_threshold_counts_here_as_it_does_in_matching(
+    name: str, offset: float, kind: str
+) -> None:
+    whole = torch.tensor([[0.0, 0.0, 10.0 - offset, 10.0 - offset]])
+    half = torch.tensor([[0.0, 0.0, 10.0 - offset, 5.0 - offset]])
+    evaluator = Evaluator(1, name)
+    evaluator.update([pred(torch.cat([whole, half]), [0.9, 0.8])], [target(whole)])
+    assert [kind for kind, count in evaluator.error_types().counts.items() if count] == [kind]

@@ -13,26 +13,15 @@ import torch
 from torch import Tensor
 
 import stepgrad as sg
+from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.errors import ConfigError
 from stepgrad.evaluation import Evaluator
 from stepgrad.metric.protocol import COCO, PROTOCOLS, get_protocol
-from tests.evaluation.datasets import boxes_at, evaluate, pred, random_dataset, target
+from stepgrad.reference.mean_ap import batch_map
+from tests.evaluation.datasets import after_nms, boxes_at, evaluate, pred, random_dataset, target
 from tests.evaluation.references import pycocotools
+from tests.oracles.options import Options
 from tests.scenes import Batch, over_seeds, small_batch
-
-
-def after_nms(scores: list[Tensor], boxes: list[Tensor], threshold: float | None) -> list[dict[str, Tensor]]:
-    """What a detector hands in: per image the windows that NMS keeps, class by class."""
-    preds = []
-    for s, b in zip(scores, boxes, strict=True):
-        found = []
-        for c in range(s.shape[1]):
-            own = b[:, c] if b.ndim == 3 else b
-            keep = torch.arange(len(s)) if threshold is None else sg.nms(own, s[:, c], threshold)[0]
-            found.append((own[keep], s[keep, c], torch.full((len(keep),), c)))
-        columns = [torch.cat(column) for column in zip(*found, strict=True)]
-        preds.append(dict(zip(("boxes", "scores", "labels"), columns, strict=True)))
-    return preds
 
 
 def evaluator_of(batch: Batch, protocol: sg.Protocol, threshold: float | None, dtype: torch.dtype) -> Evaluator:
@@ -60,10 +49,37 @@ def test_value_of_the_loss_equals_the_evaluator_to_the_last_bit(seed: int) -> No
     ours = evaluator_of(batch, protocol, threshold, dtype).compute()
     metric = sg.mean_average_precision(scores, boxes, targets, protocol=protocol, nms_threshold=threshold)
     assert_same_bits(ours, metric.map, metric.ap)
-    loss_fn = sg.MAPLoss(batch.K, protocol, nms_threshold=threshold, absent_classes=protocol.absent_classes, eps=0.01)
+    loss_fn = sg.MAPLoss(batch.K, protocol, nms_threshold=threshold, eps=0.01)
     loss = loss_fn([s.double() for s in scores], boxes, targets)
     assert_same_bits(ours, loss_fn.metrics["map"], loss_fn.metrics["ap"])
     assert float(loss) == -math.log(ours.map + 0.01)
+
+
+FOR_WINDOWS = sorted(name for name, protocol in PROTOCOLS.items() if not protocol.for_final_detections)
+
+
+@pytest.mark.parametrize("name", FOR_WINDOWS)
+def test_losses_and_metrics_without_options_give_the_evaluators_number_where_classes_are_absent(name: str) -> None:
+    box = boxes_at(0).numpy()
+    batch = Batch([np.array([[0.9, 0.4, 0.1]])], [box], [{"boxes": box, "labels": np.array([1])}])
+    expected = evaluator_of(batch, get_protocol(name), None, torch.float64).compute()
+    found: dict[str, Any] = {}
+    losses = [sg.MAPLoss(3, name, nms_threshold=None), sg.DistributedMAPLoss(3, name, nms_threshold=None)]
+    for loss_fn in [*losses, sg.DetectionLoss(3, "ap", name, nms_threshold=None)]:
+        loss_fn(*batch.tensors())
+        found[type(loss_fn).__name__] = next(loss_fn.metrics[key] for key in ("map", "value") if key in loss_fn.metrics)
+    found["function"] = sg.mean_average_precision(*batch.tensors(), protocol=name, nms_threshold=None).map
+    found["reference"] = batch_map(batch, Options(name, None))
+    assert set(found.values()) == {expected.map}, found
+    counted = 1 if get_protocol(name).absent_classes == "skip" else 3
+    assert expected.map == pytest.approx(float(expected.ap[1]) / counted)
+
+
+def test_coco_leaves_absent_classes_out_of_the_loss_and_the_papers_loss_counts_them_as_zero() -> None:
+    assert sg.MAPLoss(3, "coco").objective.protocol == COCO
+    assert sg.MAPLoss.paper(3, "coco").objective.protocol.absent_classes == "zero"
+    for name in (name for name in FOR_WINDOWS if name.startswith("voc")):
+        assert sg.MAPLoss(3, name).objective.protocol.absent_classes == "zero"
 
 
 @over_seeds(10, 100)
@@ -195,11 +211,11 @@ def test_detection_without_area_overlaps_nothing(protocol: str, boxes: str, widt
     evaluator = Evaluator(1, protocol, boxes=boxes)
     evaluator.update([pred(torch.cat([flat, flat, boxes_at(0)]), [0.9, 0.85, 0.8])], [target(boxes_at(0))])
     row = evaluator.compute().classes[0]
-    assert row.verdicts.tolist() == [[0, 0, 1]] * len(row.verdicts)
+    wrong = IGNORED if protocol == "lvis" else FALSE_POSITIVE  # LVIS's own code does not read such detections
+    assert row.verdicts.tolist() == [[wrong, wrong, TRUE_POSITIVE]] * len(row.verdicts)
 
 
 def test_detections_without_area_equal_pycocotools() -> None:
-    pytest.importorskip("faster_coco_eval", reason="the twelve numbers need it: pip install stepgrad[detector]")
     flat = torch.cat([boxes_at(3, width=0.0), boxes_at(5, height=0.0), boxes_at(7, width=0.0, height=0.0)])
     preds = [pred(torch.cat([flat, boxes_at(0)]), [0.9, 0.85, 0.82, 0.8])]
     for crowd in (False, True):  # a crowd's overlap divides by the area of the detection

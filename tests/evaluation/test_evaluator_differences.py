@@ -19,13 +19,13 @@ from torch import Tensor
 
 import stepgrad as sg
 from stepgrad.data import load_dataset
+from stepgrad.data.judged_files import evidence_from
+from stepgrad.data.read_detections import read_detections
+from stepgrad.data.write_detections import write_coco_results, write_voc_results
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.evaluation import Evaluator
-from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.judge import Counting
-from stepgrad.evaluation.read_files import read_detections
 from stepgrad.evaluation.result import evaluate_under
-from stepgrad.evaluation.write_files import write_coco_results, write_voc_results
 from stepgrad.metric.protocol import COCO, VOC07, VOC07_DEVKIT, VOC07_PYTHON, VOC12, VOC12_DEVKIT
 from tests.data.builders import coco_content, voc_xml, write_coco
 from tests.evaluation.datasets import Entries, boxes_at, evaluate, pred, target
@@ -128,6 +128,12 @@ def test_row_05_a_crowd_is_no_difficult_object() -> None:
     assert evaluate("voc12", [found], [target(objects, difficult=[True, False])]) == 0.5
     several = pred(torch.cat([part, part + 30.0, boxes_at(200)]), [0.9, 0.85, 0.8])
     assert evaluate(COCO50, [several], [crowd]) == 1.0  # and as often as one likes
+    twice = pred(torch.cat([region, region, boxes_at(200)]), [0.9, 0.85, 0.8])
+    for protocol in ("voc12", COCO50):  # any number of detections may find a difficult object, too, but by their IoU
+        assert evaluate(protocol, [twice], [target(objects, difficult=[True, False])]) == 1.0
+        assert evaluate(protocol, [several], [target(objects, difficult=[True, False])]) == pytest.approx(
+            1 / 3, abs=0.01
+        )
 
 
 def test_row_06_the_order_of_equal_scores_decides() -> None:
@@ -184,7 +190,6 @@ def test_row_08_a_limit_on_detections_is_an_option() -> None:
 
 
 def test_row_09_a_summary_with_other_limits_is_a_number_here() -> None:
-    pytest.importorskip("faster_coco_eval", reason="the twelve numbers need it: pip install stepgrad[detector]")
     found, there = [pred(boxes_at(0), [0.9])], [target(boxes_at(0))]
     assert pycocotools(found, there, 1, max_detections=(1, 10, 1000)).stats[0] == -1.0
     evaluator = Evaluator(1, "coco")
@@ -243,7 +248,6 @@ def test_row_13_annotation_number_zero(tmp_path: Path) -> None:
 
 
 def test_row_14_area_ranges_go_by_the_area_field_and_include_both_ends() -> None:
-    pytest.importorskip("faster_coco_eval", reason="the twelve numbers need it: pip install stepgrad[detector]")
     boxes = boxes_at(0, width=40, height=40)
     found = [pred(boxes, [0.9])]
     for area, expected in ((1023.0, "s"), (1024.0, "sm"), (1025.0, "m"), (9216.0, "ml"), (9217.0, "l")):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stepgrad.data import ShapesDataset
+from stepgrad.data.read_detections import read_detections
+from stepgrad.data.write_detections import write_voc_results
 from stepgrad.errors import InputError
-from stepgrad.evaluation.read_files import read_detections
-from stepgrad.evaluation.write_files import write_voc_results
 from stepgrad.files import WriteError
 from tests.evaluation.datasets import boxes_at, pred
 

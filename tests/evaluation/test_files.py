@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ import pytest
 import torch
 
 from stepgrad.data import DetectionDataset, load_dataset
-from stepgrad.errors import DataError, LikelyMistakeWarning
+from stepgrad.data.judged_files import evidence_from
+from stepgrad.data.read_detections import read_detections
+from stepgrad.data.write_detections import write_coco_results, write_voc_results
+from stepgrad.errors import DataError, InputError
 from stepgrad.evaluation import Detections
-from stepgrad.evaluation.from_files import evidence_from
-from stepgrad.evaluation.read_files import read_detections
-from stepgrad.evaluation.write_files import write_coco_results, write_voc_results
 from stepgrad.files import WriteError
 from tests.data.builders import coco_content, write_coco, write_voc
 from tests.evaluation.datasets import Entries, boxes_at, pred
@@ -73,6 +75,17 @@ def test_voc_files_hold_one_based_inclusive_pixels_and_six_decimals(tmp_path: Pa
     line = (tmp_path / "comp4_det_val_dog.txt").read_text()
     assert line == "a 0.333333 1.000000 1.000000 10.000000 10.000000\n"
     assert (tmp_path / "comp4_det_val_cat.txt").read_text() == ""
+
+
+@pytest.mark.parametrize("label", [2, 12, -1])
+def test_a_label_without_a_name_is_refused_and_nothing_is_written(label: int, tmp_path: Path) -> None:
+    preds = [pred(boxes_at(0), [0.5], [1]), pred(boxes_at(0, 20), [0.5, 0.4], [0, label])]
+    message = f"image b: expected labels in .0, 2., the entries of .* but a detection has label {label}; .* background"
+    with pytest.raises(InputError, match=message):
+        write_voc_results(tmp_path / "out", preds, ["a", "b"], ["cat", "dog"])
+    with pytest.raises(InputError, match=message):
+        write_coco_results(tmp_path / "found.json", preds, ["a", "b"], [18, 17])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_coco_files_are_read_back(tmp_path: Path, coco: DetectionDataset) -> None:
@@ -140,6 +153,7 @@ BAD_ENTRIES: dict[str, tuple[Any, str]] = {
         r"image 4: the box \[1e\+308, 0, 1e\+308, 5\] is too large",
     ),
     "area beyond doubles": ({**GOOD, "bbox": [0, 0, 1e154, 1e154]}, "image 4: the box .* is too large"),
+    "area lost in rounding": ({**GOOD, "bbox": [0, 0, 1e-170, 1e-170]}, "image 4: the box .* is too small"),
     "no score": ({k: v for k, v in GOOD.items() if k != "score"}, "expected image_id, .* detections need a score"),
     "no entry": (7, "but got int"),
 }
@@ -223,37 +237,32 @@ def test_boxes_without_area_pass_unless_they_are_to_be_refused(
         read_detections(path, dataset, empty_boxes="error")
 
 
-def corners_as_bbox(preds: Entries, ids: Any) -> str:
-    """The mistake: corners where COCO has sizes."""
-    rows = [
-        (i, box, s) for i, p in zip(ids, preds, strict=True) for box, s in zip(p["boxes"], p["scores"], strict=True)
-    ]
-    return json.dumps([{**GOOD, "image_id": i, "bbox": box.tolist(), "score": float(s)} for i, box, s in rows])
-
-
-def test_corners_in_the_place_of_sizes_are_warned_of(tmp_path: Path, coco: DetectionDataset) -> None:
-    rng = np.random.default_rng(3)
-    size, path = np.array([60.0, 40.0]), tmp_path / "found.json"
-    corners = rng.uniform(0, 1, (2, 50, 2, 2)) * size
-    boxes = np.concatenate([corners.min(axis=2), corners.max(axis=2)], axis=2)
-    preds = [pred(torch.tensor(part), [0.5] * 50) for part in boxes]
-    path.write_text(corners_as_bbox(preds, coco.ids))
-    with pytest.warns(
-        LikelyMistakeWarning,
-        match=rf"{path}: \d+ of 100 boxes reach outside .*60 x 40 pixels.*look like \[x1, y1, x2, y2\]",
-    ):
-        read_detections(path, coco)
-
-
-@pytest.mark.parametrize("spill", [0.0, 10.0])
-def test_sizes_in_their_place_are_not(tmp_path: Path, coco: DetectionDataset, spill: float) -> None:
-    """Warnings are errors here. Neither boxes within their images, nor those of a detector that does not clip."""
-    rng = np.random.default_rng(4)
-    size = np.array([60.0, 40.0])
-    corners = rng.uniform(0, 1, (2, 50, 2, 2)) * (size + spill)
-    boxes = np.concatenate([corners.min(axis=2), corners.max(axis=2)], axis=2)
-    write_coco_results(tmp_path / "found.json", [pred(torch.tensor(b), [0.5] * 50) for b in boxes], coco.ids, [18, 17])
-    assert len(read_detections(tmp_path / "found.json", coco).detections) == 100
+@pytest.mark.parametrize(
+    ("ids", "written", "says"),
+    [
+        (range(1, 31), range(30), "from 0 to 29: add 1 to each"),
+        (range(1, 31), range(2, 32), "from 2 to 31: subtract 1 from each"),
+        (
+            range(10, 310, 10),
+            range(30),
+            "from 0 to 29, which look like positions of the classes, counted from 0: write the id",
+        ),
+        (range(10, 310, 10), range(1, 31), "from 1 to 30, which look like positions of the classes, counted from 1"),
+        (range(10, 310, 10), [7, 999], "from 7 to 999$"),
+    ],
+)
+def test_unknown_categories_are_compared_with_those_of_the_data_without_listing_all(
+    tmp_path: Path, ids: range, written: Sequence[int], says: str
+) -> None:
+    content = coco_content()
+    content["categories"] = [{"id": i, "name": f"class{i}"} for i in ids]
+    content["annotations"] = []
+    data = load_dataset(write_coco(tmp_path, content), need_images=False)
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps([{**GOOD, "category_id": c} for c in written]))
+    listed = f"instances has 30 classes from {ids[0]} class{ids[0]} to {ids[-1]} class{ids[-1]}. The file has ids "
+    with pytest.raises(DataError, match=re.escape(listed) + says):
+        read_detections(path, data)
 
 
 def test_folder_may_hold_other_texts_but_not_other_classes(tmp_path: Path, voc: DetectionDataset) -> None:

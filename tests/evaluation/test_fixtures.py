@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from stepgrad.data import load_dataset
+from stepgrad.data.judged_files import evidence_from
+from stepgrad.data.read_detections import read_detections
+from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.evaluation import Evaluator, Evidence
 from stepgrad.evaluation.coco_numbers import coco_numbers
-from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
-from stepgrad.evaluation.read_files import read_detections
 from stepgrad.evaluation.result import evaluate_under
-from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.metric.protocol import COCO, VOC07_DEVKIT, VOC07_PYTHON, VOC12_DEVKIT
 from tests.data.builders import shared_data
 
@@ -95,7 +95,6 @@ def test_yolo_under_the_devkit_differs_from_the_port_where_recall_meets_a_level(
 
 
 def test_coco_sample_equals_pycocotools_twelve_numbers() -> None:
-    pytest.importorskip("faster_coco_eval", reason="the twelve numbers need it: pip install stepgrad[detector]")
     folder = shared_data("evaluator-fixtures/coco-fakebbox100")
     dataset = load_dataset(folder / "sampled_gts_bbox_area.json", need_images=False)
     evidence = evidence_from(dataset, read_detections(folder / "sampled_bbox_results.json", dataset))

@@ -15,13 +15,14 @@ import pytest
 
 import stepgrad as sg
 from stepgrad.data import load_dataset
+from stepgrad.data.judged_files import evidence_from
+from stepgrad.data.read_detections import read_detections
+from stepgrad.engine.matching import IGNORED
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.judge import Counting
-from stepgrad.evaluation.read_files import read_detections
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.named_metrics import get_metric
+from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import LVIS, get_protocol
 from tests.scenes import clustered_boxes, over_seeds, windows_near
 
@@ -63,7 +64,10 @@ def random_content(seed: int) -> Content:
         for box in windows:
             category = int(rng.choice(CATEGORIES))
             score = float(scores[len(found)])
-            found.append({"image_id": image, "category_id": category, "bbox": xywh(box), "score": score})
+            sides = xywh(box)
+            if rng.random() < 0.1:
+                sides[int(rng.integers(2, 4))] = 0.0
+            found.append({"image_id": image, "category_id": category, "bbox": sides, "score": score})
     listed = [{"id": c, "name": f"c{c}", "frequency": "f", "image_count": 1} for c in CATEGORIES]
     return {"images": images, "annotations": annotations, "categories": listed}, found
 
@@ -144,6 +148,36 @@ def test_what_is_known_of_a_class_decides_what_is_wrong(
     assert [row.verdicts[0].tolist() for row in result.classes] == [cats, dogs]
     plain = ours(one_image(**knowledge), tmp_path, "coco")
     assert [row.verdicts[0].tolist() for row in plain.classes] == [[0, 1], [0]]
+
+
+def test_a_class_that_may_have_more_objects_forgives_detections_at_every_edge(tmp_path: Path) -> None:
+    truth, found = one_image(not_exhaustive_category_ids=[1])
+    corners = [[0.0, 0.0, 4.0, 4.0], [90.0, 0.0, 10.0, 10.0], [0.0, 90.0, 10.0, 10.0], [95.0, 95.0, 5.0, 5.0]]
+    found += [{**found[0], "bbox": box, "score": 0.95} for box in corners]
+    cats = ours((truth, found), tmp_path).classes[0]
+    assert (cats.verdicts[:, :-1] == IGNORED).all()  # at all ten thresholds; the last is the object's
+    assert cats.ap == 1.0
+
+
+@pytest.mark.parametrize("knowledge", ["neg_category_ids", "not_exhaustive_category_ids"])
+@pytest.mark.parametrize("line", [[50.0, 50.0, 0.0, 10.0], [50.0, 50.0, 10.0, 0.0], [100.0, 100.0, 0.0, 0.0]])
+def test_detections_without_area_are_not_counted_whatever_is_known(
+    knowledge: str, line: list[float], tmp_path: Path
+) -> None:
+    truth, found = one_image(**{knowledge: [1, 2]})
+    lines = [{**found[0], "bbox": line, "category_id": category, "score": 0.95} for category in (1, 2)]
+    without, with_lines = ours((truth, found), tmp_path), ours((truth, found + lines), tmp_path)
+    for row, longer in zip(without.classes, with_lines.classes, strict=True):
+        np.testing.assert_array_equal(longer.ap, row.ap)
+        assert longer.verdicts[0].tolist() == [IGNORED, *row.verdicts[0].tolist()]
+
+
+def test_an_image_that_says_nothing_was_searched_for_its_own_classes_only(tmp_path: Path) -> None:
+    truth, found = one_image(neg_category_ids=[2])
+    truth["images"].append({"id": 2, "width": 100, "height": 100})
+    found.append({**found[2], "image_id": 2, "score": 0.6})
+    dogs = ours((truth, found), tmp_path).classes[1]
+    assert dogs.verdicts[0].tolist() == [0, 2]  # no dog in the first; nobody looked for dogs in the second
 
 
 def test_losses_refuse_it() -> None:

@@ -9,8 +9,8 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
+from stepgrad.evaluation import Evaluator
 from stepgrad.metric.protocol import COCO, VOC07_DEVKIT, VOC07_PYTHON, VOC12_DEVKIT
 from tests.evaluation.datasets import CLASSES, random_dataset
 from tests.evaluation.references import pycocotools
@@ -24,7 +24,6 @@ VOC12_PYTHON = replace(VOC12_DEVKIT, name="voc12-python", equality=False)
 
 @over_seeds(SEEDS, NIGHTLY)
 def test_coco_equals_pycocotools_and_so_do_the_twelve_numbers(seed: int) -> None:
-    pytest.importorskip("faster_coco_eval", reason="the twelve numbers need it: pip install stepgrad[detector]")
     data = random_dataset(np.random.default_rng([seed, 20]), "iscrowd")
     theirs = pycocotools(data.preds, data.targets, data.K)
     evaluator = data.evaluator("coco")
@@ -35,6 +34,16 @@ def test_coco_equals_pycocotools_and_so_do_the_twelve_numbers(seed: int) -> None
     assert abs(ours.map - theirs.stats[0]) < TOLERANCE
     for mine, reference in zip(evaluator.coco_numbers().values, theirs.stats, strict=True):
         assert abs((-1.0 if math.isnan(mine) else mine) - reference) < TOLERANCE
+
+
+@over_seeds(SEEDS // 4, NIGHTLY)
+def test_one_evaluator_says_one_number_of_difficult_objects_under_coco(seed: int) -> None:
+    data, small = random_dataset(np.random.default_rng([seed, 22]), "difficult"), "ap@area=small"
+    evaluator = Evaluator(data.K, "coco", metrics=[small])
+    evaluator.update(data.preds, data.targets)
+    result, numbers = evaluator.compute(), evaluator.coco_numbers()
+    assert abs(numbers["AP"] - result.map) < TOLERANCE
+    assert abs(numbers["APs"] - result.metrics[small].value) < TOLERANCE
 
 
 @over_seeds(SEEDS, NIGHTLY)

@@ -19,11 +19,11 @@ from pycocotools.coco import COCO as PycocoFile
 from pycocotools.cocoeval import COCOeval
 
 from stepgrad.data import load_dataset
+from stepgrad.data.judged_files import evidence_from
+from stepgrad.data.read_detections import read_detections
 from stepgrad.evaluation import Evaluator, Evidence
-from stepgrad.evaluation.coco_numbers import AREAS, coco_counts, coco_numbers
-from stepgrad.evaluation.from_files import evidence_from
+from stepgrad.evaluation.coco_numbers import AREAS, coco_numbers, count_area
 from stepgrad.evaluation.judge import Counting
-from stepgrad.evaluation.read_files import read_detections
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.protocol import COCO
 from tests.evaluation.decimals import CLASSES, Files, random_files
@@ -32,7 +32,6 @@ from tests.scenes import over_seeds
 
 SEEDS, NIGHTLY = 1000 // CLASSES, 20_000 // CLASSES
 TOLERANCE = 1e-12
-pytest.importorskip("faster_coco_eval", reason="the twelve numbers need it: pip install stepgrad[detector]")
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,8 @@ def assert_same(case: Both) -> None:
     for row in case.ours.classes:
         for t, ap in enumerate(row.ap_by_threshold.values()):
             assert abs((ap if row.objects else -1.0) - case.theirs.ap(t, row.label)) < TOLERANCE
-    counts = coco_counts(case.evidence, (1, 10, 100), AREAS)
-    assert counts is not None
-    np.testing.assert_allclose(counts.precision, case.theirs.precision, rtol=0, atol=TOLERANCE)
+    for bounds, expected in zip(AREAS.values(), case.theirs.ap_by_area, strict=True):
+        np.testing.assert_allclose(count_area(case.evidence, bounds).ap, expected, rtol=0, atol=TOLERANCE)
     for mine, reference in zip(coco_numbers(case.evidence).values, case.theirs.stats, strict=True):
         assert abs((-1.0 if math.isnan(mine) else mine) - reference) < TOLERANCE
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 
 from stepgrad.data import DetectionDataset, load_dataset
-from stepgrad.errors import DataError, LikelyMistakeWarning
+from stepgrad.data.read_detections import _Reader, read_coco_results
+from stepgrad.errors import DataError
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.judge import RULES, Counting, describe_rule
-from stepgrad.evaluation.read_files import _Reader, read_coco_results
-from stepgrad.evaluation.swapped_format import warn_of_corners
 from stepgrad.metric.protocol import COCO, ULTRALYTICS_OLD, VOC07, VOC07_PYTHON, VOC12, Protocol
 from tests.data.builders import write_coco, write_voc
 from tests.evaluation.datasets import boxes_at, pred, target
@@ -27,7 +25,8 @@ WORDS = {
     "difficult": ("difficult objects count", "difficult objects ignored"),
     "max detections": ("every detection", "at most 100 per image"),
     "ties": ("equal scores in the order given", "equal scores image by image"),
-    "match thresholds": ("0.5", "0.5 to 0.95, 10 of them"),
+    "clipping": ("boxes as they are", "boxes as they are"),
+    "IoU thresholds": ("0.5", "0.5 to 0.95, 10 of them"),
     "recall levels": ("area", "101 levels (float)"),
     "absent classes": ("count as 0", "left out"),
     "overlaps": ("double precision", "double precision"),
@@ -37,13 +36,14 @@ WORDS = {
     "interpolation": ("none: the area", "mean of the best precision at recall >= level"),
 }
 OF_ULTRALYTICS = {
+    "clipping": "boxes cut at the image's edges",
     "overlaps": "single precision",
     "duplicate rule": "takes the best object, the last of equals",
     "difficult": "difficult objects are removed",
     "crowds": "crowds are removed",
     "least score": "scores of at least 0.001",
     "max detections": "at most 300 per image over all classes",
-    "match thresholds": "0.5 to 0.95, 10 of them in single precision",
+    "IoU thresholds": "0.5 to 0.95, 10 of them in single precision",
     "interpolation": "trapezoid of the best precision at recall > level, then a line to 0 at recall 1",
 }
 
@@ -63,7 +63,7 @@ def test_each_rule_of_ultralytics_is_told_in_words(rule: str) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_few_thresholds_are_listed_and_many_are_summed_up(count: int) -> None:
     values = tuple(0.5 + 0.1 * i for i in range(count))
-    told = describe_rule(Counting.of(replace(VOC12, match_thresholds=values)), "match thresholds")
+    told = describe_rule(Counting.of(replace(VOC12, match_thresholds=values)), "IoU thresholds")
     assert told == ("0.5 to 0.8, 4 of them" if count == 4 else ", ".join(["0.5", "0.6", "0.7"][:count]))
 
 
@@ -155,41 +155,6 @@ def test_an_unknown_image_gets_a_suggestion_unless_there_are_too_many_to_compare
     vars(voc).pop("positions", None)  # worked out once, from the ids
     with pytest.raises(DataError, match=r"is not among the 10000 images of .* of the same split.$"):
         _Reader(voc, "count").image(known + "x", "here")
-
-
-def warned(boxes: np.ndarray, dataset: DetectionDataset) -> bool:
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        warn_of_corners(Path("found.json"), boxes, np.zeros(len(boxes), dtype=np.int64), dataset)
-    return any(issubclass(one.category, LikelyMistakeWarning) for one in told)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_corners_are_told_by_a_quarter_that_leave_and_nine_tenths_that_fit(axis: int, coco: DetectionDataset) -> None:
-    """Images are 60 x 40; along one axis a box leaves its image as a size, and fits as a corner."""
-    inside, leaving, neither = [5.0, 5.0, 10.0, 10.0], [5.0, 5.0, 10.0, 10.0], [5.0, 5.0, 2.0, 2.0]
-    size = (60.0, 40.0)[axis]
-    leaving[axis], leaving[axis + 2] = size - 5.0, size
-    assert warned(np.array([leaving] * 25 + [inside] * 75), coco)
-    assert not warned(np.array([leaving] * 24 + [inside] * 76), coco)
-    assert warned(np.array([leaving] * 30 + [inside] * 60 + [neither] * 10), coco)
-    assert not warned(np.array([leaving] * 30 + [inside] * 59 + [neither] * 11), coco)
-    assert not warned(np.zeros((0, 4)), coco)
-    edge = list(inside)
-    edge[axis], edge[axis + 2] = size - 9.0, 10.0  # a pixel over the edge does not leave it
-    assert not warned(np.array([edge] * 100), coco)
-    leaving[axis + 2] = size + 1.0  # nor does a corner a pixel over the edge keep from fitting
-    assert warned(np.array([leaving] * 100), coco)
-    leaving[axis + 2] = size + 1.5
-    assert not warned(np.array([leaving] * 100), coco)
-
-
-def test_the_first_box_that_tells_corners_is_shown(coco: DetectionDataset) -> None:
-    boxes = np.array([[5.0, 5.0, 10.0, 10.0], [50.0, 5.0, 60.0, 10.0], [51.0, 5.0, 60.0, 10.0]])
-    with pytest.warns(
-        LikelyMistakeWarning, match=r"2 of 3 boxes reach outside their images \(such as \[50.0, 5.0, 60.0, 10.0\]"
-    ):
-        warn_of_corners(Path("found.json"), boxes, np.zeros(3, dtype=np.int64), coco)
 
 
 @pytest.mark.parametrize(

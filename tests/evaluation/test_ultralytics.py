@@ -18,7 +18,7 @@ from stepgrad.metric.protocol import COCO, PROTOCOLS, ULTRALYTICS, ULTRALYTICS_8
 from stepgrad.reference.average_precision import average_precision
 from stepgrad.reference.class_ap import ranks_of_true_positives
 from stepgrad.reference.matching import IGNORED, TRUE, describe_objects, match
-from stepgrad.reference.recall_levels import tail
+from stepgrad.reference.other_tools import tail
 from tests.evaluation.datasets import boxes_at, evaluate, pred, target
 from tests.evaluation.ultralytics_numbers import CLASSES, HERE, Set, random_set, theirs
 from tests.scenes import over_seeds

@@ -10,11 +10,11 @@ import pytest
 
 from stepgrad.cli import main
 from stepgrad.data import load_dataset
+from stepgrad.data.judged_files import evidence_from
+from stepgrad.data.read_detections import read_detections
+from stepgrad.data.read_yolo_detections import COCO_CATEGORIES
 from stepgrad.errors import DataError
-from stepgrad.evaluation.from_files import evidence_from
 from stepgrad.evaluation.judge import Counting
-from stepgrad.evaluation.read_files import read_detections
-from stepgrad.evaluation.read_yolo import COCO_CATEGORIES
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import ULTRALYTICS
 from tests.data.builders import SIZE, write_coco, write_yolo
@@ -152,3 +152,10 @@ def test_the_command_compares_counts_mistakes_and_draws(tmp_path: Path, capsys: 
     assert content["errors"]["counts"]["class"] == 1
     assert set(content["pairs"][0]["points"]) >= {"interpolation", "max detections"}
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in files.values())
+
+
+def test_a_box_of_negative_height_is_named_with_its_sides_in_pixels(tmp_path: Path) -> None:
+    data = write_yolo(tmp_path / "data")
+    write_text(tmp_path / "val", a="1 0.5 0.5 0.5 -0.25 0.9\n")
+    with pytest.raises(DataError, match=f"{WIDTH // 2} wide and -{HEIGHT // 4} high"):
+        read(tmp_path / "val", data)

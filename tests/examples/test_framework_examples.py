@@ -62,14 +62,14 @@ def test_two_processes_under_torchrun_train_as_one(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_tiny_detr_learns_its_training_images() -> None:
-    pytest.importorskip("transformers", reason='needs transformers: pip install "stepgrad[transformers]"')
+    pytest.importorskip("transformers", reason='needs transformers: pip install ".[transformers]"')
     maps = main_of("finetune_detr")(steps=80, switch_at=60, images=8)
     assert max(maps[:20]) < 0.02
     assert sum(maps[-5:]) / 5 > 0.1
 
 
 def test_the_trainer_logs_the_map_of_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("accelerate", reason='the Trainer needs accelerate: pip install "stepgrad[transformers]"')
+    pytest.importorskip("accelerate", reason='the Trainer needs accelerate: pip install ".[transformers]"')
     monkeypatch.syspath_prepend(str(EXAMPLES))
     log = main_of("hf_trainer")(steps=40, switch_at=20, images=8)
     assert [entry["step"] for entry in log] == [20, 40]

@@ -20,9 +20,9 @@ from experiments.endless.summary import main as summarise
 from experiments.endless.train import main, rate, train
 from stepgrad.data import EndlessShapes
 from stepgrad.detector.sampling import Sample
+from stepgrad.detector.training.progress import QuietProgress
 from stepgrad.errors import ConfigError
-from stepgrad.integrations.torchvision import train_for_map
-from stepgrad.train.progress import QuietProgress
+from stepgrad.models.torchvision import train_for_map
 
 SMALL = Config("ssd", steps=16, images=1, val_images=2, evaluations=2, warmup=0)
 """Saved at every second step, evaluated at the 8th and the 16th."""

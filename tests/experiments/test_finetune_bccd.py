@@ -10,7 +10,7 @@ import torch
 from experiments import finetune_bccd, finetune_bccd_table
 from experiments.finetune_bccd import HELD_OUT, PROTOCOLS, Parts, one_start
 from experiments.results import load_runs
-from stepgrad.fine_tuning import ImageWindows
+from stepgrad.models.fine_tuning import ImageWindows
 
 BUDGET = {"steps": 2, "images_per_step": 4, "rates": [1e-3], "stock_rates": [1e-3], "seeds": [0, 1], "folds": 2}
 

@@ -14,7 +14,7 @@ from torchvision.ops import roi_pool
 from experiments import frozen_features
 from experiments.frozen_features import FeatureSettings, FrozenFeatures, cached_features
 from experiments.window_head import make_part
-from stepgrad.train.inputs import Data, open_data
+from stepgrad.detector.training.inputs import Data, open_data
 
 SETTINGS = FeatureSettings(components=4, sample_per_image=5, fit_images=3)
 

@@ -21,7 +21,7 @@ from stepgrad.data import (
     import_proposals,
     load_dataset,
 )
-from stepgrad.train.config import PhaseConfig, TrainConfig
+from stepgrad.detector.training.config import PhaseConfig, TrainConfig
 from tests.data.builders import voc_xml
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "full_size"

@@ -17,8 +17,8 @@ from experiments.yolo.own_logits import (
     measure,
     regress,
 )
-from stepgrad.fine_tuning import ImageWindows
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection import MAPLoss
+from stepgrad.models.fine_tuning import ImageWindows
 
 
 def scene(seed: int) -> tuple[ImageWindows, torch.Tensor]:

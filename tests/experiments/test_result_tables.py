@@ -25,8 +25,8 @@ from experiments.window_head import (
     part_of,
 )
 from stepgrad.data import make_target
+from stepgrad.detector.training.inputs import Example
 from stepgrad.errors import ConfigError
-from stepgrad.train.inputs import Example
 from tests.double_precision import double_precision
 
 FEATURES = 12

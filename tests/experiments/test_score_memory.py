@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import stepgrad as sg
+from experiments.score_memory import ScoreMemory
 from stepgrad.errors import ConfigError, InputError
-from stepgrad.losses.score_memory import ScoreMemory
 from tests.losses.test_map_loss import medium_batch
 from tests.scenes import Batch
 
@@ -152,3 +152,13 @@ def test_ids_must_name_every_image_once(ids: list[str]) -> None:
 def test_the_size_must_not_be_negative() -> None:
     with pytest.raises(ConfigError, match=">= 0 but got -1"):
         ScoreMemory(-1)
+
+
+def test_a_smaller_memory_loads_the_latest_images_of_a_larger_one() -> None:
+    box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    target = {"boxes": box, "labels": torch.tensor([0])}
+    large, small = ScoreMemory(4), ScoreMemory(2)
+    for name in "abcd":
+        large(sg.MAPLoss(1), [torch.zeros(1, 1)], [box], [target], ids=[name])
+    small.load_state_dict(large.state_dict())
+    assert small.state_dict()["names"] == ["c", "d"]

@@ -15,8 +15,8 @@ from experiments.yolo.heads import Point, Records, Runs, Trial, choose, chosen, 
 from experiments.yolo.losses import CROSS_ENTROPIES, OTHERS, class_weights, stock_loss
 from experiments.yolo.network import BINS, YOLOv8n
 from experiments.yolo.sets import Parts, Set, long_tailed, standardised
-from stepgrad.fine_tuning import ImageWindows
-from stepgrad.fine_tuning.windows import Labelled, labelled
+from stepgrad.models.fine_tuning import ImageWindows
+from stepgrad.models.fine_tuning.windows import Labelled, labelled
 
 CLASSES = 3
 

@@ -12,7 +12,7 @@ from experiments.results import save_runs
 from experiments.yolo.network import YOLOv8n
 from experiments.yolo.train_for_map import main
 from experiments.yolo.weights import calibrate, load_folded
-from tests.integrations.yolo.small import needs_ultralytics
+from tests.models.yolo.small import needs_ultralytics
 
 CLOSE = 1e-9  # of numbers near 1 in float64, through some hundred layers
 

@@ -131,11 +131,13 @@ def pickled() -> bytes:
 
 def damage_mat(data: bytes, random: Random) -> bytes:
     """One defect of one array or cell."""
-    from scipy.io import loadmat, savemat
+    from scipy.io import savemat
+
+    from stepgrad.data.proposals.mat_file import read_mat
 
     try:
-        arrays = {name: value for name, value in loadmat(io.BytesIO(data)).items() if not name.startswith("__")}
-    except Exception:  # damaged already
+        arrays = {name: _as_cell(value) for name, value in read_mat(data).items() if name.isidentifier()}
+    except (ValueError, NotImplementedError):  # damaged already; SciPy's reader could crash here
         return data
     if not arrays:
         return data
@@ -170,6 +172,15 @@ def damage_mat(data: bytes, random: Random) -> bytes:
     except Exception:  # what SciPy cannot write nobody can hand in
         return data
     return packed.getvalue()
+
+
+def _as_cell(value: Any) -> np.ndarray:
+    """A value as SciPy writes it: lists become cells."""
+    if not isinstance(value, list):
+        return np.asarray("" if value is None else value)
+    cells = np.empty((len(value), 1), dtype=object)
+    cells[:, 0] = [np.asarray("" if entry is None else entry) for entry in value]
+    return cells
 
 
 def _plain(array: Any) -> Any:

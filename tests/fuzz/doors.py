@@ -129,11 +129,11 @@ DOORS = {
         Door("nms", _nms, sg.nms),
         Door("APLoss", _documents, lambda **given: sg.APLoss()(**given)),
         Door("NDCGLoss", _documents, lambda **given: sg.NDCGLoss(log=True)(**given)),
-        Door("AUCLoss", _rows, lambda **given: sg.AUCLoss(estimator="radius")(**given)),
-        Door("SpearmanLoss", _rows, lambda **given: sg.SpearmanLoss()(**given)),
-        Door("MRRLoss", _rows, lambda **given: sg.MRRLoss()(**given)),
-        Door("PrecisionAtKLoss", _documents, lambda **given: sg.PrecisionAtKLoss(2)(**given)),
-        Door("RecallAtKLoss", _documents, lambda **given: sg.RecallAtKLoss(2)(**given)),
+        Door("AUCLoss", _rows, lambda **given: sg.ranking.AUCLoss(estimator="radius")(**given)),
+        Door("SpearmanLoss", _rows, lambda **given: sg.ranking.SpearmanLoss()(**given)),
+        Door("MRRLoss", _rows, lambda **given: sg.ranking.MRRLoss()(**given)),
+        Door("PrecisionAtKLoss", _documents, lambda **given: sg.ranking.PrecisionAtKLoss(2)(**given)),
+        Door("RecallAtKLoss", _documents, lambda **given: sg.ranking.RecallAtKLoss(2)(**given)),
         Door("step_function", _stepped, _step_function),
     )
 }

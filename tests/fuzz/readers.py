@@ -155,15 +155,15 @@ def _config(folder: Path) -> None:
 
 
 def _log(folder: Path) -> None:
+    from stepgrad.detector.training.run_folder import read_log
     from stepgrad.report.history import summary
-    from stepgrad.train.run_folder import read_log
 
     summary(read_log(folder / "log.jsonl"), "voc12")
 
 
 def _run(checkpoint: str) -> Callable[[Path], object]:
     def read(folder: Path) -> None:
-        from stepgrad.train.run_folder import open_run
+        from stepgrad.detector.training.run_folder import open_run
 
         open_run(folder / "run", checkpoint)
 
@@ -171,8 +171,8 @@ def _run(checkpoint: str) -> Callable[[Path], object]:
 
 
 def _checkpoints(folder: Path) -> None:
-    from stepgrad.train.run_folder import RunFolder
-    from stepgrad.train.state import State
+    from stepgrad.detector.training.run_folder import RunFolder
+    from stepgrad.detector.training.state import State
 
     found = RunFolder(folder / "run").checkpoint()
     if found is not None:
@@ -190,13 +190,13 @@ def _weights(folder: Path) -> None:
 
 
 def _own_weights(folder: Path) -> None:
-    from stepgrad.train.build import own_weights
+    from stepgrad.detector.training.build import own_weights
 
     own_weights(str(folder / "best.safetensors"))
 
 
 def _features(folder: Path) -> None:
-    from stepgrad.train.features import FeatureCache
+    from stepgrad.detector.training.features import FeatureCache
 
     FeatureCache(folder / "features", "0" * 64).get("key")
 

@@ -184,10 +184,10 @@ def log() -> Files:
 @cache
 def _run() -> tuple[tuple[str, bytes], ...]:
     """The files of a run of no steps."""
-    from stepgrad.train.build import build_model
-    from stepgrad.train.checkpoint import Checkpoint, save_checkpoint, save_weights
-    from stepgrad.train.config import from_dict
-    from stepgrad.train.run_folder import RunFolder
+    from stepgrad.detector.training.build import build_model
+    from stepgrad.detector.training.checkpoint import Checkpoint, save_checkpoint, save_weights
+    from stepgrad.detector.training.config import from_dict
+    from stepgrad.detector.training.run_folder import RunFolder
 
     given = {"model": {"backbone": "tiny", "weights": None, "hidden": 2}, "nll": {"steps": 2}, "also_report": ["coco"]}
     settings = from_dict(given)
@@ -248,7 +248,7 @@ def own_weights() -> Files:
 @cache
 def _features() -> tuple[tuple[str, bytes], ...]:
     from stepgrad.detector import Features
-    from stepgrad.train.features import FeatureCache
+    from stepgrad.detector.training.features import FeatureCache
 
     with tempfile.TemporaryDirectory() as place:
         FeatureCache(Path(place) / "features", "0" * 64).put("key", Features(torch.zeros(1, 2, 3, 3), (1.0, 0.5)))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.kills.command import Command, Problems, half_written
 from tests.kills.commands import Evaluate, Propose, Train
+from tests.kills.new_head import TrainNewHead
 from tests.kills.server import End, Server, server
 
-SHARES = {"train": 0.4, "propose": 0.3, "evaluate": 0.3}
+SHARES = {"train": 0.3, "propose": 0.25, "evaluate": 0.25, "train_new_head": 0.2}
 """Of all kills."""
 _TOO_SMALL = (2_000, 20_000)  # bytes at which writing fails: in the log, in a picture, in a checkpoint
 
@@ -44,7 +45,7 @@ class Count:
 
     def __str__(self) -> str:
         lines = [f"{self.all_kills} kills in {self.seconds:.0f} s:"]
-        lines += [f"  {command:9} {phase:14} {n:5}" for (command, phase), n in sorted(self.kills.items())]
+        lines += [f"  {command:14} {phase:14} {n:5}" for (command, phase), n in sorted(self.kills.items())]
         ends = ", ".join(f"{n} {command}" for command, n in sorted(self.ends.items()))
         lines.append(f"{self.full_disks} full disks, {self.torn_files} torn files")
         lines.append(f"commands brought to their end and compared with unbroken ones: {ends}")
@@ -133,20 +134,34 @@ class Campaign:
             self.count.tracebacks.append(f"{self.command.name}, exit code {end.code}:\n{end.said}")
 
 
-def run(kills: int, folder: Path, seed: int = 0, tell: Callable[[str], None] = lambda line: None) -> Count:
-    """So many kills over the three commands."""
+def run(
+    kills: int,
+    folder: Path,
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda line: None,
+    only: str | None = None,
+) -> Count:
+    """So many kills over all commands, or of one of them only."""
+    shares = SHARES if only is None else {only: 1.0}
     count, began = Count(), time.monotonic()
     with server(folder) as children:
-        for command in _commands(children, folder):
+        for command in _commands(children, folder, shares):
             tell(f"{command.name}: {command.seconds:.1f} s unbroken")
-            Campaign(command, count, random.Random(f"{seed} {command.name}")).kill(round(kills * SHARES[command.name]))
+            Campaign(command, count, random.Random(f"{seed} {command.name}")).kill(round(kills * shares[command.name]))
             count.seconds = time.monotonic() - began
             tell(str(count))
     return count
 
 
-def _commands(children: Server, folder: Path) -> Iterator[Command]:
+def _commands(children: Server, folder: Path, names: Collection[str]) -> Iterator[Command]:
+    if "train_new_head" in names:
+        yield TrainNewHead(children, folder)
+    if "propose" in names:
+        yield Propose(children, folder)
+    if not {"train", "evaluate"} & set(names):
+        return
     train = Train(children, folder)
-    yield train
-    yield Propose(children, folder)
-    yield Evaluate(children, folder, run=train.root / "every_step")
+    if "train" in names:
+        yield train
+    if "evaluate" in names:  # with a run of the training
+        yield Evaluate(children, folder, run=train.root / "every_step")

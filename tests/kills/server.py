@@ -55,7 +55,7 @@ class Server:
         kill_at_write: int | None = None,
         largest_file: int | None = None,
     ) -> End:
-        """Run `stepgrad WORDS`.
+        """Run `stepgrad WORDS`, `train_new_head FOLDER`, which is no command, or what the server's own module runs.
 
         Args:
             kill_after: kill it after so many seconds.
@@ -90,9 +90,10 @@ class Server:
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[Server]:
+def server(folder: Path, module: str = "stepgrad.cli") -> Iterator[Server]:
+    """Commands run as `run` of the module."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kills.server"]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.kills.server", module]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         try:
             yield Server(process, folder)
@@ -108,7 +109,8 @@ def _import_all() -> None:
     for name in (
         *("lightning_fabric", "matplotlib.figure", "tensorboard", "torch.utils.tensorboard", "stepgrad.report"),
         *("stepgrad.cli.train", "stepgrad.cli.propose", "stepgrad.cli.evaluate", "stepgrad.cli.judged"),
-        *("stepgrad.evaluation.plots", "stepgrad.train.engine"),
+        *("stepgrad.evaluation.plots", "stepgrad.detector.training.engine", "stepgrad.models.fine_tuning.report"),
+        *("stepgrad.models.torchvision.frozen", "tests.models.tiny", "tests.kills.new_head"),
     ):
         import_module(name)
     torch.set_num_threads(1)  # a pool of threads does not survive a fork
@@ -150,9 +152,7 @@ class _Writes:
         return call
 
 
-def _be_child(request: dict[str, Any], writes: _Writes) -> None:
-    import stepgrad.cli
-
+def _be_child(module: Any, request: dict[str, Any], writes: _Writes) -> None:
     output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -165,7 +165,10 @@ def _be_child(request: dict[str, Any], writes: _Writes) -> None:
     writes.patch()
     code = 1  # for what the console script would show a traceback
     try:
-        stepgrad.cli.run()
+        if request["words"][0] == "train_new_head":  # a function and no command
+            code = import_module("tests.kills.new_head").call(request["words"][1])
+        else:
+            module.run()
     except SystemExit as stop:
         code = int(stop.code or 0)
     except BaseException:
@@ -178,12 +181,15 @@ def _be_child(request: dict[str, Any], writes: _Writes) -> None:
 
 def _main() -> None:
     _import_all()
+    module = import_module(sys.argv[1])
+    if hasattr(module, "import_early"):
+        module.import_early()
     for line in sys.stdin:
         request = json.loads(line)
         writes = _Writes(request["kill_at_write"])
         child = os.fork()
         if child == 0:
-            _be_child(request, writes)
+            _be_child(module, request, writes)
         print(child, flush=True)
         how = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])  # negative: the signal
         print(how, writes.count(), flush=True)

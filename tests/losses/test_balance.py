@@ -8,8 +8,8 @@ import torch
 
 import stepgrad as sg
 from benchmarks.scenes import Scene, clustered_scene
+from stepgrad.engine.balance import _remove_scale, balanced
 from stepgrad.errors import NonFiniteError
-from stepgrad.kernels.balance import _remove_scale, balanced
 
 
 @pytest.fixture(scope="module")

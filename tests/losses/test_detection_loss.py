@@ -18,9 +18,9 @@ from stepgrad.errors import ConfigError, InputError, NonFiniteError
 from stepgrad.losses.ragged import ragged_map_loss
 from stepgrad.metric.metrics import AP, F1
 from stepgrad.metric.over_classes import OverClasses
-from stepgrad.metric.protocol import ULTRALYTICS_UNLIMITED
+from stepgrad.metric.protocol import ULTRALYTICS_UNLIMITED, VOC12, get_protocol
 from tests.losses.test_ragged import candidates_of
-from tests.losses.test_threads_as_ranks import threads
+from tests.losses.threads_as_ranks import threads
 from tests.metric.metric_cases import as_own
 from tests.scenes import Batch, random_batch
 
@@ -89,6 +89,21 @@ def test_the_worst_class_alone_has_a_gradient(name: str) -> None:
         assert (gradient[:, values != worst] == 0).all()
 
 
+@pytest.mark.parametrize("absent", ["zero", "skip"])
+@pytest.mark.parametrize("name", ["ap", "f1", "recall@precision=0.5"])
+def test_the_worst_class_is_never_one_without_objects(name: str, absent: str) -> None:
+    box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    targets = [{"boxes": box, "labels": torch.tensor([0])}]
+    loss_fn = sg.DetectionLoss(2, name, classes="worst", absent_classes=absent)
+    loss_fn([torch.tensor([[0.5, 0.9]])], [box], targets)
+    assert loss_fn.metrics["value"] == 1.0
+    assert loss_fn.metrics["by_class"].isnan().tolist() == [False, True]
+    evaluator = sg.Evaluator(2, replace(VOC12, absent_classes=absent))
+    preds = {"boxes": box.repeat(2, 1), "scores": torch.tensor([0.5, 0.9]), "labels": torch.tensor([0, 1])}
+    evaluator.update([preds], targets)
+    assert evaluator.compute().metric(name, classes="worst").value == 1.0
+
+
 @given(
     values=st.lists(st.floats(0, 1), min_size=1, max_size=6),
     weights=st.lists(st.floats(0, 9), min_size=6, max_size=6).filter(any),
@@ -134,14 +149,13 @@ def test_float32_scores_are_compared_with_the_threshold_as_it_is() -> None:
     for score, passes in ((above, 1.0), (below, 0.0)):
         loss_fn([torch.tensor([[score]])], [box], target)
         assert loss_fn.metrics["value"] == passes
-    assert loss_fn.objective.kernels_for(np.zeros((1, 1), dtype=np.float32)).endswith("float64")
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.startswith("cost")])
 def test_an_own_function_trains_like_the_built_in_metric(name: str) -> None:
     batch = scene(5, windows=14)
     metric = sg.DetectionLoss(3, name).objective.metric
-    own = as_own(metric, len(batch.scores), sg.get_protocol("voc12"))
+    own = as_own(metric, len(batch.scores), get_protocol("voc12"))
     for estimator in ("radius", "mee"):
         options: dict[str, Any] = {"estimator": estimator, "log": False, "radius": 1.0}
         (a, da), (b, db) = (loss_and_gradient(sg.DetectionLoss(3, m, **options), batch) for m in (metric, own))

@@ -11,9 +11,9 @@ from torch import Tensor
 import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.losses.distributed import DistributedMAPLoss, average_gradients
-from tests.train.rank_jobs import CASES, WAYS, Case, all_jobs, seeded
-from tests.train.ranks import run_ranks_once
-from tests.train.windows import CLASSES, made_windows, small_model
+from tests.detector.training.rank_jobs import CASES, WAYS, Case, all_jobs, seeded
+from tests.detector.training.ranks import run_ranks_once
+from tests.detector.training.windows import CLASSES, made_windows, small_model
 
 Ranks = list[dict[str, Any]]
 
@@ -142,7 +142,7 @@ def test_each_score_and_each_gradient_travels_once(ranks: Ranks) -> None:
     rest = a["traffic"].sent - 4 * (numbers + boxes)
     assert 0 < rest < 1500  # announcements, objects and AP
     assert a["traffic"].sent == b["traffic"].received
-    assert a["traffic"].exchanges == 4
+    assert a["traffic"].exchanges == 6  # announcements, and twice the sizes of what follows
 
 
 def test_a_killed_process_ends_the_others_with_a_message(ranks: Ranks) -> None:

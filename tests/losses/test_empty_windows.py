@@ -93,7 +93,7 @@ def test_nms_equals_the_oracle(seed: int, threshold: float) -> None:
 def test_the_nms_layer_keeps_them() -> None:
     boxes = torch.tensor([SOLID, LINE, LINE, POINT, POINT])
     scores = torch.arange(5.0, requires_grad=True)
-    keep = sg.NMSLayer(threshold=0.0)(scores, boxes)
+    keep = sg.layers.NMSLayer(threshold=0.0)(scores, boxes)
     keep.sum().backward()
     assert keep.tolist() == [1.0] * 5
     assert scores.grad.tolist() == [0.0] * 5
@@ -117,7 +117,7 @@ def test_where_pixels_are_inclusive_a_window_of_equal_edges_is_one_pixel_wide() 
 
 
 def test_baselines_take_it_for_a_negative() -> None:
-    from stepgrad.losses.baselines import SmoothAPLoss
+    from experiments.baselines import SmoothAPLoss
 
     scores = torch.tensor([[0.0], [1.0], [2.0]], requires_grad=True)
     loss_fn = SmoothAPLoss(1)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import stepgrad as sg
 from stepgrad.errors import InputError
 from stepgrad.losses.large_batch import ReplayError, _random_state, _set_random_state, large_batch
-from tests.train.windows import Windows, made_windows, small_model
+from tests.detector.training.windows import Windows, made_windows, small_model
 
 IMAGES = 7
 

@@ -14,6 +14,7 @@ from torch import Tensor
 import stepgrad as sg
 from stepgrad.errors import LikelyMistakeWarning
 from stepgrad.losses.likely_mistakes import LEAST_WINDOWS
+from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 
 Arguments = tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]]]
 SIDE = 100.0  # of the images, in pixels
@@ -59,6 +60,20 @@ def all_normalised(arguments: Arguments) -> Arguments:
     return objects_normalised(windows_normalised(arguments))
 
 
+def windows_normalised_beyond_the_image(arguments: Arguments) -> Arguments:
+    """As a detector gives them that does not clip; one object lies in the corner where such windows are."""
+    scores, boxes, targets = windows_normalised(arguments)
+    corner = {**targets[0], "boxes": torch.cat([torch.tensor([[0.0, 0.0, 9.0, 9.0]]), targets[0]["boxes"][1:]])}
+    return scores, [1.2 * b - 0.1 for b in boxes], [corner, *targets[1:]]
+
+
+def objects_normalised_and_resized(arguments: Arguments) -> Arguments:
+    """As torchvision's models make them of normalised ones, whose proposals have the objects among them."""
+    scores, boxes, targets = arguments
+    targets = [{**t, "boxes": 2.5 * t["boxes"] / SIDE} for t in targets]
+    return scores, [torch.cat([b[3:], t["boxes"]]) for b, t in zip(boxes, targets, strict=True)], targets
+
+
 def probabilities(arguments: Arguments) -> Arguments:
     scores, boxes, targets = arguments
     return [s.exp() for s in scores], boxes, targets
@@ -68,6 +83,14 @@ MISTAKES: dict[str, tuple[Callable[[Arguments], Arguments], dict[str, Any], str]
     "another frame": (windows_elsewhere, {}, "No window overlaps any object.*different coordinates"),
     "normalised windows": (windows_normalised, {}, "windows look normalised, the objects do not.*between 0"),
     "normalised objects": (objects_normalised, {}, "objects look normalised, the windows do not"),
+    "normalised windows beyond the image": (
+        *(windows_normalised_beyond_the_image, {}),
+        "windows look normalised, the objects do not",
+    ),
+    "normalised and resized objects": (
+        *(objects_normalised_and_resized, {}),
+        "objects look normalised, the windows do not",
+    ),
     "normalised and inclusive pixels": (all_normalised, {"protocol": "voc12-devkit"}, "adds 1 pixel to each side"),
     "probabilities": (probabilities, {}, r"\[0, 1\].*radius is 3.*log_softmax"),
 }
@@ -126,6 +149,38 @@ def test_normalised_boxes_on_both_sides_are_fine_where_boxes_are_continuous() ->
 @pytest.mark.parametrize("options", [{"estimator": "mee"}, {"radius": 0.2}], ids=str)
 def test_probabilities_are_fine_where_lengths_fit_them(options: dict[str, Any]) -> None:
     assert complaints(sg.MAPLoss(2, **options), probabilities(ordinary())) == []
+
+
+def as_pairs(arguments: Arguments) -> tuple[ScoredPairs, list[dict[str, Tensor]]]:
+    """Every window with every class, as detectors without a rectangle of scores hand them to the loss."""
+    scores, boxes, targets = arguments
+    K = scores[0].shape[1]
+    images = torch.cat([torch.full((len(s) * K,), i) for i, s in enumerate(scores)])
+    classes = torch.arange(K).repeat(sum(map(len, scores)))
+    flat = torch.cat([s.reshape(-1) for s in scores])
+    return ScoredPairs(flat, torch.cat([b.repeat_interleave(K, dim=0) for b in boxes]), images, classes), targets
+
+
+@every_mistake
+def test_lists_that_differ_from_class_to_class_are_watched_too(
+    change: Callable[[Arguments], Arguments], options: dict[str, Any], says: str
+) -> None:
+    loss_fn = sg.MAPLoss(2, **options)
+    with pytest.warns(LikelyMistakeWarning, match=f"{says}.*filterwarnings"):
+        ragged_map_loss(loss_fn, *as_pairs(change(ordinary())))
+    ragged_map_loss(loss_fn, *as_pairs(change(ordinary())))  # warnings are errors here: it is said once
+    ragged_map_loss(sg.MAPLoss(2, **options), *as_pairs(ordinary()))
+
+
+def test_normalised_targets_of_a_torchvision_model_are_warned_of() -> None:
+    torchvision = pytest.importorskip("torchvision", reason="needs torchvision: pip install .[train]")
+    from stepgrad.models.torchvision import train_for_map
+
+    make = torchvision.models.detection.ssdlite320_mobilenet_v3_large
+    model = train_for_map(make(weights=None, weights_backbone=None, num_classes=3)).train()
+    target = {"boxes": torch.tensor([[0.1, 0.1, 0.4, 0.5], [0.5, 0.5, 0.9, 0.8]]), "labels": torch.tensor([1, 2])}
+    with pytest.warns(LikelyMistakeWarning, match="objects look normalised, the windows do not"):
+        model([torch.rand(3, 120, 160), torch.rand(3, 120, 160)], [target, target])
 
 
 def test_scores_that_are_all_alike_say_nothing() -> None:

@@ -10,6 +10,7 @@ import torch
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError
+from stepgrad.metric.protocol import PROTOCOLS, get_protocol
 
 NAN = float("nan")
 
@@ -100,5 +101,5 @@ def test_a_number_of_any_type_is_a_match_threshold(half: Any) -> None:
 
 @pytest.mark.parametrize("name", ["COCO", "Voc12", "VOC07-devkit"])
 def test_a_protocols_name_may_be_in_capitals(name: str) -> None:
-    assert sg.get_protocol(name) is sg.PROTOCOLS[name.lower()]
+    assert get_protocol(name) is PROTOCOLS[name.lower()]
     assert sg.MAPLoss(1, protocol=name).objective.protocol.name == name.lower()

@@ -151,3 +151,14 @@ def test_a_floor_is_a_number_and_not_for_several_processes() -> None:
         sg.MAPLoss(K, score_floor="low")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="score_floor"):
         sg.DistributedMAPLoss(K, score_floor=0.0)
+
+
+def test_classes_without_objects_keep_no_windows() -> None:
+    """Those of the last class are not even ranked, so nothing of it is counted."""
+    scores, boxes, targets = scene(0)
+    loss_fn = sg.MAPLoss(K, absent_classes="skip")
+    everything = [torch.ones_like(s, dtype=torch.bool) for s in scores]
+    ragged_map_loss(loss_fn, candidates_of(scores, boxes, everything), targets)
+    present = sg.MAPLoss(K - 1)
+    present([s[:, :-1] for s in scores], [b[:, :-1] for b in boxes], targets)
+    assert loss_fn.metrics["kept"] == present.metrics["kept"]

@@ -11,11 +11,11 @@ from torch import Tensor
 
 import stepgrad as sg
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.losses.collectives import RankError
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
+from stepgrad.processes import RankError
 from tests.losses.test_ragged import K, scene
-from tests.losses.test_threads_as_ranks import threads
+from tests.losses.threads_as_ranks import threads
 
 IMAGES = 5
 OPTIONS = [

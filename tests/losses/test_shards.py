@@ -1,4 +1,4 @@
-"""What processes send each other, packed and unpacked in one process."""
+"""What processes send each other, sent and joined in one process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from stepgrad.losses.shards import DTYPES, Sizes, classes_of, pack, sizes_of, unpack
+from stepgrad.losses.shards import Shard
 from stepgrad.metric.batch import Batch, make_batch
-from tests.train.rank_jobs import Case
+from stepgrad.processes import _packed, _unpacked
+from tests.detector.training.rank_jobs import Case
 
 KIND = {"ties": True, "difficult": 0.4, "crowd": 0.4}
 CASES = {
@@ -31,20 +32,12 @@ def read(case: Case, wide: bool) -> tuple[list[Batch], Batch]:
     return batches[:-1], batches[-1]
 
 
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("name", CASES)
-def test_every_process_gets_its_classes_of_the_joined_batch(name: str, wide: bool) -> None:
-    case = CASES[name].cut((2, 3)) if len(CASES[name].cuts) == 1 else CASES[name]
-    batches, joined = read(case, wide)
-    world = len(batches)
-    sizes = [sizes_of(batch, case.dtype, world) for batch in batches]
-    sent = [pack(batch, size, world) for batch, size in zip(batches, sizes, strict=True)]
-    for rank in range(world):
-        classes = list(classes_of(rank, world, case.K))
-        parts = [parts[rank] for parts in sent]
-        assert [len(part) for part in parts] == [size.nbytes(rank, len(classes)) for size in sizes]
-        if classes:
-            assert_classes_of(unpack(parts, sizes, rank, len(classes)), joined, classes)
+def joined_by(batches: list[Batch], rank: int, K: int) -> Batch:
+    """What the process of some classes makes of what all send."""
+    classes = range(rank, K, len(batches))
+    parts = [Shard(batch, torch.from_numpy(batch.scores)) for batch in batches]
+    sent = [_unpacked(_packed(part.for_classes(classes))) for part in parts]
+    return parts[0].join(sent, [part.images for part in parts], classes).batch
 
 
 def assert_classes_of(found: Batch, joined: Batch, classes: list[int]) -> None:
@@ -59,25 +52,46 @@ def assert_classes_of(found: Batch, joined: Batch, classes: list[int]) -> None:
     assert found.boxes.dtype == np.float64
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_every_process_gets_its_classes_of_the_joined_batch(name: str, wide: bool) -> None:
+    case = CASES[name].cut((2, 3)) if len(CASES[name].cuts) == 1 else CASES[name]
+    batches, joined = read(case, wide)
+    for rank in range(min(len(batches), case.K)):
+        assert_classes_of(joined_by(batches, rank, case.K), joined, list(range(rank, case.K, len(batches))))
+
+
 def test_boxes_of_one_process_by_class_make_those_of_all_so() -> None:
     shared, by_class = Case(K=2).shards()[0], Case(K=2, kind={"per_class_boxes": True}, seed=1).shards()[0]
     batches = [make_batch(*shard, 2) for shard in (shared, by_class)]
     joined = make_batch(*([*a, *b] for a, b in zip(shared, by_class, strict=True)), 2)
-    sizes = [sizes_of(batch, torch.float32, 2) for batch in batches]
-    sent = [pack(batch, size, 2) for batch, size in zip(batches, sizes, strict=True)]
     for rank in range(2):
-        assert_classes_of(unpack([parts[rank] for parts in sent], sizes, rank, 1), joined, [rank])
+        assert_classes_of(joined_by(batches, rank, 2), joined, [rank])
 
 
 def test_boxes_travel_in_double_precision_only_if_they_need_it() -> None:
     (batch, _), _ = read(Case(), wide=False)
-    narrow = sizes_of(batch, torch.float32, 2)
-    wide = sizes_of(replace(batch, boxes=batch.boxes + 1e-12), torch.float32, 2)
-    assert wide.nbytes(0, 2) - narrow.nbytes(0, 2) == 4 * 4 * len(batch.boxes)
+    wide = replace(batch, boxes=batch.boxes + 1e-12)
+    kinds = [Shard(b, torch.zeros(0)).for_classes(range(0, 2, 2))["boxes"].dtype for b in (batch, wide)]
+    assert kinds == [np.float32, np.float64]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("flags", [(False, False), (True, False), (False, True), (True, True)])
-def test_an_announcement_reads_back_as_it_was_written(flags: tuple[bool, bool], dtype: torch.dtype) -> None:
-    sizes = Sizes(3, 40, *flags, dtype, (5, 0, 7))
-    assert Sizes.read(sizes.row()) == sizes
+@pytest.mark.parametrize("boxes_by_class", [False, True])
+@pytest.mark.parametrize("windows", [0, 1, 2])
+@pytest.mark.parametrize("K", [1, 2, 3, 4])
+def test_a_process_with_a_single_window_sends_it_like_any_other(K: int, windows: int, boxes_by_class: bool) -> None:
+    corners = torch.tensor([0.0, 0.0, 10.0, 10.0])
+    boxes = corners.expand(windows, K, 4) if boxes_by_class else corners.expand(windows, 4)
+    target = {"boxes": corners[None], "labels": torch.tensor([K - 1])}
+    batch = make_batch([torch.arange(windows * K).reshape(windows, K) / 7.0], [boxes], [target], K)
+    assert_classes_of(joined_by([batch], 0, K), batch, list(range(K)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64, np.bool_, np.uint8])
+@pytest.mark.parametrize("shape", [(0,), (3,), (2, 4), (0, 4), (2, 0, 4)], ids=str)
+def test_named_arrays_read_back_as_they_were_sent(dtype: type, shape: tuple[int, ...]) -> None:
+    arrays = {"first": np.arange(np.prod(shape)).reshape(shape).astype(dtype), "second": np.array([7.5])}
+    back = _unpacked(_packed(arrays))
+    assert list(back) == ["first", "second"]
+    assert (back["first"].dtype, back["first"].shape) == (arrays["first"].dtype, shape)
+    assert all(np.array_equal(back[name], arrays[name]) for name in arrays)

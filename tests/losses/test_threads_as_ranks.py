@@ -8,18 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stepgrad.losses import collectives
-from stepgrad.losses.collectives import Channel, RankError, average_gradients, gather_objects, sum_over_processes
+from stepgrad import processes
 from stepgrad.losses.distributed import DistributedMAPLoss
+from stepgrad.processes import Channel, RankError, average_gradients, gather_objects, sum_over_processes
+from tests.detector.training.rank_jobs import CASES, Case, Pair, one_case
 from tests.losses.test_distributed import assert_same_as_one_process, in_one_process
-from tests.losses.threads_as_ranks import ThreadedDist
-from tests.train.rank_jobs import CASES, Case, Pair, one_case
-
-
-def threads(world: int, monkeypatch: pytest.MonkeyPatch) -> ThreadedDist:
-    made = ThreadedDist(world)
-    monkeypatch.setattr(collectives, "dist", made)
-    return made
+from tests.losses.threads_as_ranks import threads
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -50,7 +44,7 @@ def test_averaged_gradients_are_those_of_the_joined_batch(monkeypatch: pytest.Mo
 def test_every_exchange_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = threads(2, monkeypatch).run(lambda rank: one_case(rank, CASES["plain"])["traffic"])
     assert (a.sent, a.received, a.exchanges) == (b.received, b.sent, b.exchanges)
-    assert a.exchanges == 4
+    assert a.exchanges == 6  # announcements, and twice the sizes of what follows
     assert a.sent > 0
 
 
@@ -72,7 +66,7 @@ def test_missing_gradients_count_as_zero_unless_missing_everywhere(monkeypatch: 
 
 @pytest.mark.parametrize("bucket", [1, 5, 100])
 def test_gradients_are_averaged_in_buckets_of_any_size(bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collectives, "_BUCKET", bucket)
+    monkeypatch.setattr(processes, "_BUCKET", bucket)
     sums: list[int] = []
 
     def averaged(rank: int) -> list[Tensor | None]:
@@ -81,7 +75,7 @@ def test_gradients_are_averaged_in_buckets_of_any_size(bucket: int, monkeypatch:
         for i, p in enumerate(parameters):
             p.grad = torch.full((2, 2), float(i + rank))
         average_gradients([*parameters, frozen])
-        sums.append(len(collectives._buckets(parameters)))
+        sums.append(len(processes._buckets(parameters)))
         return [p.grad for p in parameters]
 
     for found in threads(2, monkeypatch).run(averaged):
@@ -92,14 +86,14 @@ def test_gradients_are_averaged_in_buckets_of_any_size(bucket: int, monkeypatch:
 def test_numbers_and_objects_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(rank: int) -> Any:
         numbers = sum_over_processes([rank, 10.0])
-        return collectives.rank(), collectives.world(), numbers, gather_objects(f"of {rank}")
+        return processes.rank(), processes.world(), numbers, gather_objects(f"of {rank}")
 
     found = threads(3, monkeypatch).run(work)
     assert found == [(rank, 3, [3.0, 30.0], ["of 0", "of 1", "of 2"]) for rank in range(3)]
 
 
 def test_alone_there_is_nothing_to_exchange() -> None:
-    assert (collectives.rank(), collectives.world()) == (0, 1)
+    assert (processes.rank(), processes.world()) == (0, 1)
     assert sum_over_processes([2, 3.5]) == [2.0, 3.5]
     assert gather_objects("own") == ["own"]
 
@@ -135,9 +129,9 @@ def test_tensors_lie_where_the_backend_wants_them(
     there = torch.device(accelerator) if accelerator else None
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: there)
-    assert collectives._device_of(backend) == torch.device(device)
+    assert processes._device_of(backend) == torch.device(device)
 
 
 def test_without_an_accelerator_tensors_stay_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert collectives._device_of("nccl") == torch.device("cpu")
+    assert processes._device_of("nccl") == torch.device("cpu")

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import stepgrad as sg
+from experiments.baselines import SmoothAPLoss
 from stepgrad.errors import StepgradError, UnsupportedTransformError
-from stepgrad.losses.baselines import SmoothAPLoss
 from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 
 BOXES = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
@@ -28,9 +28,9 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "baseline": lambda s: SmoothAPLoss(1)([s[:, None]], [BOXES], [TARGET]),
     "APLoss": lambda s: sg.APLoss()(s, torch.tensor([1, 0, 1])),
     "step_function": lambda s: sg.step_function(lambda x: (x > 0.5).double().mean(), candidates=0.5)(s),
-    "Sign": lambda s: sg.Sign()(s).sum(),
-    "TopKMask": lambda s: sg.TopKMask(1)(s).sum(),
-    "NMSLayer": lambda s: sg.NMSLayer()(s, BOXES).sum(),
+    "Sign": lambda s: sg.layers.Sign()(s).sum(),
+    "TopKMask": lambda s: sg.layers.TopKMask(1)(s).sum(),
+    "NMSLayer": lambda s: sg.layers.NMSLayer()(s, BOXES).sum(),
     "map_pseudogradient": lambda s: sg.map_pseudogradient([s[:, None]], [BOXES], [TARGET])[0].sum(),
 }
 

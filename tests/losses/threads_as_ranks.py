@@ -7,8 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+
+from stepgrad import processes
 
 _SECONDS = 60.0  # a thread that waits longer for the others fails
 
@@ -21,7 +24,7 @@ class Done:
 
 
 class ThreadedDist:
-    """What `stepgrad.losses.collectives` uses of `torch.distributed`; threads are ranks."""
+    """What `stepgrad.processes` uses of `torch.distributed`; threads are ranks."""
 
     def __init__(self, world: int) -> None:
         self.world = world
@@ -84,3 +87,10 @@ class ThreadedDist:
     def all_reduce(self, tensor: Tensor, group: Any = None, async_op: bool = False) -> Done:
         tensor.copy_(torch.stack(self._everyones(tensor.clone())).sum(dim=0))
         return Done()
+
+
+def threads(world: int, monkeypatch: pytest.MonkeyPatch) -> ThreadedDist:
+    """Threads for processes, for the rest of a test."""
+    made = ThreadedDist(world)
+    monkeypatch.setattr(processes, "dist", made)
+    return made

@@ -21,7 +21,7 @@ def cases(protocol: Protocol, rng: np.random.Generator, thresholds: list[float])
     """Every metric with numbers at random, and what it should be; fixed thresholds are taken from a list."""
     share = [0.0, 0.25, 0.3, 0.5, 0.6, 2 / 3, 0.75, 0.9, 1.0]
     precision, recall = (float(x) for x in rng.choice(share, 2))
-    most = Fraction(int(rng.integers(1, 11)), 10)
+    most = Fraction(int(rng.integers(1, 101)), 100)  # most of them between two recall levels
     prices = float(rng.integers(0, 3)), float(rng.integers(1, 11))
     at = [float(x) for x in rng.choice(thresholds, 2)]
     return {

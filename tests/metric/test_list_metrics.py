@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError, NonFiniteError
-from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.named_metrics import EXAMPLES, get_metric
+from stepgrad.metric.list_metric import ListMetric, area_range
+from stepgrad.metric.options import EXAMPLES, get_metric
+from stepgrad.metric.over_classes import OverClasses
 from stepgrad.metric.protocol import (
     COCO,
     LVIS,
@@ -137,6 +138,16 @@ def test_precision_and_recall_at_each_other_are_two_views_of_one_curve(hits: lis
         assert recall == 0.0 or value(M.PrecisionAtRecall(recall), hits, P) >= 0.5
 
 
+@pytest.mark.parametrize("protocol", [VOC07, COCO, ULTRALYTICS_UNLIMITED], ids=lambda p: p.name)
+def test_no_recall_level_beyond_the_largest_recall_counts(protocol: Protocol) -> None:
+    hits = [True] * 57 + [False] * 43 + [True] * 43  # precision falls after a recall of 0.57
+    levels = protocol.recall_levels or 0
+    for recall in (0.5, 0.56, 0.566, 0.569):
+        assert value(M.AP(recall), hits, 100, protocol) == 1.0
+    beyond = (int(0.57 * (levels - 1)) + 1) / (levels - 1)  # the first level that needs more than the first 57
+    assert value(M.AP(beyond), hits, 100, protocol) < 1.0
+
+
 def test_perfect_lists_are_worth_the_most_there_is() -> None:
     perfect = [True] * 4
     assert [value(m, perfect, 4) for m in RANKED if m.higher_is_better] == [1.0] * 4
@@ -154,6 +165,7 @@ def test_a_metric_is_read_back_from_its_name(name: str) -> None:
     ("wrong", "message"),
     [
         ("recal@precision=0.5", "Did you mean 'recall'"),
+        ("F1", "Did you mean 'f1'"),
         ("recall", "recall@precision=0.95"),
         ("recall@precision=high", "name=number"),
         ("recall@recall=0.5", r"numbers for \['precision'\]"),
@@ -193,3 +205,17 @@ def test_an_own_function_may_write_into_what_it_is_given() -> None:
     hits = np.array([True])
     assert sg.metrics.OwnMetric(vandal).of_list(hits, 1, 1, VOC12) == 0.0
     assert hits.tolist() == [True]
+
+
+def test_sizes_are_those_of_pycocotools() -> None:
+    params = pytest.importorskip("pycocotools.cocoeval").Params(iouType="bbox")
+    theirs = {word: tuple(bounds) for word, bounds in zip(params.areaRngLbl, params.areaRng, strict=True)}
+    assert {word: area_range(word) for word in theirs} == theirs
+
+
+def test_class_weights_count_by_their_shares_however_large_they_are() -> None:
+    for scale in (1.0, 1e-300, 5e307):
+        joined = OverClasses("mean", (scale, 3 * scale, scale), "skip").join(
+            get_metric("ap"), [0.2, 0.6, 0.9], [1, 1, 0]
+        )
+        assert joined.value == pytest.approx((0.2 + 3 * 0.6) / 4)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, LikelyMistakeWarning
-from stepgrad.integrations import _auto_weight
-from stepgrad.integrations._auto_weight import AutoWeight, StockLoss
-from stepgrad.integrations.torchvision import train_for_map
+from stepgrad.models import auto_weight
+from stepgrad.models.auto_weight import AutoWeight, StockLoss
+from stepgrad.models.torchvision import train_for_map
 from tests.double_precision import double_precision
-from tests.integrations.tiny import DENSE, SAMPLED, classification_key, tiny_batch, tiny_model
+from tests.models.tiny import DENSE, SAMPLED, classification_key, tiny_batch, tiny_model
 
 LENGTHS = st.floats(min_value=0.0) | st.just(math.nan)
 SEVERAL = st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6)), min_size=1, max_size=30)
@@ -225,8 +225,8 @@ def test_processes_agree_on_the_weight_of_their_batches_together(monkeypatch: py
             barrier.wait(60)
             tensor.copy_(total)
 
-    monkeypatch.setattr(_auto_weight, "is_alone", lambda group: False)
-    monkeypatch.setattr(_auto_weight, "Channel", Exchange)
+    monkeypatch.setattr(auto_weight, "is_alone", lambda group: False)
+    monkeypatch.setattr(auto_weight, "Channel", Exchange)
     weights: list[float] = [0.0, 0.0]
 
     def process(rank: int) -> None:
@@ -244,9 +244,9 @@ def test_processes_agree_on_the_weight_of_their_batches_together(monkeypatch: py
 
 @pytest.mark.parametrize("mode", ["mix", "replace"])
 def test_a_detr_has_the_share_asked_for_at_the_queries_of_inference(mode: str) -> None:
-    pytest.importorskip("transformers", reason='needs transformers: pip install "stepgrad[transformers]"')
-    from stepgrad.integrations import transformers
-    from tests.integrations import hf_models
+    pytest.importorskip("transformers", reason='needs transformers: pip install ".[transformers]"')
+    from stepgrad.models.detr import transformers
+    from tests.models import hf_models
 
     with double_precision():
         for name in hf_models.MODELS:

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 
-pytest.importorskip("transformers", reason='needs transformers: pip install "stepgrad[transformers]"')
-pytest.importorskip("accelerate", reason='the Trainer needs accelerate: pip install "stepgrad[transformers]"')
+pytest.importorskip("transformers", reason='needs transformers: pip install ".[transformers]"')
+pytest.importorskip("accelerate", reason='the Trainer needs accelerate: pip install ".[transformers]"')
 
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from stepgrad.integrations._held_out import held_out_map
-from stepgrad.integrations.hf_trainer import MAPCallback
-from stepgrad.integrations.transformers import train_for_map
-from tests.integrations import hf_models
+from stepgrad.models.detr.transformers import train_for_map
+from stepgrad.models.frameworks.hf_trainer import MAPCallback
+from stepgrad.models.held_out import held_out_map
+from tests.models import hf_models
 
 LOW = 0.005  # match threshold at which even random boxes find objects
 

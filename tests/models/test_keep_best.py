@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning
-from stepgrad.integrations import _best, _held_out
-from stepgrad.integrations._best import weights_of
-from stepgrad.integrations._held_out import held_out_map
-from stepgrad.integrations.torchvision import keep_best, train_for_map
-from tests.integrations.tiny import CLASSES, DENSE, TWO_STAGE, WITHOUT_BACKGROUND, tiny_batch, tiny_model
+from stepgrad.models import held_out as _held_out
+from stepgrad.models import keep_best as _best
+from stepgrad.models.held_out import held_out_map
+from stepgrad.models.keep_best import weights_of
+from stepgrad.models.torchvision import keep_best, train_for_map
+from tests.models.tiny import CLASSES, DENSE, TWO_STAGE, WITHOUT_BACKGROUND, tiny_batch, tiny_model
 
 
 def held_out(family: str) -> list[Any]:
@@ -79,9 +80,9 @@ def test_held_out_map_is_that_of_the_models_own_detections(family: str) -> None:
 
 
 def test_held_out_map_of_a_detr_is_that_of_the_list_training_ranks() -> None:
-    pytest.importorskip("transformers", reason='needs transformers: pip install "stepgrad[transformers]"')
-    from stepgrad.integrations import transformers
-    from tests.integrations import hf_models
+    pytest.importorskip("transformers", reason='needs transformers: pip install ".[transformers]"')
+    from stepgrad.models.detr import transformers
+    from tests.models import hf_models
 
     for name in {"yolos", "deformable_detr", "lw_detr", "rt_detr"} & hf_models.MODELS.keys():
         model = transformers.train_for_map(hf_models.make(name), match_threshold=0.005)
@@ -142,9 +143,9 @@ def test_an_error_in_the_loop_leaves_the_best_weights() -> None:
 
 
 def test_a_diverged_detector_goes_back_to_its_start() -> None:
-    pytest.importorskip("transformers", reason='needs transformers: pip install "stepgrad[transformers]"')
-    from stepgrad.integrations import transformers
-    from tests.integrations import hf_models
+    pytest.importorskip("transformers", reason='needs transformers: pip install ".[transformers]"')
+    from stepgrad.models.detr import transformers
+    from tests.models import hf_models
 
     model = transformers.train_for_map(hf_models.make("yolos"))
     start = weights_of(model)

@@ -13,14 +13,14 @@ from torch import Tensor
 
 import stepgrad as sg
 
-pytest.importorskip("lightning", reason='needs Lightning: pip install "stepgrad[lightning]"')
-pytest.importorskip("transformers", reason='needs transformers: pip install "stepgrad[transformers]"')
+pytest.importorskip("lightning", reason='needs Lightning: pip install ".[lightning]"')
+pytest.importorskip("transformers", reason='needs transformers: pip install ".[transformers]"')
 
-from stepgrad.integrations._held_out import held_out_map
-from stepgrad.integrations.lightning import MAPCallback
-from stepgrad.integrations.torchmetrics import MAPMetric
-from stepgrad.integrations.transformers import train_for_map
-from tests.integrations import hf_models
+from stepgrad.models.detr.transformers import train_for_map
+from stepgrad.models.frameworks.lightning import MAPCallback
+from stepgrad.models.frameworks.torchmetrics import MAPMetric
+from stepgrad.models.held_out import held_out_map
+from tests.models import hf_models
 
 LOW = 0.005  # match threshold at which even random boxes find objects
 pytestmark = [

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError
-from stepgrad.integrations._switch import FINE_TUNING, find_switch
-from stepgrad.integrations.set_criterion import restore, train_for_map
+from stepgrad.models.detr.set_criterion import restore, train_for_map
+from stepgrad.models.switch import FINE_TUNING, find_switch
 
 CLASSES, QUERIES, GROUPS, LOW = 3, 10, 2, 0.05
 

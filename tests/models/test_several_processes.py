@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from stepgrad.integrations._best import weights_of
-from stepgrad.integrations.torchvision import keep_best, train_for_map
-from tests.integrations.tiny import tiny_batch, tiny_model
-from tests.train.ranks import run_ranks
+from stepgrad.models.keep_best import weights_of
+from stepgrad.models.torchvision import keep_best, train_for_map
+from tests.detector.training.ranks import run_ranks
+from tests.models.tiny import tiny_batch, tiny_model
 
 VAL = [tiny_batch("ssd", seed=seed) for seed in (11, 12)]
 

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 import stepgrad as sg
-from stepgrad.integrations import torchvision, transformers
-from stepgrad.integrations._switch import NAME, MapLossSwitch, find_switch
-from stepgrad.integrations.torchvision import train_for_map
-from tests.integrations import hf_models
-from tests.integrations.tiny import CLASSES, tiny_model
+from stepgrad.models import torchvision
+from stepgrad.models.detr import transformers
+from stepgrad.models.switch import NAME, MapLossSwitch, find_switch
+from stepgrad.models.torchvision import train_for_map
+from tests.models import hf_models
+from tests.models.tiny import CLASSES, tiny_model
 
 
 def one_window() -> tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]]]:

@@ -12,13 +12,13 @@ import torch
 
 import stepgrad as sg
 
-pytest.importorskip("torchmetrics", reason='needs torchmetrics: pip install "stepgrad[torchmetrics]"')
+pytest.importorskip("torchmetrics", reason='needs torchmetrics: pip install ".[torchmetrics]"')
 
 from torchmetrics import MetricCollection
 from torchmetrics.detection import MeanAveragePrecision
 
-from stepgrad.integrations.torchmetrics import MAPMetric, _home
-from tests.train.ranks import run_ranks
+from stepgrad.models.frameworks.torchmetrics import MAPMetric, _home
+from tests.detector.training.ranks import run_ranks
 
 CLASSES = 4
 Images = list[dict[str, torch.Tensor]]

@@ -12,12 +12,12 @@ from torchvision.ops.boxes import clip_boxes_to_image
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError
-from stepgrad.integrations import _detector
-from stepgrad.integrations._two_stage import best_in_place_of_negatives
-from stepgrad.integrations.torchvision import train_for_map
 from stepgrad.losses.ragged import ScoredPairs
+from stepgrad.models.torchvision import detector as _detector
+from stepgrad.models.torchvision import train_for_map
+from stepgrad.models.torchvision.two_stage import best_in_place_of_negatives
 from tests.double_precision import double_precision
-from tests.integrations.tiny import (
+from tests.models.tiny import (
     CLASSES,
     DENSE,
     SAMPLED,

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError
-from stepgrad.integrations.torchvision import restore, train_for_map
-from tests.integrations.tiny import (
+from stepgrad.models.torchvision import restore, train_for_map
+from tests.models.tiny import (
     CLASSES,
     DENSE,
     FAMILIES,
@@ -253,3 +253,27 @@ def test_a_loss_for_another_number_of_classes_is_refused() -> None:
     images, targets = tiny_batch("faster_rcnn")
     with pytest.raises(InputError, match="call train_for_map after"):
         model(images, [{**t, "labels": t["labels"].clamp(max=2)} for t in targets])
+
+
+def test_a_class_layer_that_was_widened_afterwards_is_refused() -> None:
+    model = train_for_map(tiny_model("retinanet"))
+    head = model.head.classification_head
+    old = head.cls_logits
+    head.num_classes = CLASSES + 1
+    head.cls_logits = nn.Conv2d(old.in_channels, old.out_channels // CLASSES * head.num_classes, 3, padding=1)
+    with pytest.raises(InputError, match=rf"{CLASSES} classes.*model has {CLASSES + 1}"):
+        losses_of(model, "retinanet")
+
+
+@pytest.mark.parametrize("threshold", [-0.5, 1.0])
+def test_a_least_score_that_is_no_probability_is_refused(threshold: float) -> None:
+    with pytest.raises(ConfigError, match="score_thresh to be a probability"):
+        train_for_map(tiny_model("ssd"), score_thresh=threshold)
+
+
+def test_boxes_without_height_are_no_candidates_as_they_are_no_detections() -> None:
+    model = train_for_map(tiny_model("faster_rcnn"))
+    with torch.no_grad():
+        model.roi_heads.box_predictor.bbox_pred.bias.view(-1, 4)[:, 3] = -1000.0
+    losses_of(model, "faster_rcnn")
+    assert model.map_loss.metrics["kept"] == 0

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 
-pytest.importorskip("transformers", reason='needs transformers: pip install "stepgrad[transformers]"')
+pytest.importorskip("transformers", reason='needs transformers: pip install ".[transformers]"')
 
-from stepgrad.integrations.transformers import FAMILIES, restore, train_for_map
+from stepgrad.models.detr.transformers import FAMILIES, restore, train_for_map
 from tests.double_precision import double_precision
-from tests.integrations import hf_models
+from tests.models import hf_models
 
 LOW = 0.005  # match threshold at which even random boxes find objects
 COEFFICIENT = {"lw_detr": 3.0, "rf_detr": 3.0}  # of the classification loss; 1 elsewhere

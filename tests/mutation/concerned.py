@@ -1,4 +1,4 @@
-"""Which tests concern which file. The quickest come first: a mutant's tests stop at the first failure.
+"""Which tests concern which file. Of these a mutant meets those that run its line (`clean.py`).
 
 A file with kernels is tested with all kernels run as Python, so tests of large scenes, which would take minutes then, are
 left out. The tests of a file without any use the compiled ones: nothing would have to be compiled anew.
@@ -6,21 +6,21 @@ left out. The tests of a file without any use the compiled ones: nothing would h
 
 from __future__ import annotations
 
-_SCENES = ("tests/kernels/test_small_scenes.py",)
-_METRIC = ("tests/kernels/test_small_parts.py", "tests/kernels/test_scene.py", "tests/kernels/test_nms.py", *_SCENES)
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+_SCENES = ("tests/engine/test_small_scenes.py",)
+_METRIC = ("tests/engine/test_small_parts.py", "tests/engine/test_scene.py", "tests/engine/test_nms.py", *_SCENES)
 _KERNELS = (
-    *("tests/kernels/test_small_parts.py", "tests/kernels/test_edited_ap.py", "tests/kernels/test_scene.py"),
-    "tests/kernels/test_cascade.py",
-    *("tests/kernels/test_rank_steps.py", "tests/kernels/test_replay.py", *_SCENES),
-    *("tests/steps/test_map_steps.py", "tests/kernels/test_nms.py"),
+    *("tests/engine/test_small_parts.py", "tests/engine/test_edited_ap.py", "tests/engine/test_scene.py"),
+    "tests/engine/test_cascade.py",
+    *("tests/engine/test_rank_steps.py", "tests/engine/test_replay.py", *_SCENES),
+    *("tests/steps/test_map_steps.py", "tests/engine/test_nms.py"),
 )
 _LOSS = (
     *("tests/losses/test_map_loss_edges.py", "tests/losses/test_empties.py", "tests/losses/test_bad_input.py"),
     *("tests/losses/test_options.py", "tests/losses/test_map_loss.py", "tests/losses/test_likely_mistakes.py"),
-)
-_BASELINES = (
-    *("tests/losses/test_baselines_windows.py", "tests/losses/test_baselines_smooth.py"),
-    *("tests/losses/test_baselines_structured.py", "tests/losses/test_baselines_interface.py"),
+    "tests/losses/test_brute_force.py",
 )
 _RANKING = (
     *("tests/losses/ranking/test_moves.py", "tests/losses/ranking/test_steps_equal_brute_force.py"),
@@ -37,20 +37,49 @@ _EVALUATOR = (
     *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_compare.py"),
 )
 
+_FOLDER = "tests/data/test_"
+_YOLO_FOLDERS = (*(f"{_FOLDER}{name}.py" for name in ("yolo", "yolo_doctor", "doctor_cases", "load", "convert")),)
+_DOCTOR = (*(f"{_FOLDER}{name}.py" for name in ("doctor", "doctor_cases", "yolo_doctor")), "tests/cli/test_doctor.py")
+_DATA = (
+    *(f"{_FOLDER}{name}.py" for name in ("coco", "voc", "yolo", "load", "images", "convert", "outside")),
+    *_DOCTOR,
+)
+_HEADS = (
+    *("tests/models/new_head/test_train_new_head.py", "tests/models/new_head/test_torchvision.py"),
+    "tests/models/new_head/test_transformers.py",
+)
+_FINE_TUNING = (
+    *(
+        "tests/models/fine_tuning/test_outputs.py",
+        "tests/models/fine_tuning/test_training.py",
+        "tests/models/fine_tuning/test_finetune.py",
+    ),
+    "tests/models/fine_tuning/test_choice.py",
+)
+_MODELS = (
+    *("tests/models/test_set_criterion.py", "tests/models/test_switch.py"),
+    *("tests/models/test_keep_best.py", "tests/models/test_torchvision_train.py"),
+    *("tests/models/test_transformers.py", "tests/models/test_auto_weight.py"),
+    *("tests/models/test_lightning.py", "tests/models/test_hf_trainer.py"),
+)
+_YOLO = (
+    *("tests/models/yolo/test_options.py", "tests/models/yolo/test_loss.py"),
+    *("tests/models/new_head/test_yolo.py", "tests/models/yolo/test_training.py"),
+)
+
 _METRICS = ("tests/losses/test_detection_loss.py", "tests/steps/test_metric_steps.py")
-_COMPILING = ("tests/kernels/test_linking.py", "tests/kernels/test_warmup.py")
+_COMPILING = ("tests/engine/test_linking.py", "tests/engine/test_warmup.py")
 
 CONCERNED: dict[str, tuple[str, ...]] = {
-    "kernels/": _KERNELS,
-    "kernels/balance.py": ("tests/losses/test_balance.py", "tests/steps/test_gradient_laws.py"),
-    "kernels/cache.py": ("tests/kernels/test_cache_damage.py", "tests/kernels/test_cache_folder.py"),
-    "kernels/dispatch.py": _COMPILING,
-    "kernels/linking.py": _COMPILING,
-    "kernels/uses.py": _COMPILING,
-    "kernels/warmup.py": _COMPILING,
-    "kernels/list_records.py": _RANKING[:2],
-    "kernels/metric_code.py": _METRICS,
-    "kernels/edited_metric.py": _METRICS,
+    "engine/": _KERNELS,
+    "engine/balance.py": ("tests/losses/test_balance.py", "tests/steps/test_gradient_laws.py"),
+    "engine/cache.py": ("tests/engine/test_cache_damage.py", "tests/engine/test_cache_folder.py"),
+    "engine/dispatch.py": _COMPILING,
+    "engine/linking.py": _COMPILING,
+    "engine/uses.py": _COMPILING,
+    "engine/warmup.py": _COMPILING,
+    "engine/metric_code.py": _METRICS,
+    "engine/edited_metric.py": _METRICS,
     "metric/": (
         "tests/metric/test_arrange.py",
         *_METRIC,
@@ -65,23 +94,27 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "metric/metrics.py": ("tests/metric/test_list_metrics.py", *_METRICS),
     "metric/named_metrics.py": ("tests/metric/test_list_metrics.py",),
     "metric/over_classes.py": _METRICS,
-    "metric/boxes.py": (*_BASELINES[:1], "tests/report/test_found.py"),
+    "metric/boxes.py": (
+        "tests/metric/test_measurable.py",
+        "tests/experiments/baselines/test_windows.py",
+        "tests/report/test_found.py",
+    ),
     "metric/mean_ap.py": (
         *_LOSS,
-        *("tests/kernels/test_small_parts.py", "tests/metric/test_mean_average_precision.py"),
+        *("tests/engine/test_small_parts.py", "tests/metric/test_mean_average_precision.py"),
         "tests/evaluation/test_evaluator.py",
     ),
     "metric/arithmetic.py": ("tests/evaluation/test_ultralytics.py", "tests/evaluation/test_torchmetrics.py"),
     "metric/protocol.py": (
         "tests/evaluation/test_ultralytics.py",
-        "tests/kernels/test_small_parts.py",
+        "tests/engine/test_small_parts.py",
         *("tests/evaluation/test_compare.py", "tests/evaluation/test_evaluator_differences.py"),
     ),
     "steps/": _SEARCH,
     "steps/own_steps.py": _METRICS,
     "steps/estimators.py": (*_SCENES, "tests/steps/test_estimators.py", "tests/steps/test_map_steps.py"),
     "steps/map_steps.py": (*_SCENES, *_LOSS, "tests/steps/test_map_steps.py", "tests/losses/test_balance.py"),
-    "layers/": ("tests/layers", "tests/steps"),
+    "steps/layers/": ("tests/steps/layers", "tests/steps"),
     "losses/": (*_LOSS, "tests/losses/test_balance.py"),
     "losses/detection_loss.py": _METRICS,
     "losses/collectives.py": _RANKS,
@@ -91,9 +124,8 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "losses/likely_mistakes.py": ("tests/losses/test_likely_mistakes.py",),
     "losses/ragged.py": ("tests/losses/test_ragged.py",),
     "losses/ragged_ranks.py": ("tests/losses/test_ragged_ranks.py",),
-    "losses/score_memory.py": ("tests/losses/test_score_memory.py",),
-    "losses/baselines/": _BASELINES,
     "losses/ranking/": _RANKING,
+    "evaluation/edges.py": ("tests/evaluation/test_edges.py",),
     "evaluation/": _EVALUATOR,
     "evaluation/result.py": (*_EVALUATOR, "tests/evaluation/test_best_f1.py"),
     "evaluation/records.py": (*_EVALUATOR, "tests/evaluation/test_parity_decimals.py"),
@@ -101,31 +133,89 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/errors_by_type.py": ("tests/evaluation/test_errors_by_type.py",),
     "evaluation/export.py": ("tests/evaluation/test_export.py",),
     "evaluation/federated.py": ("tests/evaluation/test_lvis.py",),
+    "data/judged_files.py": ("tests/evaluation/test_lvis.py", "tests/evaluation/test_files.py"),
     "evaluation/found.py": ("tests/report/test_found.py", "tests/evaluation/test_errors_by_type.py"),
+    "evaluation/likely_mistakes.py": ("tests/evaluation/test_likely_mistakes.py",),
+    "evaluation/other_readings.py": ("tests/evaluation/test_likely_mistakes.py",),
     "evaluation/judge.py": (*_EVALUATOR, "tests/evaluation/test_ultralytics.py"),
     "evaluation/plots.py": ("tests/evaluation/test_plots.py", "tests/evaluation/test_errors_by_type.py"),
-    "evaluation/read_yolo.py": ("tests/evaluation/test_yolo_files.py",),
+    "data/read_yolo_detections.py": ("tests/evaluation/test_yolo_files.py",),
     "evaluation/coco_numbers.py": (
         *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_evaluator.py"),
         "tests/evaluation/test_fixtures.py::test_coco_sample_equals_pycocotools_twelve_numbers",
     ),
-    "evaluation/read_files.py": ("tests/evaluation/test_small_parts.py", "tests/evaluation/test_files.py"),
-    "evaluation/write_files.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_file_names.py"),
+    "data/read_detections.py": ("tests/evaluation/test_small_parts.py", "tests/evaluation/test_files.py"),
+    "data/write_detections.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_file_names.py"),
+    "models/fine_tuning/": _FINE_TUNING,
+    "models/new_head/": _HEADS,
+    "models/yolo/frozen.py": _YOLO,
+    "models/": _MODELS,
+    "models/torchvision/dense.py": (*_MODELS, *_HEADS[1:2]),
+    "models/torchvision/two_stage.py": (*_MODELS, *_HEADS[1:2]),
+    "models/yolo/": _YOLO,
+    "models/frameworks/torchmetrics.py": ("tests/models/test_torchmetrics.py",),
+    "models/torchvision/__init__.py": ("tests/models/test_torchvision_lists.py", *_MODELS),
+    "models/yolo/__init__.py": _YOLO,
+    "data/": _DATA,
+    "data/yolo": (*_YOLO_FOLDERS, "tests/data/test_outside.py"),
+    "data/proposals/": (
+        "tests/data/test_proposals.py",
+        "tests/data/test_doctor.py",
+        "tests/data/test_proposal_cache.py",
+    ),
+    "data/shapes/": ("tests/data/test_shapes.py", "tests/data/test_endless.py"),
 }
-"""By the beginning of a file's path; the longest that fits counts. Doctests of the file itself always do."""
+"""By the beginning of a file's path; the longest that fits counts. Doctests of the file's folder always do."""
+
+
+WIDER: dict[str, tuple[str, ...]] = {
+    "engine": (*_METRICS, "tests/losses/test_balance.py", "tests/steps/layers/test_layers_equal_brute_force.py"),
+    "metric": ("tests/metric", "tests/losses", "tests/evaluation", "tests/steps"),
+    "steps": ("tests/steps", "tests/losses"),
+    "losses": ("tests/losses", "tests/models"),
+    "evaluation": ("tests/evaluation", "tests/cli"),
+    "models": ("tests/models", "tests/cli"),
+    "data": ("tests/data", "tests/evaluation", "tests/cli", "tests/detector"),
+}
+"""By folder: where else to look if the tests that concern a file do not notice. Whole folders of tests; not those that start a
+browser, which needs more memory than a child has."""
+TOO_SLOW_AS_PYTHON = (
+    "tests/steps/test_metric_steps.py::test_hundreds_of_true_positives_are_passed_over_in_blocks_exactly",
+)
 
 
 def has_kernels(file: str) -> bool:
     """Whether a fault in `file` would have to be compiled."""
-    compiles = "kernels/cache.py", *(name for name, tests in CONCERNED.items() if tests == _COMPILING)
-    return (file.startswith("kernels/") and file not in compiles) or file == "losses/baselines/max_oracle.py"
+    compiles = "engine/cache.py", *(name for name, tests in CONCERNED.items() if tests == _COMPILING)
+    return file.startswith("engine/") and file not in compiles
+
+
+def needs_yolo(file: str) -> bool:
+    """Whether the tests of `file` need ultralytics."""
+    return _tests(file) == _YOLO
 
 
 def concerned(file: str) -> tuple[str, ...]:
     """What to run when `file` has changed.
 
     >>> concerned("losses/ragged.py")
-    ('src/stepgrad/losses/ragged.py', 'tests/losses/test_ragged.py')
+    ('src/stepgrad/losses', 'tests/losses/test_ragged.py')
     """
-    fitting = max((start for start in CONCERNED if file.startswith(start)), key=len)
-    return tuple(dict.fromkeys([f"src/stepgrad/{file}", *CONCERNED[fitting]]))
+    return tuple(dict.fromkeys([f"src/stepgrad/{file.split('/')[0]}", *_tests(file)]))
+
+
+def wider(file: str) -> tuple[str, ...]:
+    """What to run besides when those notice nothing.
+
+    >>> wider("engine/nms.py")[:2]
+    ('tests/losses/test_detection_loss.py', 'tests/steps/test_metric_steps.py')
+    """
+    places = [_ROOT / place for place in WIDER[file.split("/")[0]]]
+    files = [found for place in places for found in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
+    names = [str(found.relative_to(_ROOT)) for found in files]
+    known = concerned(file)
+    return tuple(name for name in names if name not in known and "/yolo/" not in name)
+
+
+def _tests(file: str) -> tuple[str, ...]:
+    return CONCERNED[max((start for start in CONCERNED if file.startswith(start)), key=len)]

@@ -30,12 +30,14 @@ class Mutant:
     """One fault in one file."""
 
     file: str
-    """Below src/stepgrad, such as kernels/nms.py."""
+    """Below src/stepgrad, such as engine/nms.py."""
     node: int
     """Which node of the syntax tree, in the order of `ast.walk`."""
     variant: int
     line: int
     change: str
+    lines: tuple[int, ...]
+    """Those that run when the fault does; none if it runs on import, for then everything in the file may be wrong."""
 
     @property
     def name(self) -> str:
@@ -46,13 +48,34 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
     """Every fault we know for one file."""
     tree = ast.parse(source)
     silent = _silent(tree)
+    lines = _lines_run(tree)
     found = []
     for number, node in enumerate(ast.walk(tree)):
         if id(node) in silent:
             continue
         for variant, other in enumerate(_variants(node)):
             was, now = (" ".join(ast.unparse(n).split())[:80] for n in (node, other))
-            found.append(Mutant(file, number, variant, getattr(node, "lineno", 0), f"{was}  ->  {now}"))
+            place = getattr(node, "lineno", 0)
+            found.append(Mutant(file, number, variant, place, f"{was}  ->  {now}", lines.get(id(node), ())))
+    return found
+
+
+def _lines_run(tree: ast.AST) -> dict[int, tuple[int, ...]]:
+    """By the id of a node inside a function: the lines of its statement, of a compound statement the first ones only."""
+    found: dict[int, tuple[int, ...]] = {}
+    inside = {
+        id(inner)
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for part in function.body
+        for inner in ast.walk(part)
+    }
+    for node in ast.walk(tree):  # a statement comes before those in its body, whose lines replace its own
+        if isinstance(node, ast.stmt) and id(node) in inside:
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            lines = tuple(range(node.lineno, max(last, node.lineno) + 1))
+            found.update({id(inner): lines for inner in ast.walk(node)})
     return found
 
 

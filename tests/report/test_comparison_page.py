@@ -16,6 +16,7 @@ from stepgrad.report import Arm
 from tests.report.browser import Browser
 from tests.report.runs import detections_of
 from tests.report.test_page import (
+    CUT_CELLS,
     NASTY,
     READ_NUMBERS,
     Renamed,
@@ -185,13 +186,33 @@ def test_empty_is_ordinary(browser: Browser, tmp_path: Path) -> None:
         texts[name] = browser.run("document.body.innerText")
         assert "nan" not in texts[name].lower().split()
     assert "b does as well as a on every image." in texts["nothing changed"]
-    assert "There is only one training, so there is nothing to compare." in texts["one arm"]
+    assert "There is only one detector, so there is nothing to compare." in texts["one arm"]
     assert "ahead in" not in texts["one arm"]
-    assert "The chosen training is the reference itself" in texts["itself"]
+    assert "The chosen detector is the reference itself" in texts["itself"]
     assert "No run was measured." in texts["no runs"]
     assert "none found" in texts["nothing found"]
     assert "no objects" in texts["no objects"]
     assert "±" not in texts["nothing changed"].split("mAP in per cent")[1].split("Precision and recall")[0]
+
+
+def test_detections_that_know_of_no_training_are_not_said_to_have_time_or_seeds(
+    browser: Browser, arms: list[Arm], dataset: ShapesDataset, tmp_path: Path
+) -> None:
+    files = [Arm(arm.name, arm.note, arm.runs[:1], arm.evidence) for arm in arms]
+    browser.open(write(tmp_path, files, dataset, config={}))
+    text = browser.run("document.querySelector('main').innerText").lower()
+    assert not [word for word in ("training", "time", "first seed", "seed by seed", "ahead in", "–") if word in text]
+
+
+def test_on_a_phone_the_table_of_detectors_is_shown_whole(browser: Browser, compared: Path) -> None:
+    browser.open(compared, width=390)
+    assert browser.run(CUT_CELLS) == []
+    table = browser.run(
+        """(() => { const card = document.querySelector('.arms').parentElement.getBoundingClientRect();
+          return [...document.querySelectorAll('.arms td, .arms td *')].filter(
+            part => part.getBoundingClientRect().right > card.right).map(part => part.textContent); })()"""
+    )
+    assert table == []
 
 
 def test_hostile_names_stay_text(browser: Browser, tmp_path: Path) -> None:

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from stepgrad.engine.matching import FALSE_POSITIVE, TRUE_POSITIVE
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, find_mistakes
 from stepgrad.evaluation.found import countable
 from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.result import evaluate_under
-from stepgrad.kernels.matching import FALSE_POSITIVE, TRUE_POSITIVE
-from stepgrad.metric.named_metrics import get_metric
+from stepgrad.evaluation.result import best_cut, evaluate_under
+from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import get_protocol
-from stepgrad.report.diagnosis import Findings, calibration, confused_classes, confusion
+from stepgrad.report.diagnosis import ENOUGH, Findings, calibration, confused_classes, confusion
 from stepgrad.report.levels import Graded, score_levels
 from tests.evaluation.datasets import random_dataset
 
@@ -87,7 +87,29 @@ def test_no_other_level_has_a_larger_f1() -> None:
     for seed in range(4):
         findings = Findings.of(evidence_of(seed), get_protocol("voc12"))
         every = [findings.graded.at(level)["f1"] or 0.0 for level in range(101)]
-        assert every[findings.level] == max(every)
+        assert every[findings.graded.best_level()] == max(every)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_cut_of_each_class_is_that_of_the_evaluator_and_rates_are_those_of_detections_that_reach_it(
+    name: str,
+) -> None:
+    evidence, protocol = evidence_of(8), get_protocol(name)
+    graded = Findings.of(evidence, protocol).graded
+    rows = evaluate_under(evidence, Counting.of(protocol)).classes
+    cuts = [best_cut(row.scores, row.verdicts[0], row.objects) for row in rows]
+    assert [(cut.threshold, cut.f1) for cut in graded.cuts] == [(cut.threshold, cut.f1) for cut in cuts]
+    right, wrong = (
+        sum(
+            int(np.count_nonzero(row.verdicts[0, : cut.passing] == verdict))
+            for row, cut in zip(rows, cuts, strict=True)
+        )
+        for verdict in (TRUE_POSITIVE, FALSE_POSITIVE)
+    )
+    found = graded.at_own()
+    assert found["thresholds"] == [cut.threshold for cut in cuts]
+    assert (found["right"], found["wrong"]) == (right, wrong)
+    assert found["f1"] == 2 * right / (right + wrong + sum(row.objects for row in rows))
 
 
 def test_a_score_reaches_a_level_exactly_if_it_is_no_smaller() -> None:
@@ -123,10 +145,26 @@ def test_calibration_error_is_the_mean_distance_of_score_and_share_that_is_right
     result = calibration(evidence, find_mistakes(evidence, get_protocol("voc12")))
     assert result == {
         "points": [{"count": 1, "score": 0.25, "right": 0.0}, {"count": 2, "score": 0.75, "right": 0.5}],
+        "count": 3,
         "error": (1 * 0.25 + 2 * 0.25) / 3,
+        "worst": None,
     }
     logits = replace(evidence, detections=replace(evidence.detections, scores=evidence.detections.scores * 9))
     assert calibration(logits, find_mistakes(logits, get_protocol("voc12"))) is None
+
+
+def test_the_worst_point_of_the_calibration_is_the_furthest_off_that_has_enough_detections() -> None:
+    """A thousand boxes near 0 hide in the mean that high scores are far off; a bin of few boxes shows nothing."""
+    box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    scores = torch.cat([torch.full((1000,), 0.01), torch.full((ENOUGH,), 0.85), torch.full((ENOUGH - 1,), 0.95)])
+    found = {"boxes": (box + 100).repeat(len(scores), 1), "scores": scores, "labels": torch.zeros(len(scores)).long()}
+    evaluator = Evaluator(1, "voc12", boxes="continuous")
+    evaluator.update([found], [{"boxes": box, "labels": torch.tensor([0])}])
+    evidence = evaluator.evidence()
+    result = calibration(evidence, find_mistakes(evidence, get_protocol("voc12")))
+    assert result is not None
+    assert result["points"][result["worst"]] == {"count": ENOUGH, "score": pytest.approx(0.85), "right": 0.0}
+    assert result["error"] < 0.1
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepgrad.engine.matching import TRUE_POSITIVE
 from stepgrad.evaluation.found import NOTHING, countable, found_objects
 from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import best_cut
-from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.reference.matching import best_free_object, best_object, describe_objects
 from stepgrad.report.examples import cuts_of, marks_by_image

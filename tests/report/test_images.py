@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
+from numpy.typing import NDArray
 
 from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, TYPES
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report import image_data, pictures, write_report
-from stepgrad.report.diagnosis import Findings
+from stepgrad.report.diagnosis import Findings, confusion
 from tests.report.browser import Browser
 from tests.report.runs import shapes_evidence
 
@@ -51,13 +54,23 @@ def write(folder: Path, images: int = IMAGES, clutter: int = 3) -> Path:
     return write_report(folder, evidence=evidence, dataset=dataset, **given)
 
 
-def marks_by_image(findings: Findings, level: int, label: int | None = None) -> list[Counter[str]]:
+def reaching(findings: Findings, level: int | None) -> NDArray[np.bool_]:
+    """Detections with the score of a level; None: with that of their class's best F1."""
+    scores, labels = findings.evidence.detections.scores, findings.evidence.detections.labels
+    if level is not None:
+        return scores >= findings.graded.values[level]
+    least = [np.inf if cut.threshold is None else cut.threshold for cut in findings.graded.cuts]
+    return scores >= np.array(least)[labels]
+
+
+def marks_by_image(findings: Findings, level: int | None, label: int | None = None) -> list[Counter[str]]:
     """Kinds of marks on each image, counted one by one."""
+    passing = reaching(findings, level)
     evidence, mistakes = findings.evidence, findings.mistakes
     images: list[Counter[str]] = [Counter() for _ in range(evidence.num_images)]
     found = set()
     for row, kind in enumerate(mistakes.of_detections.tolist()):
-        if kind == LEFT_OUT or findings.graded.values[level] > evidence.detections.scores[row]:
+        if kind == LEFT_OUT or not passing[row]:
             continue
         if kind == RIGHT:
             found.add(int(mistakes.touched[row]))
@@ -85,8 +98,11 @@ def test_the_slider_sets_precision_recall_f1_and_the_boxes_drawn(
     browser.open(page)
     if label is not None:
         browser.run(f"({SET})('of-class', '{label}')")
-    for level in (0, 20, 50, 80, 100, findings.level):
-        browser.run(f"({SET})('threshold', '{level}')")
+    for level in (0, 20, 50, 80, 100, None):
+        if level is None:
+            browser.run("document.getElementById('own').click()")
+        else:
+            browser.run(f"({SET})('threshold', '{level}')")
         show_all(browser)
         right, wrong, missed = layers(sum(marks_by_image(findings, level, label), Counter()))
         share = lambda part, whole: f"{100 * part / whole:.1f}" if whole else "–"  # noqa: E731
@@ -100,10 +116,12 @@ def test_the_slider_sets_precision_recall_f1_and_the_boxes_drawn(
     assert browser.complaints() == []
 
 
-def test_it_opens_at_the_best_f1_with_the_worst_images_first(browser: Browser, page: Path, findings: Findings) -> None:
+def test_it_opens_with_each_class_at_its_best_f1_and_the_worst_images_first(
+    browser: Browser, page: Path, findings: Findings
+) -> None:
     browser.open(page)
-    assert browser.run("Number(document.getElementById('threshold').value)") == findings.level
-    marks = [layers(counts) for counts in marks_by_image(findings, findings.level)]
+    assert browser.run("document.getElementById('own').checked")
+    marks = [layers(counts) for counts in marks_by_image(findings, None)]
 
     def goodness(image: str) -> float:
         right, wrong, missed = marks[int(image)]
@@ -117,6 +135,48 @@ def test_it_opens_at_the_best_f1_with_the_worst_images_first(browser: Browser, p
     show_all(browser)
     assert browser.run(SHOWN) == [str(image) for image in range(IMAGES)]
     assert browser.run(COUNTS) == [f"{right} right · {wrong} wrong · {missed} missed" for right, wrong, missed in marks]
+
+
+CELLS = """Object.fromEntries([...document.querySelectorAll('[data-pair]')].filter(cell => cell.textContent)
+  .map(cell => [cell.dataset.pair, Number(cell.textContent)]))"""
+
+
+def confused(findings: Findings, passing: NDArray[np.bool_]) -> dict[str, int]:
+    cells = confusion(findings.cut(get_protocol("voc12"), passing))["cells"]
+    word = lambda label: "" if label is None else str(label)  # noqa: E731
+    return {f"{word(cell['object'])}>{word(cell['detection'])}": cell["count"] for cell in cells}
+
+
+def test_confused_classes_follow_the_scores_that_are_set(browser: Browser, page: Path, findings: Findings) -> None:
+    browser.open(page)
+    own = reaching(findings, None)
+    assert browser.run(CELLS) == confused(findings, own)
+    for level in (0, 35, 60, 100):
+        browser.run(f"({SET})('threshold', '{level}')")
+        assert browser.run(CELLS) == confused(findings, reaching(findings, level))
+    browser.run("document.getElementById('own').click()")
+    assert browser.run(CELLS) == confused(findings, own)
+    browser.run(f"({SET})('of-class', '2')")
+    browser.run(f"({SET})('threshold', '25')")
+    of_class = findings.evidence.detections.labels == 2
+    assert browser.run(CELLS) == confused(findings, np.where(of_class, reaching(findings, 25), own))
+    assert browser.complaints() == []
+
+
+def test_exported_scores_are_those_that_are_set(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    classes = json.loads(page.with_suffix(".json").read_text())["classes"]
+    own = {row["name"]: row["threshold"] for row in classes}
+    file = "decodeURIComponent(document.getElementById('download').href.split(',').slice(1).join(','))"
+    assert json.loads(browser.run(file)) == own == yaml.safe_load(browser.run(file))
+    browser.run(f"({SET})('of-class', '1')")
+    browser.run(f"({SET})('threshold', '42')")
+    assert json.loads(browser.run(file)) == {**own, classes[1]["name"]: 0.42}
+    assert browser.run("document.getElementById('thresholds').textContent") == browser.run(file)
+    browser.run(f"({SET})('of-class', '')")
+    assert not browser.run("document.getElementById('own').checked")
+    browser.run("document.getElementById('own').click()")
+    assert json.loads(browser.run(file)) == own
 
 
 @pytest.mark.parametrize("kind", ["", "wrong", "right", *TYPES])
@@ -234,9 +294,13 @@ def test_boxes_that_have_no_room_are_counted_and_the_page_says_so(
     browser.run(f"({SET})('threshold', '0')")
     show_all(browser)
     right, wrong, _ = browser.run(DRAWN)
-    assert 0 < right + wrong <= 50
     counted = browser.run(RATES)
-    assert int(counted[3]) + int(counted[4]) > 50
+    assert 0 < right + wrong < int(counted[3]) + int(counted[4])
+    assert not browser.run("document.getElementById('uncounted').hidden")
+    browser.run("document.getElementById('own').click()")  # scores of the best F1: every box is there
+    show_all(browser)
+    assert browser.run(DRAWN) == [int(count) for count in browser.run(RATES)[3:]]
+    assert browser.run("document.getElementById('uncounted').hidden")
     assert "counted but not drawn" in browser.run("document.getElementById('images').textContent")
 
 

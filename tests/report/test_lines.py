@@ -78,6 +78,13 @@ def test_a_log_without_its_last_line_still_knows_steps_time_and_best_step() -> N
         assert broken[key] == whole[key]
 
 
+def test_a_log_of_validations_alone_still_knows_how_many_steps_there_were() -> None:
+    """A run that was stopped before its first line about training has been validated all the same."""
+    lines = [{"kind": "val", "step": step, "map": {"voc12": 0.1 * step}} for step in (3, 6)]
+    run = summary(lines, "voc12")
+    assert (run["steps"], run["best_step"]) == (6, 6)
+
+
 def test_numbers_that_are_missing_leave_a_line_without_them() -> None:
     lines = [{"kind": "train", "step": s, "phase": "nll", "loss": None if s == 2 else 1.0 * s} for s in (1, 2, 3)]
     assert summary(lines, "voc12")["loss"][0]["total"]["steps"] == [1, 3]

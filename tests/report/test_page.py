@@ -171,6 +171,99 @@ def test_inclusive_pixel_protocols_see_continuous_boxes_as_the_evaluator_does(tm
     assert json.loads((made.parent / "report.json").read_text())["maps"] == {protocol: evaluator.compute().map}
 
 
+def test_the_ap_beside_a_curve_is_that_of_the_iou_it_is_drawn_at(browser: Browser, page: Path) -> None:
+    dataset = ShapesDataset("val", length=24)
+    evaluator = Evaluator(len(dataset.class_names), "coco", dataset.class_names, boxes="continuous")
+    evaluator.update(*detections_of(dataset, np.random.default_rng(0)))
+    rows = evaluator.compute().classes
+    browser.open(page)
+    labels = browser.run("[...document.querySelectorAll('#pane3 .panel p')].map(p => p.textContent)")
+    assert labels == [f"AP50 {100 * row.ap_by_threshold[0.5]:.1f} AP50:95 {100 * row.ap:.1f}" for row in rows]
+
+
+METRICS = ["f1", "f1@threshold=0.25", "cost@threshold=0.5,false_alarm=1,miss=10", "recall@precision=0.95"]
+
+
+@pytest.fixture(scope="module")
+def tiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with many tiles."""
+    dataset, evidence = shapes_evidence(8)
+    folder = tmp_path_factory.mktemp("tiles")
+    return report(folder, evidence, dataset, history=[], protocols=["coco"], metrics=METRICS)
+
+
+def test_every_f1_says_its_mean_its_iou_and_its_scores_and_the_terminal_says_the_same(
+    browser: Browser, tiled: Path
+) -> None:
+    dataset = ShapesDataset("val", length=8)
+    evaluator = Evaluator(len(dataset.class_names), "coco", dataset.class_names, boxes="continuous", metrics=METRICS)
+    evaluator.update(*detections_of(dataset, np.random.default_rng(0)))
+    printed = str(evaluator.compute()).splitlines()
+    browser.open(tiled)
+    tiles = browser.run(
+        """[...document.querySelectorAll('.headline div')].map(tile => ['dt', 'data', 'small'].map(
+          part => tile.querySelector(part)?.textContent))"""
+    )
+    named = {name: f"{name} {value} ({how})" for name, value, how in tiles}
+    for name in METRICS:
+        assert named[name] in printed
+    f1s = [how for name, _, how in tiles if "f1" in name.lower()]
+    assert len(f1s) == 3
+    assert len(set(f1s)) == 3
+    assert all("class" in how and "IoU" in how and re.search("score|threshold", how) for how in f1s)
+
+
+@pytest.mark.parametrize("width", [1400, 1000, 700, 390, 320])
+def test_tiles_leave_no_gap_and_no_word_in_them_is_broken(browser: Browser, tiled: Path, width: int) -> None:
+    browser.open(tiled, width=width)
+    edges = browser.run(
+        """(() => { const ends = {}, all = document.querySelector('.headline').getBoundingClientRect();
+          for (const tile of document.querySelectorAll('.headline div')) {
+            const place = tile.getBoundingClientRect(); ends[place.top] = place.right; }
+          return Object.values(ends).map(end => all.right - end); })()"""
+    )
+    assert all(gap == pytest.approx(1, abs=0.5) for gap in edges)  # the border
+    lines = browser.run(
+        """[...document.querySelectorAll('.headline dt')].flatMap(name => [...name.childNodes]).filter(
+          node => node.nodeType === 3 && !node.data.includes(' ')).map(node => {
+            const range = document.createRange(); range.selectNode(node);
+            return [...range.getClientRects()].length; })"""
+    )
+    assert len(lines) > 10
+    assert set(lines) == {1}
+
+
+CUT_CELLS = """[...document.querySelectorAll('.card.scroll')].flatMap(card => {
+  const more = card.scrollWidth > card.clientWidth, style = getComputedStyle(card);
+  if (more && !style.backgroundAttachment.includes('local')) return ['no mark: ' + card.textContent];
+  return [...card.querySelectorAll('th small')].filter(cell => {
+    const [inner, outer] = [cell, cell.closest('th')].map(part => part.getBoundingClientRect());
+    return cell.scrollWidth > cell.clientWidth || inner.right > outer.right || outer.right > card.getBoundingClientRect().right;
+  }).map(cell => cell.textContent); })"""
+
+
+def test_on_a_phone_no_explanation_is_cut_and_wide_tables_are_marked(browser: Browser, page: Path) -> None:
+    browser.open(page, width=390)
+    assert browser.run(CUT_CELLS) == []
+
+
+def test_precision_recall_and_f1_by_score_are_drawn_for_each_class_with_the_best_f1(
+    browser: Browser, page: Path
+) -> None:
+    browser.open(page)
+    numbers = json.loads(page.with_suffix(".json").read_text())
+    best = browser.run(
+        "[...document.querySelectorAll('#pane0 .panel')].map(p => p.querySelector('circle title').textContent)"
+    )
+    assert best == [f"F1 {100 * row['f1']:.1f} at {row['threshold']:.3g}, the best" for row in numbers["classes"]]
+    assert browser.run("document.querySelectorAll('#scores path.arm, #pane0 path.arm').length") == 3 * (1 + len(best))
+    for row, right, wrong in zip(
+        numbers["classes"], numbers["by_score"]["right"], numbers["by_score"]["wrong"], strict=True
+    ):
+        at = sum(score <= row["threshold"] for score in numbers["by_score"]["scores"])  # the next level above it
+        assert 2 * right[at] / (right[at] + wrong[at] + row["objects"]) <= row["f1"]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 420, 320])
 def test_nothing_is_wider_than_the_window(browser: Browser, page: Path, width: int, scheme: str) -> None:
@@ -235,8 +328,9 @@ def test_heading_sorts_the_classes_and_again_the_other_way_round(browser: Browse
 def test_choosing_a_protocol_shows_its_curves_and_hides_the_others(browser: Browser, page: Path) -> None:
     browser.open(page)
     visible = "[...document.querySelectorAll('.pane')].map(p => p.offsetHeight > 0)"
-    assert browser.run(visible) == [True, False, False]
-    assert browser.run(f"document.querySelector('label[for=pick3]').click(); {visible}") == [False, False, True]
+    assert browser.run(visible) == [True, False, False, False]
+    assert browser.run(f"document.querySelector('label[for=pick3]').click(); {visible}") == [False, False, True, False]
+    assert browser.run(f"document.querySelector('label[for=pick0]').click(); {visible}") == [False, False, False, True]
 
 
 def test_every_picture_decodes(browser: Browser, page: Path) -> None:
@@ -303,9 +397,6 @@ def test_empty_is_ordinary(browser: Browser, tmp_path: Path) -> None:
         assert_page_is_sound(browser, made)
     assert browser.run("document.querySelectorAll('#gallery .mark').length") > 0  # the last one: no picture, but boxes
     assert browser.run("document.images.length") == 0
-    made = report(tmp_path / "one protocol", cases["no images"]["evidence"], dataset, protocols=["voc12"])
-    browser.open(made)
-    assert browser.run("[...document.querySelectorAll('.choice')].map(c => c.offsetHeight)") == [0]
 
 
 @pytest.mark.parametrize("classes", [1, 80])

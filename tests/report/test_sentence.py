@@ -84,7 +84,7 @@ def test_the_two_most_expensive_mistakes_are_named_in_order() -> None:
     )
 
 
-def arms(first: float, second: float, costs: tuple[float, float]) -> dict[str, Any]:
+def arms(first: float, second: float, costs: tuple[float, float], training: str = "") -> dict[str, Any]:
     return {
         "protocols": ["coco"],
         "reference": 0,
@@ -93,7 +93,7 @@ def arms(first: float, second: float, costs: tuple[float, float]) -> dict[str, A
             {"name": "a", "training": "cross-entropy", "maps": {"coco": {"mean": first}}, "gains": {"coco": None}},
             {
                 "name": "b",
-                "training": "",
+                "training": training,
                 "maps": {"coco": {"mean": second}},
                 "gains": {"coco": {"mean": second - first}},
             },
@@ -108,7 +108,10 @@ def test_runs_side_by_side_say_which_mistake_made_the_difference() -> None:
         gained == "b gained 1.2 over a (cross-entropy) (50.0 to 51.2, coco): missed objects cost 2.0 less at IoU 0.5."
     )
     lost = compared(arms(0.5, 0.496, (0.1, 0.11)))
-    assert lost.startswith(
-        "b lost 0.4 against a (cross-entropy) (50.0 to 49.6, coco): missed objects cost 1.0 more at IoU 0.5; see docs"
-    )
+    assert lost == "b lost 0.4 against a (cross-entropy) (50.0 to 49.6, coco): missed objects cost 1.0 more at IoU 0.5."
     assert compared(arms(0.5, 0.512, (0.1, 0.12))) == "b gained 1.2 over a (cross-entropy) (50.0 to 51.2, coco)."
+
+
+def test_advice_on_map_training_is_given_only_for_it() -> None:
+    for training, advised in {"mAP training": True, "cross-entropy": False, "": False}.items():
+        assert ("when_it_pays" in compared(arms(0.5, 0.496, (0.1, 0.11), training))) == advised

@@ -11,6 +11,7 @@ import torch
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError, NonFiniteError
+from stepgrad.steps.estimators import Method
 
 NAN = float("nan")
 
@@ -144,18 +145,18 @@ def test_an_oracle_with_other_shapes_or_steps_on_the_wrong_side_is_refused() -> 
 
 
 LAYERS: dict[str, Callable[[], Any]] = {
-    "estimator": lambda: sg.Sign(estimator="ste"),
-    "radius": lambda: sg.Round(radius=-1.0),
-    "min_step": lambda: sg.Ranks(min_step=NAN),
-    "step": lambda: sg.UniformQuantizer(0.0),
-    "low above high": lambda: sg.UniformQuantizer(1.0, low=2.0, high=1.0),
-    "k": lambda: sg.TopKMask(0),
-    "fraction of k": lambda: sg.TopKMask(1.5),
-    "threshold": lambda: sg.NMSLayer(1.5),
-    "no threshold": lambda: sg.NMSLayer(None),
-    "levels": lambda: sg.Staircase([0.0], [1.0]),
-    "locations": lambda: sg.Staircase([1.0, 0.0], [1.0, 2.0, 3.0]),
-    "nan location": lambda: sg.Threshold(NAN),
+    "estimator": lambda: sg.layers.Sign(estimator="ste"),
+    "radius": lambda: sg.layers.Round(radius=-1.0),
+    "min_step": lambda: sg.layers.Ranks(min_step=NAN),
+    "step": lambda: sg.layers.UniformQuantizer(0.0),
+    "low above high": lambda: sg.layers.UniformQuantizer(1.0, low=2.0, high=1.0),
+    "k": lambda: sg.layers.TopKMask(0),
+    "fraction of k": lambda: sg.layers.TopKMask(1.5),
+    "threshold": lambda: sg.layers.NMSLayer(1.5),
+    "no threshold": lambda: sg.layers.NMSLayer(None),
+    "levels": lambda: sg.layers.Staircase([0.0], [1.0]),
+    "locations": lambda: sg.layers.Staircase([1.0, 0.0], [1.0, 2.0, 3.0]),
+    "nan location": lambda: sg.layers.Threshold(NAN),
 }
 
 
@@ -165,7 +166,11 @@ def test_impossible_layers_are_refused(make: Callable[[], Any]) -> None:
         make()
 
 
-@pytest.mark.parametrize("layer", [sg.Sign(), sg.Round(), sg.ArgmaxOneHot(), sg.TopKMask(2), sg.Ranks()], ids=repr)
+@pytest.mark.parametrize(
+    "layer",
+    [sg.layers.Sign(), sg.layers.Round(), sg.layers.ArgmaxOneHot(), sg.layers.TopKMask(2), sg.layers.Ranks()],
+    ids=repr,
+)
 def test_layers_refuse_what_is_not_a_finite_float(layer: Any) -> None:
     with pytest.raises(NonFiniteError, match=r"got nan at index \(1, 0\)"):
         layer(torch.tensor([[0.0], [NAN]]))
@@ -177,20 +182,20 @@ def test_layers_refuse_what_is_not_a_finite_float(layer: Any) -> None:
 
 def test_row_layers_need_rows() -> None:
     with pytest.raises(InputError, match=r"\(\.\.\., n\) but got torch.float32 of shape \(\)"):
-        sg.Ranks()(torch.tensor(1.0))
+        sg.layers.Ranks()(torch.tensor(1.0))
 
 
 def test_nms_layer_refuses_boxes_that_do_not_fit() -> None:
     with pytest.raises(InputError, match=r"boxes \(N, 4\)"):
-        sg.NMSLayer()(torch.zeros(2), torch.zeros(3, 4))
+        sg.layers.NMSLayer()(torch.zeros(2), torch.zeros(3, 4))
     with pytest.raises(InputError, match=r"boxes\[1\]"):
-        sg.NMSLayer()(torch.zeros(2), torch.tensor([[0.0, 0.0, 1.0, 1.0], [2.0, 2.0, 1.0, 3.0]]))
+        sg.layers.NMSLayer()(torch.zeros(2), torch.tensor([[0.0, 0.0, 1.0, 1.0], [2.0, 2.0, 1.0, 3.0]]))
 
 
 @pytest.mark.parametrize("boxes", [None, np.zeros((2, 4)), torch.zeros(2, 4).to_sparse(), torch.zeros(2, 4).to("meta")])
 def test_nms_layer_refuses_boxes_that_cannot_be_read(boxes: Any) -> None:
     with pytest.raises(InputError, match="Expected"):
-        sg.NMSLayer()(torch.zeros(2), boxes)
+        sg.layers.NMSLayer()(torch.zeros(2), boxes)
 
 
 @pytest.mark.parametrize("make", [lambda t: t.to("meta"), lambda t: t.to_sparse()], ids=["meta", "sparse"])
@@ -198,3 +203,26 @@ def test_tensors_without_readable_numbers_are_refused(make: Any) -> None:
     for ask in (sg.find_steps, sg.pseudogradient, lambda f, x: sg.step_function(f)(x)):
         with pytest.raises(InputError, match="Expected a"):
             ask(lambda v: 0.0, make(torch.ones(2)))
+
+
+def test_of_several_slopes_the_first_coordinate_is_named() -> None:
+    with pytest.raises(InputError, match="but in coordinate 0 it keeps changing"):
+        sg.pseudogradient(lambda v: v.sum(), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"search_range": 0.0}, "search_range to be a finite number > 0"),
+        ({"tolerance": 0.0}, "tolerance to be a finite number >= 1e-15"),
+        ({"value_tolerance": -1.0}, "value_tolerance to be a finite number >= 0"),
+    ],
+)
+def test_a_limit_of_the_search_says_whether_its_bound_is_allowed(option: dict[str, float], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        sg.find_steps(lambda v: np.round(v).sum(), np.zeros(1), **option)
+
+
+def test_a_method_names_the_one_number_that_its_estimator_uses() -> None:
+    assert str(Method("radius", radius=2.5, min_step=7.0)) == "estimator='radius', radius=2.5"
+    assert str(Method("sde", radius=2.5, min_step=7.0)) == "estimator='sde', min_step=7"

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepgrad as sg
+from stepgrad.steps.nearest import NearestSteps, SearchIncompleteWarning
 from tests.oracles.steps import Line, lines
 from tests.scenes import over_seeds
 
@@ -38,7 +39,7 @@ def expected(f: Callable[..., Any], x: np.ndarray, places: list[np.ndarray]) -> 
     return [lines(lambda v: f(np.array(v)).tolist(), x.tolist(), i, places[i].tolist()) for i in range(len(x))]
 
 
-def found_at(steps: sg.NearestSteps, j: int, i: int) -> tuple[float, ...]:
+def found_at(steps: NearestSteps, j: int, i: int) -> tuple[float, ...]:
     return tuple(float(getattr(steps, part)[j, i]) for part in PARTS)
 
 
@@ -182,7 +183,7 @@ def test_what_the_budget_did_not_allow_is_reported_and_not_guessed(options: dict
 
 
 def test_running_out_of_budget_warns_unless_the_report_is_asked_for() -> None:
-    with pytest.warns(sg.SearchIncompleteWarning, match="budget ran out after .* 2 nearest steps"):
+    with pytest.warns(SearchIncompleteWarning, match="budget ran out after .* 2 nearest steps"):
         gradient = sg.pseudogradient(lambda v: np.round(v).sum(), np.zeros(1), budget=5)
     assert gradient.tolist() == [0.0]
     report = sg.pseudogradient(lambda v: np.round(v).sum(), np.zeros(1), budget=5, full=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError
+from stepgrad.metric.protocol import PROTOCOLS
 from stepgrad.reference.class_ap import class_ap
 from stepgrad.reference.map_loss import balanced, batch_gradient
 from stepgrad.reference.mean_ap import batch_map, scene_of
@@ -64,6 +66,15 @@ def test_paper_mode_is_its_text(seed: int, protocol: str, estimator: str, min_st
     for nms_threshold in (None, 0.3, 0.3, 0.5):
         options = Options(protocol, nms_threshold, 0.5, "paper", estimator, min_step=min_step)
         assert_same_gradient(small_batch(rng), options)
+
+
+@over_seeds(15, 300)
+def test_to_the_paper_an_object_found_only_beyond_the_limit_of_detections_is_missed(seed: int) -> None:
+    rng = np.random.default_rng([seed, 46])
+    for limit in (1, 2):
+        protocol = replace(PROTOCOLS[str(rng.choice(["voc07", "voc12"]))], max_detections=limit)
+        batch = random_batch(rng, windows=12, objects=5)
+        assert_same_gradient(batch, Options(protocol, 0.3, 0.5, "paper", "mee", min_step=0.1))
 
 
 @pytest.mark.parametrize("estimator", ["mee", "sde", "radius"])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError
+from stepgrad.steps.nearest import SearchIncompleteWarning
 
 BOXES = torch.tensor([[0.0, 0.0, 10.0, 10.0], [4.0, 0.0, 14.0, 10.0], [8.0, 0.0, 18.0, 10.0]])
 
@@ -30,7 +31,12 @@ def test_value_is_that_of_f_and_gradient_is_the_pullback_of_the_jacobian() -> No
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_value_and_gradient_have_the_dtype_of_x(dtype: torch.dtype) -> None:
     x = torch.tensor([0.25], dtype=dtype, requires_grad=True)
-    for f in (sg.step_function(lambda v: v.round().sum()), sg.Round(), sg.Ranks(), sg.ArgmaxOneHot()):
+    for f in (
+        sg.step_function(lambda v: v.round().sum()),
+        sg.layers.Round(),
+        sg.layers.Ranks(),
+        sg.layers.ArgmaxOneHot(),
+    ):
         value = f(x)
         value.sum().backward()
         assert value.dtype == x.grad.dtype == dtype
@@ -62,15 +68,15 @@ def test_candidates_may_depend_on_x() -> None:
 
 def test_a_search_without_enough_budget_warns() -> None:
     x = torch.zeros(1, requires_grad=True)
-    with pytest.warns(sg.SearchIncompleteWarning):
+    with pytest.warns(SearchIncompleteWarning):
         sg.step_function(lambda v: v.round().sum(), budget=3)(x)
 
 
 DIFFERENTIABLE = {
     "step_function": sg.step_function(lambda v: v.round().sum()),
-    "Round": sg.Round(),
-    "Ranks": sg.Ranks(),
-    "NMSLayer": lambda x: sg.NMSLayer()(x, BOXES),
+    "Round": sg.layers.Round(),
+    "Ranks": sg.layers.Ranks(),
+    "NMSLayer": lambda x: sg.layers.NMSLayer()(x, BOXES),
 }
 
 
@@ -98,12 +104,12 @@ def test_only_floating_point_tensors_are_taken(x: Any) -> None:
 
 def test_a_gradient_too_large_for_its_dtype_is_its_largest_number() -> None:
     x = torch.tensor([1.0, 1.0 + 2.0**-10], dtype=torch.float16, requires_grad=True)
-    (1e4 * sg.ArgmaxOneHot()(x))[0].backward()
+    (1e4 * sg.layers.ArgmaxOneHot()(x))[0].backward()
     assert x.grad.isfinite().all()
     assert x.grad[0] == torch.finfo(torch.float16).max
 
 
-class Parity(sg.StepLayer):
+class Parity(sg.layers.StepLayer):
     """Whether an even number of the row is above one half: steps at one half, each way."""
 
     def values(self, rows: Tensor) -> Tensor:
@@ -134,7 +140,7 @@ def test_a_layer_without_candidates_searches() -> None:
     torch.testing.assert_close(found, torch.autograd.grad(Parity()(x).sum(), x)[0], rtol=1e-6, atol=0)
 
 
-class Half(sg.ElementwiseLayer):
+class Half(sg.layers.ElementwiseLayer):
     """Values without steps: not enough for a gradient."""
 
     def values(self, x: Tensor) -> Tensor:
@@ -143,15 +149,15 @@ class Half(sg.ElementwiseLayer):
 
 def test_a_layer_without_values_says_what_is_missing() -> None:
     with pytest.raises(NotImplementedError, match="StepLayer needs a method values"):
-        sg.StepLayer()(torch.zeros(2))
+        sg.layers.StepLayer()(torch.zeros(2))
     out = Half()(torch.zeros(2, requires_grad=True)).sum()
     with pytest.raises(NotImplementedError, match="Half needs a method steps"):
         out.backward()
 
 
 def test_layers_stand_in_a_model_and_its_state_comes_back() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), sg.Staircase([0.0], [0.0, 1.0]), nn.Linear(4, 1))
-    again = nn.Sequential(nn.Linear(3, 4), sg.Staircase([1.0], [0.0, 2.0]), nn.Linear(4, 1))
+    model = nn.Sequential(nn.Linear(3, 4), sg.layers.Staircase([0.0], [0.0, 1.0]), nn.Linear(4, 1))
+    again = nn.Sequential(nn.Linear(3, 4), sg.layers.Staircase([1.0], [0.0, 2.0]), nn.Linear(4, 1))
     again.load_state_dict(model.state_dict())
     x = torch.ones(5, 3)
     assert torch.equal(model(x), again(x))

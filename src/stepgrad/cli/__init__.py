@@ -36,7 +36,10 @@ def commands() -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `stepgrad COMMAND ...` and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words == ["--version"]:  # before the extra is asked for: a report of what is missing should have it too
+    if words in (
+        ["--version"],
+        ["-V"],
+    ):  # before the extra is asked for: a report of what is missing should have it too
         from stepgrad.cli.version import version_text
 
         print(version_text())
@@ -78,7 +81,7 @@ def _run(words: list[str]) -> int:
     if command not in _COMMANDS:
         raise ConfigError(f"{command}: no such command.{suggest(command, list(_COMMANDS))} See `stepgrad --help`.")
     from stepgrad.cli.options import call
-    from stepgrad.train.process import return_large_blocks
+    from stepgrad.detector.training.process import return_large_blocks
 
     return_large_blocks()
     function = getattr(import_module(f"stepgrad.cli.{command}"), command)
@@ -92,7 +95,7 @@ def _help() -> str:
         "COMMAND ...",
         "Train detectors directly for the metric you report. `stepgrad demo` shows it in a minute or two.",
         {"commands": _COMMANDS.items()},
-        "`stepgrad COMMAND --help` explains the options of a command; `stepgrad --version` prints the versions.\n"
+        "`stepgrad COMMAND --help` explains the options of a command; `stepgrad --version` (-V) prints the versions.\n"
         '`eval "$(stepgrad --completion bash)"` (or zsh, tcsh) makes the shell complete commands and options.',
     ).rstrip()
 

@@ -8,7 +8,7 @@ from stepgrad.cli.terminal import Terminal
 from stepgrad.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stepgrad.train.run_folder import Run
+    from stepgrad.detector.training.run_folder import Run
 
 
 def compress_run(run: Run, ranks: str | None, console: Terminal) -> Run:

@@ -11,12 +11,12 @@ from typing import Any, get_type_hints
 import yaml
 
 from stepgrad.cli.options import Option, helps_of
+from stepgrad.detector.training.config import TrainConfig, from_dict, to_dict
 from stepgrad.errors import ConfigError, suggest
 from stepgrad.names import on_disk
-from stepgrad.train.config import TrainConfig, from_dict, to_dict
 from stepgrad.yaml_text import load_yaml
 
-_PRESETS = files("stepgrad") / "presets"
+_PRESETS = files("stepgrad") / "detector" / "presets"
 
 
 def presets() -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Literal
 from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
+from stepgrad.number_text import counted
 
 
 def convert(
@@ -40,7 +41,7 @@ def convert(
         degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
         class_names: The classes of a VOC folder, in the order of the labels.
         images: The folder of the images of a COCO file, if it is not in the usual place.
-        images_outside: Whether file names in a COCO file or a data.yaml may point outside the folder of the data.
+        images_outside: Whether file names and links in the data may lead out of its folder.
 
     Returns:
         0; 130 after Ctrl-C, which leaves nothing behind.
@@ -65,7 +66,7 @@ def convert(
         )
     console = Terminal()
     splits = ", ".join(f"{safe_text(name)} {count}" for name, count in done.splits.items())
-    console.print(f"{done.images} images in {safe_text(done.folder)} ({splits})", soft_wrap=True)
+    console.print(f"{counted(done.images, 'image')} in {safe_text(done.folder)} ({splits})", soft_wrap=True)
     for note in done.notes:
         console.print(f"[yellow]note:[/] {safe_text(note)}", soft_wrap=True)
     return 0

@@ -11,13 +11,14 @@ from rich.table import Table
 from stepgrad.cli import INTERRUPTED
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
+from stepgrad.number_text import counted
 
 if TYPE_CHECKING:
     from stepgrad.cli.progress import RichProgress
-    from stepgrad.demo.trial import Settings, TrialOutcome
+    from stepgrad.models.demo.trial import Settings, TrialOutcome
 
-MEASURING = ("roles.sums_of_class", "roles.roles_of_class", "nms.greedy_nms")
-"""The kernels that judge test images, in addition to those of the loss: a demo should wait for compilation only once."""
+KERNELS = ("radius float64", "values float64", "others")
+"""Calls whose kernels the demo needs, of the loss and of what judges test images: it should wait for compilation only once."""
 
 
 def demo(
@@ -56,7 +57,7 @@ def demo(
     console = Terminal()
     began = time.monotonic()
     from stepgrad.cli.progress import RichProgress  # these take seconds to import
-    from stepgrad.demo.trial import Settings
+    from stepgrad.models.demo.trial import Settings
 
     try:
         with RichProgress(console) as progress:
@@ -74,20 +75,15 @@ def demo(
 
 
 def _run(out: Path, settings: Settings, progress: RichProgress) -> tuple[TrialOutcome, Path]:
-    from stepgrad.demo.report import write
-    from stepgrad.demo.trial import Trial, open_pictures
-    from stepgrad.kernels.uses import all_uses
-    from stepgrad.kernels.warmup import compile_together, missing_uses, usual_workers
     from stepgrad.locks import only_writer
+    from stepgrad.losses.warmup import warm_up
+    from stepgrad.models.demo.report import write
+    from stepgrad.models.demo.trial import Trial, open_pictures
 
     with only_writer(out, "wait until it has finished, or choose another --out"):
         trial = Trial(out, settings)  # refuses a folder of another trial before anything is waited for
-        missing = missing_uses(
-            use for use in all_uses() if "radius float64" in use.needed_by or use.kernel in MEASURING
-        )
-        if missing:
-            with progress.stage("compiling kernels (only once)", len(missing)) as tick:
-                compile_together(missing, usual_workers(), tick)
+        with progress.stage("compiling kernels (only once)", len(KERNELS)) as tick:
+            warm_up(KERNELS, tick)
         with progress.stage("running the detector on pictures", settings.images + settings.test_images) as tick:
             pictures = open_pictures(settings, tick)
         trial.run(pictures.train, progress.stage)
@@ -97,9 +93,11 @@ def _run(out: Path, settings: Settings, progress: RichProgress) -> tuple[TrialOu
 
 
 def _table(outcome: TrialOutcome) -> Table:
-    from stepgrad.fine_tuning.result import in_points
+    from stepgrad.models.fine_tuning.result import in_points
 
-    table = Table("training", "COCO AP", "mAP at IoU 0.5", "seconds", title=f"on {outcome.images} test images")
+    table = Table(
+        "training", "COCO AP", "mAP at IoU 0.5", "seconds", title=f"on {counted(outcome.images, 'test image')}"
+    )
     for name, way in outcome.ways.items():
         coco, voc = (in_points(values) for values in way.test.values())
         table.add_row(name, coco, voc, f"{way.seconds:.1f}")

@@ -12,13 +12,14 @@ from stepgrad.cli.output import Output
 from stepgrad.cli.output import draw as draw_picture
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError, DataError
+from stepgrad.number_text import counted
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
     from stepgrad.data.proposals import Proposals
-    from stepgrad.train.run_folder import Run
+    from stepgrad.detector.training.run_folder import Run
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 SEARCH_SIDE = 500
@@ -68,14 +69,15 @@ def detect(
     paths = find_pictures(pictures)
     console = Terminal()
     output = Output(Path(out).expanduser(), paths)
-    from stepgrad.train.run_folder import open_run
+    from stepgrad.detector.training.run_folder import open_run
 
     opened = compress_run(open_run(Path(run).expanduser(), checkpoint), compress, console)
     limit_candidates(opened, candidates)
     find_windows = Windows.from_source(windows, opened.config.data.max_windows)
     choice = Choice.of(opened, threshold, top)
     console.print(
-        f"{len(paths)} pictures, run {safe_text(opened.folder)}, step {opened.step}; {choice}", soft_wrap=True
+        f"{counted(len(paths), 'picture')}, run {safe_text(opened.folder)}, step {opened.step}; {choice}",
+        soft_wrap=True,
     )
     failed = _detect_all(opened, paths, find_windows, choice, output, draw, console)
     for message in failed:
@@ -106,7 +108,10 @@ def _detect_all(
         if record["images"]:
             output.save_record(record)
     objects = sum(len(entry["detections"]) for entry in record["images"])
-    console.print(f"{objects} objects in {len(record['images'])} pictures: {safe_text(output.folder)}", soft_wrap=True)
+    console.print(
+        f"{counted(objects, 'object')} in {counted(len(record['images']), 'picture')}: {safe_text(output.folder)}",
+        soft_wrap=True,
+    )
     return failed
 
 
@@ -228,7 +233,7 @@ class Windows:
 
     def of(self, path: Path, picture: Image.Image) -> Tensor:
         """(N, 4) windows, at most as many as in training."""
-        from stepgrad.train.inputs import choose_windows
+        from stepgrad.detector.training.inputs import choose_windows
 
         windows = search_windows(picture) if self.stored is None else self._look_up(self.stored, path)
         best_first = self.stored is not None and self.stored.source.endswith(".mat")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +13,9 @@ from rich.table import Table
 from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.data.doctor import ClassSummary, Diagnosis, Summary, examine
+from stepgrad.data.problems import Problem
 from stepgrad.files import write_whole
+from stepgrad.number_text import counted
 
 STYLES = {"error": "bold red", "warning": "yellow"}
 
@@ -42,7 +44,7 @@ def doctor(
         pixels: Whether to decode every image; with false only headers are read, which misses truncated files.
         limit: Largest number of problems to show per kind; 0 shows all.
         report: A JSON file to which everything found is written, too.
-        images_outside: Whether file names in a COCO file or a data.yaml may point outside the folder of the data.
+        images_outside: Whether file names and links in the data may lead out of its folder.
 
     Returns:
         1 if anything would break or spoil training, else 0.
@@ -71,18 +73,24 @@ def doctor(
 
 
 def _print_problems(console: Console, diagnosis: Diagnosis, limit: int) -> None:
-    """Errors first, problems of a kind together, one line each and the fix below."""
-    ordered = sorted(diagnosis.problems, key=lambda problem: (problem.severity != "error", problem.kind))
-    for kind, group in groupby(ordered, key=lambda problem: problem.kind):
-        problems = list(group)
-        printed = problems if limit <= 0 else problems[:limit]
-        for problem in printed:  # unwrapped: a path broken over two lines cannot be copied
-            style = STYLES[problem.severity]
-            line = f"[{style}]{problem.severity}[/] {safe_text(problem.path)}: {safe_text(problem.what)}"
-            console.print(line, soft_wrap=True)
-            console.print(f"    {safe_text(problem.fix)}", style="dim", soft_wrap=True)
-        if len(problems) > len(printed):
-            rest = f"... and {len(problems) - len(printed)} more of this kind ({kind}); --limit 0 shows all"
+    """Problems of a file together, files with errors first, one line each and the fix below."""
+    seen: Counter[str] = Counter()
+    printed = []
+    for problem in sorted(diagnosis.problems, key=lambda problem: problem.severity != "error"):
+        seen[problem.kind] += 1
+        if limit <= 0 or seen[problem.kind] <= limit:
+            printed.append(problem)
+    by_file: dict[str, list[Problem]] = {}
+    for problem in printed:
+        by_file.setdefault(problem.path, []).append(problem)
+    for problem in (problem for problems in by_file.values() for problem in problems):
+        style = STYLES[problem.severity]  # lines are unwrapped: a path broken over two lines cannot be copied
+        line = f"[{style}]{problem.severity}[/] {safe_text(problem.path)}: {safe_text(problem.what)}"
+        console.print(line, soft_wrap=True)
+        console.print(f"    {safe_text(problem.fix)}", style="dim", soft_wrap=True)
+    for kind, count in seen.items():
+        if 0 < limit < count:
+            rest = f"... and {count - limit} more of this kind ({kind}); --limit 0 shows all"
             console.print(rest, style="dim", soft_wrap=True)
 
 
@@ -107,7 +115,7 @@ def _cells(row: ClassSummary) -> list[str]:
 
 
 def _title(summary: Summary) -> str:
-    parts = [f"{summary.kind} {summary.name}: {summary.images} images"]
+    parts = [f"{summary.kind} {summary.name}: {counted(summary.images, 'image')}"]
     if summary.smallest and summary.largest:
         low, high = (f"{width} x {height}" for width, height in (summary.smallest, summary.largest))
         parts.append(f"{low} pixels" if low == high else f"{low} to {high} pixels")
@@ -120,8 +128,8 @@ def _title(summary: Summary) -> str:
 
 def _print_verdict(console: Console, diagnosis: Diagnosis) -> None:
     errors, warnings = diagnosis.errors, len(diagnosis.problems) - diagnosis.errors
-    counts = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
-    good = "ready to train"
+    counts = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    good = "ready to train, but read the warnings" if warnings else "ready to train"
     bad = "training would fail or learn from wrong data; fix the errors first"
     style = "bold red" if errors else "bold green"
     console.print(f"{counts}: {bad if errors else good}", style=style, soft_wrap=True)

@@ -12,9 +12,10 @@ from stepgrad.errors import ConfigError
 from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
+    from stepgrad.cli.judged import Judged
     from stepgrad.data import DetectionDataset
+    from stepgrad.data.read_detections import FileDetections
     from stepgrad.evaluation.compare import Comparison
-    from stepgrad.evaluation.read_files import FileDetections
     from stepgrad.evaluation.records import Evidence
     from stepgrad.evaluation.result import EvaluationResult
     from stepgrad.metric.protocol import Protocol
@@ -27,6 +28,7 @@ def evaluate(
     split: str | None = None,
     protocol: str | None = None,
     compare: list[str] | None = None,
+    classes: bool = False,
     boxes: Literal["converted", "file"] = "converted",
     empty_boxes: Literal["error", "count"] = "count",
     degenerate: Literal["error", "drop"] = "error",
@@ -60,11 +62,13 @@ def evaluate(
         data: The data of the detections: a VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
         protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit, voc07-python, lvis, torchmetrics,
-            ultralytics (from 8.4.176 on), ultralytics-8.4 (from 8.4.37 on), ultralytics-old or ultralytics-unlimited. The
-            default is the protocol of the run; for files it is voc07-devkit for VOC folders, coco for COCO files and YOLO data,
-            and voc12 otherwise.
-        compare: Several protocols to compare. Prints a table of all of them and, for every two, how many points of mAP each
-            rule changes, and the first detection of each class that they judge differently, with the rule responsible.
+            ultralytics (from 8.4.176 on), ultralytics-8.4 (from 8.4.37 on), ultralytics-8.3 (from 8.3.168 on), ultralytics-old,
+            ultralytics-json (what `yolo val` prints of its predictions.json) or ultralytics-unlimited. The default is the
+            protocol of the run; for files it is voc07-devkit for VOC folders, coco for COCO files and YOLO data, and voc12
+            otherwise.
+        compare: Several protocols to compare. Prints, for every two, how many points of mAP each rule changes, and the first
+            detections that they judge differently, with the rule responsible.
+        classes: Whether --compare prints the AP of each class, too, and the first difference of every class.
         boxes: The boxes that a protocol gets: converted to its own pixel convention, as in training (`converted`), or with the
             numbers of the annotation files unchanged (`file`), which shows how much the extra pixel changes.
         empty_boxes: How to treat detections without area: as false alarms (`count`), or as an error (`error`).
@@ -82,8 +86,7 @@ def evaluate(
             once and kept.
         save_detections: Where to write the detections of the run: a FILE.json gets COCO's results, a folder gets
             VOC's text files.
-        images_outside: Whether file names in a COCO file (for --run) or a data.yaml may point outside the folder of the
-            data.
+        images_outside: Whether file names and links in the data may lead out of its folder.
         compress: The ranks of fc6 and fc7 for faster detection with --run, such as 1024,256: a truncated SVD, which costs
             some mAP and takes a minute or two at the start for AlexNet. Without the option nothing is compressed.
         metric: Further metrics to report, by name: `f1`, `f1@threshold=0.5`, `recall@precision=0.95`, `precision@recall=0.9`,
@@ -138,14 +141,16 @@ def evaluate(
         if compare
         else evaluate_under(evidence, Counting.of(protocols[0]), metrics)
     )
-    console.print(str(outcome))
+    console.print(outcome.text(classes) if isinstance(outcome, Comparison) else str(outcome))
+    made.warn_of_mistakes(outcome.results[0] if isinstance(outcome, Comparison) else outcome)
     numbers = coco_numbers(made.evidence()) if coco else None
     if numbers is not None:
         console.print(f"\n{numbers}")
     mistakes = error_types(evidence, protocols[0]) if errors or plot_errors else None
     if errors:
         console.print(f"\n{mistakes}")
-    for note in _notes(made.dataset, made.detections, evidence, protocols, boxes, coco):
+    notes = _notes(made.dataset, made.detections, evidence, protocols, boxes, coco)
+    for note in [*notes, *_edge_notes(made, evidence, protocols)]:
         console.print(f"note: {visible(note)}", style="dim")
     if plot:
         plot_curves(outcome.results[0] if isinstance(outcome, Comparison) else outcome, plot)
@@ -164,6 +169,22 @@ def evaluate(
         content |= {} if mistakes is None else {"errors": mistakes.to_dict()}
         write_whole(Path(report), (json.dumps(content, indent=1) + "\n").encode())
     return 0
+
+
+def _edge_notes(made: Judged, evidence: Evidence, protocols: list[Protocol]) -> list[str]:
+    """Notes on boxes cut at the edges of images: by `yolo val` after it counted them, or for want of sizes by nobody."""
+    import numpy as np
+
+    from stepgrad.data import YOLODataset
+    from stepgrad.evaluation.edges import note_on_edges
+
+    cutting = [p.name for p in protocols if p.clip]
+    unknown = 0 if evidence.limits is None else int(np.isnan(evidence.limits).any(axis=(1, 2)).sum())
+    if cutting and unknown:
+        return [f"the annotations do not give the size of {unknown} images: {' and '.join(cutting)} cut no boxes there"]
+    of_yolo = isinstance(made.dataset, YOLODataset) or any(p.name.startswith("ultralytics") for p in protocols)
+    note = note_on_edges(evidence) if of_yolo and made.run is None and len(cutting) < len(protocols) else None
+    return [note] if note else []
 
 
 def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evidence: Evidence, path: str) -> None:
@@ -213,7 +234,7 @@ def _notes(
     coco: bool,
 ) -> list[str]:
     """Notes for the reader on how the numbers were counted."""
-    from stepgrad.evaluation.from_files import natural_offset
+    from stepgrad.data.judged_files import natural_offset
 
     notes = []
     if detections.missing:
@@ -228,5 +249,7 @@ def _notes(
             "with --boxes converted, the default, each protocol gets boxes in its own convention"
         )
     if coco and evidence.objects.difficult.any():
-        notes.append("the twelve numbers count difficult objects like any other, since COCO has no such mark")
+        notes.append(
+            "the twelve numbers leave difficult objects out, as mAP does; COCO's own tools do not know this mark"
+        )
     return notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
@@ -17,19 +18,24 @@ from stepgrad.cli.terminal import Terminal
 from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.data.base import ImageId
 from stepgrad.data.coco import COCODataset
+from stepgrad.data.judged_files import evidence_from
+from stepgrad.data.read_detections import FileDetections, read_detections
+from stepgrad.data.read_yolo_detections import image_sizes
+from stepgrad.data.splits import images_of_splits
 from stepgrad.data.voc import Degenerate, VOCDataset
+from stepgrad.data.write_detections import write_coco_results, write_voc_results
 from stepgrad.data.yolo import YOLODataset
-from stepgrad.errors import ConfigError, DataError
-from stepgrad.evaluation.from_files import evidence_from
-from stepgrad.evaluation.read_files import FileDetections, read_detections
+from stepgrad.errors import ConfigError, DataError, LikelyMistakeWarning
+from stepgrad.evaluation.likely_mistakes import likely_mistakes
 from stepgrad.evaluation.records import Detections, Evidence
-from stepgrad.evaluation.write_files import write_coco_results, write_voc_results
+from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.named_metrics import get_metric
+from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import Protocol
+from stepgrad.number_text import counted
 
 if TYPE_CHECKING:
-    from stepgrad.train.run_folder import RunFolder
+    from stepgrad.detector.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,13 @@ class Judged:
                 get_metric(name).check_protocol(protocol)
                 found[name] = get_metric(name)
         return list((found | {name: get_metric(name) for name in asked}).values())
+
+    def warn_of_mistakes(self, result: EvaluationResult) -> None:
+        """Warn of what is most likely wrong with the detections of a file."""
+        if self.run is None:
+            sizes, splits = image_sizes(self.dataset), images_of_splits(self.dataset)
+            for line in likely_mistakes(result, sizes, self.detections.written, splits):
+                warnings.warn(f"{self.name}: {line}.", LikelyMistakeWarning, stacklevel=2)
 
 
 def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionDataset:
@@ -125,8 +138,8 @@ def run_on(
     candidates: int | None = None,
 ) -> Judged:
     """Detect with a run on its validation data, or on other data."""
-    from stepgrad.train.finish import validate
-    from stepgrad.train.run_folder import RunFolder, open_run
+    from stepgrad.detector.training.finish import validate
+    from stepgrad.detector.training.run_folder import RunFolder, open_run
 
     if data is None and (split is not None or windows is not None):
         raise ConfigError(
@@ -138,7 +151,7 @@ def run_on(
     with RichProgress(Terminal(stderr=True)) as progress:
         images = _open(run, data, split, windows, images_outside, progress)
         _check_classes(run, images.dataset)
-        progress.say(f"run {run.folder}, step {run.step}: {len(images)} images of {images.dataset.name}")
+        progress.say(f"run {run.folder}, step {run.step}: {counted(len(images), 'image')} of {images.dataset.name}")
         evaluator = validate(run.model, images, [run.config.protocol], progress, what="detecting")
     detections = evaluator.evidence().detections
     dataset = only_images(images.dataset, images.first, len(images))
@@ -157,7 +170,7 @@ def run_on(
 def _open(
     run: Any, data: str | None, split: str | None, windows: str | None, images_outside: bool, progress: RichProgress
 ) -> Any:
-    from stepgrad.train.inputs import open_data, open_split
+    from stepgrad.detector.training.inputs import open_data, open_split
 
     if data is None:
         return open_split(run.config.data, "val", progress)

@@ -15,14 +15,13 @@ from rich.progress import TimeRemainingColumn as TimeLeftColumn
 from rich.text import Text
 
 from stepgrad.cli.terminal import Terminal, safe_text
-from stepgrad.number_text import metric_text, per_cent
+from stepgrad.number_text import counted, metric_text, per_cent
+from stepgrad.progress_lines import PlainStage, clock, first_line
 
 PAUSE = 10.0
 """Least seconds between plain lines of training steps."""
 MEMORY = 300.0
 """Seconds of past steps from which the time left is guessed."""
-STAGE_PAUSE = 30.0
-"""Seconds between plain lines of other long work."""
 
 DoneOfTotal = Callable[[int, int | None], None]
 
@@ -99,7 +98,8 @@ class RichProgress:
             self._validated.append(line)
         shown = ", ".join(f"{name} {per_cent(value)}" for name, value in (line.get("map") or {}).items())
         shown += "".join(f", {name} {metric_text(name, value)}" for name, value in (line.get("metrics") or {}).items())
-        text = f"step {line['step']} ({line.get('phase', 'start')}): validation mAP {shown} on {line.get('images', '?')} images"
+        images = counted(line["images"], "image") if "images" in line else "? images"
+        text = f"step {line['step']} ({line.get('phase', 'start')}): validation mAP {shown} on {images}"
         self._print(text + (", the best so far" if best and len(self._validated) > 1 else ""))
 
     def say(self, text: str) -> None:
@@ -110,7 +110,7 @@ class RichProgress:
     def stage(self, what: str, total: int | None = None) -> Iterator[Any]:
         """A bar of its own for other long work, which calls what it is given after each unit."""
         if self._bars.disable and self._task is None:  # validations while training have a line of their own
-            self._print(f"{what} ..." if total is None else f"{what}: {total} ...")
+            self._print(first_line(what, total))
         units = count(1)
         with self.counted(what, total) as show:
             yield lambda: show(next(units), total)
@@ -119,7 +119,7 @@ class RichProgress:
     def counted(self, what: str, total: int | None = None) -> Iterator[DoneOfTotal]:
         """The same for work that tells how much is done, and of how much; without a terminal, a line now and then."""
         task = self._bars.add_task(what, total=total)
-        plain = _PlainStage(what, self._print) if self._bars.disable else None
+        plain = PlainStage(what, self._print) if self._bars.disable else None
 
         def show(done: int, total: int | None) -> None:
             self._bars.update(task, completed=done, total=total)
@@ -133,27 +133,6 @@ class RichProgress:
 
     def _print(self, text: str) -> None:
         self.console.print(safe_text(text), soft_wrap=True)
-
-
-class _PlainStage:
-    """Now and then a line that tells how far a stage is, where there is no terminal for a bar."""
-
-    def __init__(self, what: str, say: Callable[[str], None]) -> None:
-        self.what = what
-        self.say = say
-        self.began = self.printed = time.monotonic()
-
-    def show(self, done: int, total: int | None) -> None:
-        """So much is done."""
-        now = time.monotonic()
-        if now - self.printed < STAGE_PAUSE:
-            return
-        self.printed = now
-        if total is None:
-            self.say(f"{self.what}: {done}")
-        else:
-            left = (now - self.began) / done * (total - done)
-            self.say(f"{self.what}: {done}/{total}, {clock(left)} left")
 
 
 def describe_step(line: Mapping[str, Any], validated: Sequence[Mapping[str, Any]]) -> str:
@@ -178,7 +157,7 @@ def describe_step(line: Mapping[str, Any], validated: Sequence[Mapping[str, Any]
 
 def _describe_validations(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the last validation found, and the best of each number so far: of the metric that is trained for, and of mAP."""
-    from stepgrad.metric.named_metrics import get_metric  # other commands' bars should not wait for numba
+    from stepgrad.metric.options import get_metric  # other commands' bars should not wait for numba
 
     parts = []
     for name, value in (lines[-1].get("metrics") or {}).items():
@@ -192,14 +171,3 @@ def _describe_validations(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 def first_map(line: Mapping[str, Any]) -> float:
     """The mAP of a validation by its first protocol; -1 where there is none."""
     return next(iter((line.get("map") or {}).values()), -1.0)
-
-
-def clock(seconds: float) -> str:
-    """Hours, minutes and seconds.
-
-    >>> clock(346.2)
-    '0:05:46'
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"

@@ -24,6 +24,7 @@ from stepgrad.data import (
 )
 from stepgrad.data.proposals.generate import Outcome, default_folder, missing_windows
 from stepgrad.data.proposals.search import Mode
+from stepgrad.number_text import counted
 
 
 def propose(
@@ -54,7 +55,7 @@ def propose(
         overwrite: Whether to make all windows again, even those that are there.
         source: The .npz or .mat file to take the windows from instead of searching, or `built-in` for the windows of shapes.
         images: The folder of the images of a COCO file, if it is not in the usual place.
-        images_outside: Whether file names in a COCO file or a data.yaml may point outside the folder of the data.
+        images_outside: Whether file names and links in the data may lead out of its folder.
 
     Returns:
         0; 1 if some images could not be searched; 130 after Ctrl-C.
@@ -62,7 +63,9 @@ def propose(
     console = Terminal()
     dataset = load_dataset(data, split, images=images, images_outside=images_outside)
     folder = Path(out) if out else default_folder(dataset, Path(source).stem if source else mode)
-    console.print(f"{len(dataset)} images of {safe_text(dataset.name)}, windows in {safe_text(folder)}", soft_wrap=True)
+    console.print(
+        f"{counted(len(dataset), 'image')} of {safe_text(dataset.name)}, windows in {safe_text(folder)}", soft_wrap=True
+    )
     try:
         with RichProgress(Terminal(stderr=True)) as progress:
             if source is not None:
@@ -108,7 +111,9 @@ def _search(
 
 def _print_interrupted(console: Console, folder: Path, total: int) -> None:
     done = len(list(folder.glob("[!.]*.npz")))
-    text = f"stopped; {safe_text(folder)} has {done} of {total} images: run the same command again to continue"
+    text = (
+        f"stopped; {safe_text(folder)} has {done} of {counted(total, 'image')}: run the same command again to continue"
+    )
     console.print(f"[yellow]{text}[/]", soft_wrap=True)
 
 

@@ -28,6 +28,7 @@ def report(
     out: str | None = None,
     checkpoint: str = "best",
     images_outside: bool = False,
+    names: list[str] | None = None,
 ) -> int:
     """Write the report of a run, or of several on one page: curves on one axis, mistakes and pictures side by side.
 
@@ -35,7 +36,7 @@ def report(
 
       stepgrad report runs/a
       stepgrad report runs/cross-entropy runs/map --out comparison
-      stepgrad report yolo.json mine.json --data annotations.json
+      stepgrad report yolo.json mine.json --data annotations.json --names YOLO mine
 
     With several, the others are compared with the first one, and the last one is shown in most detail.
 
@@ -46,14 +47,19 @@ def report(
         protocol: The protocols to judge by; the first one decides. By default that of the run or of the data.
         out: The folder to write report.html to; by default the run itself for one run, else `comparison`.
         checkpoint: The weights of a run to detect with: best, last, or the step of a checkpoint.
-        images_outside: Whether file names in a COCO file or a data.yaml may point outside the folder of the data.
+        images_outside: Whether file names and links in the data may lead out of its folder.
+        names: What to call each RUN on the page of several; by default the part of its path that tells it from the others.
 
     Returns:
         0.
     """
     from stepgrad.cli.evaluate import default_protocol
+    from stepgrad.evaluation.judge import Counting
+    from stepgrad.evaluation.result import evaluate_under
     from stepgrad.metric.protocol import get_protocol
 
+    if names is not None and len(names) != len(runs):
+        raise ConfigError(f"names: expected one name for each of the {len(runs)} runs but got {len(names)}.")
     made = [_judged(run, data, split, checkpoint, images_outside) for run in runs]
     pictures = next((one.dataset for one in made if one.run), made[0].dataset)
     if data is not None and all(one.run is None for one in made):
@@ -61,6 +67,9 @@ def report(
 
         pictures = with_pictures(pictures, data, split, None, "error", images_outside)
     protocols = [get_protocol(name) for name in protocol or [made[0].protocol or default_protocol(pictures)]]
+    for one in made:
+        if one.run is None:
+            one.warn_of_mistakes(evaluate_under(one.evidence(), Counting.of(protocols[0])))
     if len(made) == 1:
         folder = out or (runs[0] if made[0].run else None)
         if folder is None:
@@ -71,7 +80,9 @@ def report(
             page, only, only.evidence(), protocols, pictures, metrics, with_plots=only.run is not None
         )
     else:
-        written = _comparison(Path(out or "comparison").expanduser(), runs, made, protocols, pictures)
+        written = _comparison(
+            Path(out or "comparison").expanduser(), names or short_names(runs), made, protocols, pictures
+        )
     console = Terminal(markup=False, soft_wrap=True)
     console.print(visible(json.loads(written.with_suffix(".json").read_text(encoding="utf-8"))["sentence"]))
     console.print(f"report: {visible(written)}")
@@ -101,8 +112,8 @@ def report_page(
     with_plots: bool = False,
 ) -> Path:
     """The page of one set of detections; that of a run shows how it was trained, too."""
+    from stepgrad.detector.training.config import to_dict
     from stepgrad.report import write_page
-    from stepgrad.train.config import to_dict
 
     return write_page(
         page,
@@ -118,12 +129,16 @@ def report_page(
 
 
 def _comparison(
-    folder: Path, runs: Sequence[str], made: Sequence[Judged], protocols: Sequence[Protocol], pictures: DetectionDataset
+    folder: Path,
+    names: Sequence[str],
+    made: Sequence[Judged],
+    protocols: Sequence[Protocol],
+    pictures: DetectionDataset,
 ) -> Path:
     """All on one page: the first is the reference, the last the one to look at."""
     from stepgrad.report import write_comparison
 
-    arms = [_arm(name, one, protocols) for name, one in zip(_names(runs), made, strict=True)]
+    arms = [_arm(name, one, protocols) for name, one in zip(names, made, strict=True)]
     return write_comparison(
         folder,
         title=" and ".join(arm.name for arm in arms),
@@ -151,11 +166,18 @@ _TRAININGS = {"nll": "cross-entropy", "map": "mAP training", "nll-then-map": "cr
 """What a run trained with, in words, by the name of its loss."""
 
 
-def _names(runs: Sequence[str]) -> list[str]:
-    """The last part of each path, or the whole path where two would be the same.
+def short_names(runs: Sequence[str]) -> list[str]:
+    """The end of each path, as long as it takes to tell them apart, without an end that all share; else the paths.
 
-    >>> _names(["runs/a", "runs/b"]), _names(["x/a", "y/a"])
-    (['a', 'b'], ['x/a', 'y/a'])
+    >>> short_names(["runs/a", "runs/b.json"]), short_names(["x/1/val/found.json", "x/2/val/found.json"])
+    (['a', 'b'], ['1', '2'])
     """
-    short = [Path(run).expanduser().resolve().name for run in runs]
-    return short if len(set(short)) == len(short) else list(runs)
+    paths = [Path(run).expanduser().resolve() for run in runs]
+    parts = [(path if path.is_dir() else path.with_suffix("")).parts for path in paths]
+    while len({part[-1:] for part in parts}) == 1 and min(map(len, parts)) > 1:
+        parts = [part[:-1] for part in parts]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return list(runs)

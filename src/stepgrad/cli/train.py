@@ -18,11 +18,11 @@ from stepgrad.cli.options import Option, as_yaml, help_page, parse, row_of, want
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
 from stepgrad.names import as_text, file_name
-from stepgrad.number_text import metric_text, per_cent
+from stepgrad.number_text import counted, metric_text, per_cent
 
 if TYPE_CHECKING:
-    from stepgrad.train.config import TrainConfig
-    from stepgrad.train.engine import RunResult
+    from stepgrad.detector.training.config import TrainConfig
+    from stepgrad.detector.training.engine import RunResult
 
 
 OWN_OPTIONS = [
@@ -110,7 +110,7 @@ def _watch(work: Any, opening: str) -> int:
     console = Terminal(quiet=not first)  # of several processes, one speaks
     console.print(safe_text(opening), soft_wrap=True)
     from stepgrad.cli.progress import RichProgress  # these take seconds to import
-    from stepgrad.train import engine
+    from stepgrad.detector.training import engine
 
     try:
         with RichProgress(console) as progress:
@@ -126,7 +126,9 @@ def _print_result(console: Console, result: RunResult, seconds: float) -> None:
     if result.maps:
         maps = ", ".join(f"{name} {per_cent(value)}" for name, value in result.maps.items())
         maps += "".join(f", {name} {metric_text(name, value)}" for name, value in result.metrics.items())
-        console.print(f"[bold green]mAP {maps}[/] at step {result.best_step}, the best of {result.step} steps")
+        console.print(
+            f"[bold green]mAP {maps}[/] at step {result.best_step}, the best of {counted(result.step, 'step')}"
+        )
     console.print(f"time      {describe_times(seconds, result.seconds)}", soft_wrap=True)
     if result.report is not None:
         console.print(f"report    {safe_text(result.report)}", soft_wrap=True)
@@ -140,7 +142,7 @@ def describe_times(whole: float, parts: Mapping[str, float]) -> str:
     >>> describe_times(346, {"windows": 290.2, "training steps": 23.0, "validation": 0.2})
     '0:05:46 in total: windows 0:04:50, training steps 0:00:23, other 0:00:33'
     """
-    from stepgrad.cli.progress import clock
+    from stepgrad.progress_lines import clock
 
     shown = {part: seconds for part, seconds in parts.items() if seconds >= 1}
     rest = whole - sum(shown.values())

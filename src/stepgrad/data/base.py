@@ -16,8 +16,8 @@ from torch import Tensor
 
 from stepgrad.data.images import file_fingerprint, image_to_tensor, read_image
 from stepgrad.errors import DataError, InputError, suggest
-
-ImageId = str | int
+from stepgrad.names import ImageId as ImageId
+from stepgrad.number_text import counted
 
 
 class DatasetTarget(TypedDict):
@@ -71,7 +71,7 @@ def _column(values: ArrayLike | None, G: int, dtype: type) -> Tensor:
     """(G,) tensor of `values`, zeros for None."""
     column: NDArray[Any] = np.zeros(G, dtype=dtype) if values is None else np.array(values, dtype=dtype).reshape(-1)
     if len(column) != G:
-        raise InputError(f"Expected one value for each of {G} boxes but got {len(column)}.")
+        raise InputError(f"Expected one value for each of {counted(G, 'box')} but got {len(column)}.")
     return torch.from_numpy(column)
 
 
@@ -141,10 +141,12 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
             return self.positions[str(image_id)]
         except KeyError:
             hint = suggest(str(image_id), list(self.positions))
-            raise DataError(f"{self.name} has no image {image_id!r} among its {len(self)} images.{hint}") from None
+            raise DataError(
+                f"{self.name} has no image {image_id!r} among its {counted(len(self), 'image')}.{hint}"
+            ) from None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, {len(self)} images, {len(self.class_names)} classes)"
+        return f"{type(self).__name__}({self.name!r}, {counted(len(self), 'image')}, {counted(len(self.class_names), 'class')})"
 
 
 class FileDataset(DetectionDataset):

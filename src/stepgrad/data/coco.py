@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from stepgrad.data.base import DatasetTarget, FileDataset, ImageId, Transforms, make_target
 from stepgrad.data.coco_json import CocoImage, read_coco
-from stepgrad.data.problems import Problem, raise_errors, raise_errors_except
+from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles
+from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
 from stepgrad.data.voc import Degenerate
 from stepgrad.errors import DataError, one_of
-from stepgrad.names import is_below, leads_on, on_disk
+from stepgrad.names import leads_on, on_disk
+from stepgrad.number_text import part_counted
 
 
 class COCODataset(FileDataset):
@@ -29,8 +31,8 @@ class COCODataset(FileDataset):
         need_images: False reads no images and does not look for them: enough to evaluate detections.
         degenerate: "error" refuses boxes without width or height, "drop" leaves those objects out.
         transforms: called with (image, target).
-        images_outside: True lets file names point outside the folder of the data, by `..` or as absolute paths. Otherwise they
-            are refused, because the author of the file would choose what is read and shown in reports.
+        images_outside: True lets file names point outside the folder of the data, by `..`, by links or as absolute paths.
+            Otherwise they are refused, because the author of the data would choose what is read and shown in reports.
     """
 
     def __init__(
@@ -100,19 +102,22 @@ def data_folder(path: Path) -> Path:
     return path.parent.parent if path.parent.name == "annotations" else path.parent
 
 
-def outside(path: Path, image: CocoImage, places: Sequence[Path], images: str | Path | None) -> Problem | None:
-    """The problem of a file name that leads out of the data from each of `places`; None if it stays inside."""
-    if not leads_on(image.file_name):
-        return None
-    folders = [data_folder(path), *([Path(images)] if images else [])]
-    if any(is_below(image_file(place, image), folder) for place in places for folder in folders):
-        return None
-    defect = f"image {image.id}: file_name {image.file_name!r} points outside {' and '.join(map(str, folders))}"
-    fix = (
-        "correct it, or allow such names: images_outside=True in Python, --images_outside in commands, "
-        "data.images_outside: true in configs"
-    )
-    return Problem(str(path), defect, fix, "error", "image-outside")
+def own_files(path: Path, images: str | Path | None, images_outside: bool) -> OwnFiles:
+    """Which images may be read: those in the folder of the dataset, or in the one that the user names."""
+    return OwnFiles(data_folder(path), *([Path(images)] if images else []), outside=images_outside)
+
+
+def refuses(own: OwnFiles, path: Path, image: CocoImage, places: Sequence[Path], report: Report) -> bool:
+    """Report an image whose name, or a link, leads out of the data from each of `places`."""
+    files = [image_file(place, image) for place in places]
+    if leads_on(image.file_name) and not any(map(own.holds, files)):
+        home = " and ".join(map(str, own.folders))
+        defect = f"image {image.id}: file_name {image.file_name!r} points outside {home}"
+        report(
+            Problem(str(path), defect, f"correct it, or allow such names: {ALLOW_OUTSIDE}", "error", "image-outside")
+        )
+        return True
+    return any(own.refuses(file, report) for file in files)
 
 
 def usual_folders(path: Path) -> list[Path]:
@@ -130,10 +135,9 @@ def find_image_folder(
     tried = [Path(folder)] if folder else usual_folders(path)
     first = next((image for image in images if not leads_on(image.file_name)), images[0])  # absolute ones tell nothing
     holding = next((place for place in tried if isfile(image_file(place, first))), None)
-    for image in images if not images_outside else ():
-        problem = outside(path, image, [holding] if holding else tried, folder)
-        if problem:
-            raise_errors(problem)
+    own = own_files(path, folder, images_outside)
+    for image in images:
+        refuses(own, path, image, [holding] if holding else tried, raise_errors)
     if holding is None:
         raise DataError(
             f"{path}: image {first.file_name!r} is in none of {', '.join(str(place) for place in tried)}; "
@@ -142,7 +146,7 @@ def find_image_folder(
     missing = [image.file_name for image in images if not isfile(image_file(holding, image))]
     if missing:
         raise DataError(
-            f"{holding}: {len(missing)} of {len(images)} images are missing, first {missing[0]!r}; restore them, "
-            "or pass need_images=False if only the objects are needed"
+            f"{holding}: {part_counted(len(missing), len(images), 'image', 'are')} missing, first {missing[0]!r}; restore "
+            "the files, or pass need_images=False if only the objects are needed"
         )
     return holding

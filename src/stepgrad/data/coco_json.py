@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepgrad.data.base import ImageId
-from stepgrad.data.problems import Complaints, Report, brief, raise_errors
+from stepgrad.data.problems import DROP, Complaints, Report, brief, raise_errors
 
 LARGEST = 1e15  # pixels; beyond it, and for NaN, something is wrong
 JsonObject = dict[str, Any]  # as json gives it: any value may be of any type
@@ -39,6 +39,8 @@ class CocoImage:
     """Categories known not to be there, as LVIS has them (`neg_category_ids`); None in files that do not say."""
     partly: tuple[int, ...] = ()
     """Categories of which not all objects are annotated (`not_exhaustive_category_ids`)."""
+    resizing: tuple[float, float, float, float] | None = None
+    """Factors of x and y, then what is added, to the resized image in which boxes were counted; `save_counted` writes it."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ def _read_images(entries: list[JsonObject], complain: Complaints) -> dict[ImageI
                 name=called if isinstance(called, str) and called else None,
                 absent=_categories(entry.get("neg_category_ids")),
                 partly=_categories(entry.get("not_exhaustive_category_ids")) or (),
+                resizing=_read_resizing(entry.get("resizing")),
             )
             seen.add(str(image_id))
     if not images:
@@ -157,6 +160,13 @@ def _read_size(entry: JsonObject) -> tuple[int, int] | None:
     if not (isinstance(width, int) and isinstance(height, int)):
         return None
     return (width, height) if 0 < width < LARGEST and 0 < height < LARGEST else None
+
+
+def _read_resizing(listed: Any) -> tuple[float, float, float, float] | None:
+    if not isinstance(listed, list) or len(listed) != 4 or not all(map(_is_number, listed)):
+        return None
+    x, y, right, down = map(float, listed)
+    return (x, y, right, down) if x > 0.0 and y > 0.0 else None
 
 
 def _read_annotations(
@@ -208,8 +218,8 @@ def _read_annotation(
         defect = f"{where}: expected bbox [x, y, width, height] but got {brief(box)}"
         return complain(defect, "write its box in this form", "box-numbers")
     if box[2] <= 0 or box[3] <= 0:
-        fix = 'delete the annotation, or load the file with degenerate="drop"'
-        return complain(f"{where}: width {box[2]:g}, height {box[3]:g}", fix, "box-degenerate")
+        defect = f"{where}: width {box[2]:g}, height {box[3]:g}"
+        return complain(defect, f"delete the annotation; {DROP}", "box-degenerate")
     area = entry.get("area")
     if area is not None and not (_is_number(area) and area >= 0):
         defect = f"{where}: expected an area of at least 0 but got {brief(area)}"

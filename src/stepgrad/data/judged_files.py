@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset, xyxy_from_xywh
+from stepgrad.data.read_detections import FileDetections
+from stepgrad.data.read_yolo_detections import image_sizes
 from stepgrad.data.voc import VOCDataset
 from stepgrad.evaluation.federated import LookedFor
-from stepgrad.evaluation.read_files import FileDetections
 from stepgrad.evaluation.records import Evidence, GroundTruth, objects_of
 
 
@@ -40,6 +42,8 @@ def evidence_from(dataset: DetectionDataset, detections: FileDetections, as_they
         dataset.class_names,
         pixel_offset=None if as_they_stand else offset,
         looked_for=_looked_for(dataset) if isinstance(dataset, COCODataset) else None,
+        limits=_limits(dataset),
+        resizings=_resizings(dataset) if isinstance(dataset, COCODataset) else None,
     )
 
 
@@ -51,6 +55,19 @@ def _looked_for(dataset: COCODataset) -> LookedFor | None:
     absent = [(i, labels[c]) for i, image in enumerate(dataset.images) for c in image.absent or () if c in labels]
     partly = [(i, labels[c]) for i, image in enumerate(dataset.images) for c in image.partly if c in labels]
     return LookedFor(*(np.array(pairs, dtype=np.int64).reshape(-1, 2) for pairs in (absent, partly)))
+
+
+def _limits(dataset: DetectionDataset) -> NDArray[np.float64]:
+    """(images, 2, 4) lowest and highest corners of boxes in each image, in the convention of the annotation files."""
+    high = np.tile(image_sizes(dataset), 2)
+    to_inclusive = natural_offset(dataset) * np.array([1.0, 1.0, 0.0, 0.0])  # pixels from 1 to the size
+    return np.stack([0.0 * high + to_inclusive, high + to_inclusive], axis=1)
+
+
+def _resizings(dataset: COCODataset) -> NDArray[np.float64] | None:
+    """How images were resized before their boxes were counted, as `save_counted` writes it; None in other files."""
+    resizings = [image.resizing for image in dataset.images]
+    return None if None in resizings else np.array(resizings, dtype=np.float64).reshape(-1, 4)
 
 
 def _objects(dataset: DetectionDataset) -> GroundTruth:

@@ -9,12 +9,14 @@ from typing import Literal
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset
+from stepgrad.data.own_files import OwnFiles
+from stepgrad.data.problems import raise_errors
 from stepgrad.data.shapes import ShapesDataset, parse_shapes
 from stepgrad.data.voc import Degenerate, VOCDataset, folder_name
 from stepgrad.data.yolo import YOLODataset
 from stepgrad.data.yolo_yaml import is_data_yaml
 from stepgrad.errors import ConfigError, DataError, suggest
-from stepgrad.names import on_disk
+from stepgrad.names import from_home
 
 Kind = Literal["voc", "coco", "yolo", "shapes"]
 
@@ -51,12 +53,12 @@ def load_dataset(
         need_images: False reads no images, which is enough to evaluate detections. For YOLO data the sizes of the images
             are always read, since its boxes are relative to them.
         degenerate: "error" refuses boxes without area, "drop" leaves them out.
-        images_outside: COCO, YOLO: whether file names may point outside the folder of the data.
+        images_outside: whether file names and links may lead out of the folder of the data.
 
     >>> load_dataset("shapes", "val").class_names
     ('disk', 'ring', 'square', 'triangle', 'cross', 'star')
     """
-    located = locate(data, split)
+    located = locate(data, split, images_outside)
     if class_names is not None and located.kind != "voc":
         raise ConfigError(f"class_names is for VOC folders only; {data} has its own class names.")
     if images is not None and located.kind != "coco":
@@ -67,29 +69,35 @@ def load_dataset(
         return COCODataset(located.path, images, need_images, degenerate, images_outside=images_outside)
     if located.kind == "yolo":
         return YOLODataset(located.path, located.split, degenerate, images_outside=images_outside)
-    return VOCDataset(located.path, located.split, class_names, need_images, degenerate)
+    return VOCDataset(located.path, located.split, class_names, need_images, degenerate, images_outside=images_outside)
 
 
-def locate(data: str | Path, split: str | None = None) -> Located:
+def locate(data: str | Path, split: str | None = None, images_outside: bool = False) -> Located:
     """Find the format and the place of `data`; the DataError says which files were looked for."""
     if str(data) == "shapes" or str(data).startswith("shapes:"):
         return Located("shapes", Path(str(data)), split)
-    path = Path(on_disk(str(data))).expanduser()
+    path = from_home(data)
     if path.is_file():
         return _locate_file(path, split)
     if not path.is_dir():
         close = suggest(path.name, ["shapes", *(entry.name for entry in path.parent.glob("*"))])
         raise DataError(f"{path}: no such file or folder.{close} {_LOOKED_FOR}")
-    voc = _voc_roots(path)
+    found = _look_in(path, split)
+    OwnFiles(path, outside=images_outside).refuses(found.path, raise_errors)  # a link may lead out of the folder
+    return found
+
+
+def _look_in(folder: Path, split: str | None) -> Located:
+    voc = _voc_roots(folder)
     if voc:
-        return Located("voc", *_choose_root(path, voc, split))
-    yamls = [] if any(path.glob("annotations/*.json")) else _data_yamls(path)
+        return Located("voc", *_choose_root(folder, voc, split))
+    yamls = [] if any(folder.glob("annotations/*.json")) else _data_yamls(folder)
     if yamls:
-        return Located("yolo", _only(path, yamls, "data.yaml files"), split)
-    files = coco_files(path)
+        return Located("yolo", _only(folder, yamls, "data.yaml files"), split)
+    files = coco_files(folder)
     if files:
-        return Located("coco", _choose_json(path, files, split), split)
-    raise DataError(f"{path}: is not a VOC, COCO or YOLO folder. {_LOOKED_FOR}")
+        return Located("coco", _choose_json(folder, files, split), split)
+    raise DataError(f"{folder}: is not a VOC, COCO or YOLO folder. {_LOOKED_FOR}")
 
 
 def coco_files(folder: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +32,8 @@ class Problem:
         return f"{self.path}: {self.what}; {self.fix}"
 
 
+DROP = '`stepgrad convert --degenerate drop` writes the data without such objects (degenerate="drop" in Python)'
+"""The way out of boxes without area."""
 Report = Callable[[Problem], None]
 """Readers hand each problem to one of these: loading raises at the first error, the doctor collects them all."""
 
@@ -61,6 +63,30 @@ class Complaints:
     def __call__(self, defect: str, fix: str, kind: str, severity: Severity = "error") -> Any:
         """Hand a problem on. Gives None, for readers to return instead of what they could not read."""
         self.report(Problem(self.path, defect, fix, severity, kind))
+
+
+def repeats_text(word: str, pairs: Sequence[tuple[int, int]]) -> str:
+    """Repeats and what each repeats, runs of numbers folded.
+
+    >>> repeats_text("line", [(6, 1)]), repeats_text("line", [(23, 1), (24, 2), (25, 3), (30, 3)])
+    ('line 6 repeats line 1', 'lines 23-25, 30 repeat lines 1-3')
+    """
+    if len(pairs) == 1:
+        return f"{word} {pairs[0][0]} repeats {word} {pairs[0][1]}"
+    later, earlier = zip(*pairs, strict=True)
+    return f"{word}s {_ranges(later)} repeat {word}s {_ranges(earlier)}"
+
+
+def _ranges(numbers: Iterable[int], most: int = 8) -> str:
+    """Numbers with runs folded, cut after `most` runs."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return ", ".join(texts[:most] + ["..."] * (len(texts) > most))
 
 
 def brief(value: object) -> str:

@@ -17,11 +17,18 @@ from numpy.typing import NDArray
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset, xyxy_from_xywh
 from stepgrad.data.problems import brief
+from stepgrad.data.read_yolo_detections import (
+    labels_of_categories,
+    unknown_category,
+    used_categories,
+    yolo_rows,
+    yolo_text_files,
+)
 from stepgrad.data.yolo import YOLODataset
 from stepgrad.errors import DataError, suggest
-from stepgrad.evaluation.read_yolo import labels_of_categories, yolo_rows, yolo_text_files
-from stepgrad.evaluation.records import LARGEST_AREA, Detections
-from stepgrad.evaluation.swapped_format import warn_of_corners
+from stepgrad.evaluation.other_readings import BoxOrder
+from stepgrad.evaluation.records import Detections
+from stepgrad.metric.boxes import LARGEST_AREA
 from stepgrad.names import file_name, name_in, name_of
 from stepgrad.pixels import continuous_from_devkit, devkit_from_continuous
 
@@ -33,6 +40,8 @@ class FileDetections:
     detections: Detections
     inclusive: bool
     """VOC files number pixels from 1 and include both corners; COCO files have continuous boxes."""
+    written: BoxOrder = "xyxy"
+    """The order of the four numbers of a box in the file."""
     missing: tuple[str, ...] = ()
     """Classes that VOC files should have but have not."""
 
@@ -55,10 +64,11 @@ def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: st
     """
     place = Path(path).expanduser()
     if place.suffix.lower() == ".json":
-        return FileDetections(read_coco_results(place, dataset, empty_boxes), inclusive=False)
+        return FileDetections(read_coco_results(place, dataset, empty_boxes), inclusive=False, written="xywh")
     of_images = yolo_text_files(place, dataset)
     if of_images:
-        return FileDetections(_read_yolo_results(of_images, dataset, empty_boxes), inclusive=False)
+        found = _read_yolo_results(of_images, dataset, empty_boxes)
+        return FileDetections(found, inclusive=False, written="cxcywh")
     files = voc_files(place, dataset.class_names)
     missing = tuple(name for name in dataset.class_names if name not in files)
     return FileDetections(read_voc_results(files, dataset, empty_boxes), inclusive=True, missing=missing)
@@ -109,9 +119,12 @@ class _Reader:
                 "alarms with --empty_boxes count"
             )
         edges = float(box[0]) + box[2], float(box[1]) + box[3]
-        if not all(map(math.isfinite, edges)) or float(box[2]) * box[3] > LARGEST_AREA:
+        area = float(box[2]) * box[3]
+        lost = area == 0.0 and box[2] > 0.0 and box[3] > 0.0  # the rule of `unmeasurable`, for one box
+        if not all(map(math.isfinite, edges)) or area > LARGEST_AREA or lost:
             raise DataError(
-                f"{where}: the box {list(box)} is too large for double precision; expected pixels, so fix the detector"
+                f"{where}: the box {list(box)} is too {'small' if lost else 'large'} for double precision; expected pixels, "
+                "so fix the detector"
             )
 
 
@@ -120,7 +133,7 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
     entries = _json_entries(path)
     labels: dict[Any, int] = {category: label for label, category in enumerate(category_ids(dataset))}
     if isinstance(dataset, YOLODataset):
-        labels = labels_of_categories((e.get("category_id") for e in entries if isinstance(e, dict)), dataset)
+        labels = labels_of_categories(used_categories(entries), dataset)
     reader = _Reader(dataset, empty_boxes)
     images: list[int] = []
     found_labels: list[int] = []
@@ -130,15 +143,14 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
         where = f"{path}: detection {number}"
         box, score, category = _coco_fields(entry, where)
         if isinstance(category, (list, dict)) or category not in labels:
-            listed = ", ".join(f"{key} {dataset.class_names[label]}" for key, label in labels.items())
-            raise DataError(f"{where}: unknown category_id {brief(category)}; {dataset.name} has {listed}")
+            why = unknown_category(used_categories(entries), labels, dataset)
+            raise DataError(f"{where}: unknown category_id {brief(category)}; {why}")
         images.append(reader.image(entry["image_id"], where))
         reader.numbers(score, box, f"{where}: image {entry['image_id']}")
         found_labels.append(labels[category])
         scores.append(score)
         boxes.append(box)
     xywh = np.array(boxes, dtype=np.float64).reshape(-1, 4)
-    warn_of_corners(path, xywh, np.array(images, dtype=np.int64), dataset)
     return replace(_arrays(images, found_labels, scores, xyxy_from_xywh(xywh)), sizes=xywh[:, 2:])
 
 

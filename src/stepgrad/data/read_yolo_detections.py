@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,26 +11,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
+from stepgrad.data.coco import COCODataset
+from stepgrad.data.voc import VOCDataset
 from stepgrad.data.yolo import YOLODataset
 from stepgrad.errors import DataError
-from stepgrad.evaluation.swapped_format import image_sizes
 
 if TYPE_CHECKING:
-    from stepgrad.evaluation.read_files import _Reader
+    from stepgrad.data.read_detections import _Reader
 
 _NOT_USED = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 COCO_CATEGORIES = tuple(c for c in range(1, 91) if c not in _NOT_USED)
 """The category ids of COCO's 80 classes in the order of the classes."""
 
 
-def labels_of_categories(categories: Iterable[Any], dataset: YOLODataset) -> dict[Any, int]:
+_MOST_LISTED = 12  # classes that a message lists; of more it gives the first and the last
+
+
+def used_categories(entries: Iterable[Any]) -> set[int]:
+    """The whole numbers that entries of a result file have as category_id."""
+    found = (entry.get("category_id") for entry in entries if isinstance(entry, dict))
+    return {category for category in found if isinstance(category, int) and not isinstance(category, bool)}
+
+
+def labels_of_categories(used: set[int], dataset: YOLODataset) -> dict[Any, int]:
     """The label of each category id in a result file for data that has class names but no ids.
 
     Tools number the classes from 1, some (older ultralytics) from 0, and for COCO's 80 classes by its own ids. A file with a
     0 is of the second kind, one with more ids than classes can have is of the third; every other is of the first.
     """
     K = len(dataset.class_names)
-    used = {c for c in categories if isinstance(c, int) and not isinstance(c, bool)}
     if 0 in used and max(used) < K:
         return {label: label for label in range(K)}
     if len(COCO_CATEGORIES) == K < max(used, default=0) and used <= set(COCO_CATEGORIES):
@@ -38,12 +47,35 @@ def labels_of_categories(categories: Iterable[Any], dataset: YOLODataset) -> dic
     return {label + 1: label for label in range(K)}
 
 
+def unknown_category(used: set[int], labels: Mapping[Any, int], dataset: DetectionDataset) -> str:
+    """What is wrong with the category ids of a file, some of which no class has, and how to mend it."""
+    K = len(labels)
+    named = {category: f"{category} {dataset.class_names[label]}" for category, label in labels.items()}
+    listed = (
+        ", ".join(named.values())
+        if K <= _MOST_LISTED
+        else f"{K} classes from {named[min(labels)]} to {named[max(labels)]}"
+    )
+    known = f"{dataset.name} has {listed}"
+    if not used:
+        return known
+    its_own = f"{known}. The file has ids from {min(used)} to {max(used)}"
+    for by, do in ((1, "add 1 to"), (-1, "subtract 1 from")):
+        if {category + by for category in used} <= set(labels):
+            return f"{its_own}: {do} each"
+    for start in (0, 1):
+        if used <= set(range(start, start + K)):
+            positions = f"look like positions of the classes, counted from {start}"
+            return f"{its_own}, which {positions}: write the id of each class instead"
+    return its_own
+
+
 def yolo_text_files(path: Path, dataset: DetectionDataset) -> list[tuple[Path, int]]:
     """The text files of a folder that are named after images, with the position of each; none if most are not."""
     folder = path / "labels" if (path / "labels").is_dir() else path
     if not folder.is_dir():
         return []
-    files = sorted(folder.glob("*.txt"))
+    files = sorted(file for file in folder.glob("*.txt") if file.is_file())  # neither pipes nor devices
     names = _names_of_images(dataset)
     found = [(file, names[file.stem]) for file in files if file.stem in names]
     return found if 2 * len(found) > len(files) else []
@@ -58,6 +90,17 @@ def _names_of_images(dataset: DetectionDataset) -> dict[str, int]:
             for start in range(len(parts) - 1, max(len(parts) - 4, 0), -1):
                 names.setdefault("_".join(parts[start:]), i)
     return names | dataset.positions
+
+
+def image_sizes(dataset: DetectionDataset) -> NDArray[np.float64]:
+    """(images, 2) width and height, nan where the annotations do not say."""
+    if isinstance(dataset, (COCODataset, YOLODataset)):
+        sizes = [image.size for image in dataset.images]
+    elif isinstance(dataset, VOCDataset):
+        sizes = [annotation.size for annotation in dataset.annotations]
+    else:
+        sizes = [None] * len(dataset)
+    return np.array([size or (np.nan, np.nan) for size in sizes], dtype=np.float64).reshape(-1, 2)
 
 
 def yolo_rows(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.coco_json import LARGEST
+from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import Complaints, Report, brief, raise_errors
 
 REGIONS_FILE = "ignored_regions.json"
@@ -21,9 +22,11 @@ Regions = dict[str, NDArray[np.float64]]
 """(R, 4) boxes by "split/stem"."""
 
 
-def read_regions(path: Path, report: Report = raise_errors) -> Regions:
+def read_regions(path: Path, own: OwnFiles, report: Report = raise_errors) -> Regions:
     """The regions of every image; bad ones are reported and left out. Empty if there is no such file."""
     complain = Complaints(path, report)
+    if own.refuses(path, report):
+        return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:

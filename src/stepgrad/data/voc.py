@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DatasetTarget, FileDataset, Transforms, make_target
+from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
 from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
 from stepgrad.errors import ConfigError, DataError, one_of, suggest
 from stepgrad.names import as_text, is_below, leads_on, on_disk
+from stepgrad.number_text import part_counted
 
 # fmt: off
 VOC_CLASSES = (
@@ -41,6 +43,8 @@ class VOCDataset(FileDataset):
         need_images: False reads no images and does not look for them: enough to evaluate detections.
         degenerate: "error" refuses reversed boxes, "drop" leaves those objects out.
         transforms: called with (image, target).
+        images_outside: True lets links point outside the folder. Otherwise they are refused, because the author of the data
+            would choose what is read and shown in reports.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class VOCDataset(FileDataset):
         need_images: bool = True,
         degenerate: Degenerate = "error",
         transforms: Transforms | None = None,
+        images_outside: bool = False,
     ) -> None:
         one_of("degenerate", degenerate, ["error", "drop"])
         self.root = Path(root)
@@ -58,10 +63,11 @@ class VOCDataset(FileDataset):
         self.transforms = transforms
         self.name = f"{self.root.resolve().name}{f' {split}' if split else ''}"
         report = raise_errors if degenerate == "error" else raise_errors_except("box-degenerate")
-        self.ids: list[str] = image_ids(self.root, split, report)
+        self.own = OwnFiles(self.root, outside=images_outside)
+        self.ids: list[str] = image_ids(self.root, split, self.own, report)
         self._images = self._find_images() if need_images else {}
-        self.annotations = [_read(self.root, image_id, report) for image_id in self.ids]
-        self.class_names = tuple(class_names) if class_names else infer_classes(self.root, self.annotations)
+        self.annotations = [self._read(image_id, report) for image_id in self.ids]
+        self.class_names = tuple(class_names) if class_names else infer_classes(self.root, self.annotations, self.own)
         if len(set(self.class_names)) != len(self.class_names):
             raise ConfigError(f"Expected each of class_names once but got {list(self.class_names)}.")
         self._label = {name: label for label, name in enumerate(self.class_names)}
@@ -73,10 +79,17 @@ class VOCDataset(FileDataset):
         missing = [image_id for image_id in self.ids if image_id not in file_names]
         if missing:
             raise DataError(
-                f"{self.root / 'JPEGImages'}: {len(missing)} of {len(self.ids)} images are missing, first "
-                f"{missing[0]!r}; restore them, or pass need_images=False if only the objects are needed"
+                f"{self.root / 'JPEGImages'}: {part_counted(len(missing), len(self.ids), 'image', 'are')} missing, first "
+                f"{missing[0]!r}; restore the files, or pass need_images=False if only the objects are needed"
             )
+        for image_id in self.ids:
+            self.own.refuses(self.root / "JPEGImages" / file_names[image_id], raise_errors)
         return file_names
+
+    def _read(self, image_id: str, report: Report) -> VOCAnnotation:
+        annotation = read_annotation(annotation_file(self.root, image_id), self.own, report)
+        assert annotation is not None, "loading raises where the doctor continues"
+        return annotation
 
     def target(self, index: int) -> DatasetTarget:
         annotation = self.annotations[index]
@@ -97,12 +110,6 @@ class VOCDataset(FileDataset):
 
     def source(self, index: int) -> str:
         return str(self.annotations[index].path)
-
-
-def _read(root: Path, image_id: str, report: Report) -> VOCAnnotation:
-    annotation = read_annotation(annotation_file(root, image_id), report)
-    assert annotation is not None, "loading raises where the doctor continues"
-    return annotation
 
 
 def annotation_file(root: Path, image_id: str) -> Path:
@@ -128,13 +135,13 @@ def list_splits(root: Path) -> list[str]:
     return [name for name in names if "_" not in name or name.rsplit("_", 1)[1] not in names]
 
 
-def image_ids(root: Path, split: str | None, report: Report = raise_errors) -> list[str]:
+def image_ids(root: Path, split: str | None, own: OwnFiles, report: Report = raise_errors) -> list[str]:
     """The image ids of a split in the order of its list, or of all annotations, sorted."""
     if split is None:
         source, ids = root / "Annotations", sorted(as_text(path.stem) for path in (root / "Annotations").glob("*.xml"))
     else:
         source = root / "ImageSets" / "Main" / f"{split}.txt"
-        ids = read_image_set(source, root, split)
+        ids = [] if own.refuses(source, report) else read_image_set(source, root, split)
     if not ids:
         report(
             Problem(
@@ -187,24 +194,24 @@ def index_images(root: Path) -> dict[str, str]:
     return {as_text(Path(name).stem): name for name in names}
 
 
-def infer_classes(root: Path, annotations: Iterable[VOCAnnotation]) -> tuple[str, ...]:
+def infer_classes(root: Path, annotations: Iterable[VOCAnnotation], own: OwnFiles) -> tuple[str, ...]:
     """The classes of a folder, the same for all its splits."""
-    listed = read_class_file(root)
+    listed = read_class_file(root, own)
     if listed:
         return listed
     loaded = {annotation.path: annotation for annotation in annotations}
     paths = (root / "Annotations").glob("*.xml")
     everything = [
-        loaded.get(path) or read_annotation(path, lambda problem: None) for path in paths
+        loaded.get(path) or read_annotation(path, own, lambda problem: None) for path in paths
     ]  # of other splits too
     names = {name for annotation in everything if annotation for name in annotation.names}
     return VOC_CLASSES if names <= set(VOC_CLASSES) else tuple(sorted(names))
 
 
-def read_class_file(root: Path) -> tuple[str, ...] | None:
+def read_class_file(root: Path, own: OwnFiles) -> tuple[str, ...] | None:
     """The lines of `classes.txt`, where somebody wrote one."""
     path = root / CLASS_FILE
-    if not path.is_file():
+    if not path.is_file() or own.refuses(path, raise_errors):
         return None
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()

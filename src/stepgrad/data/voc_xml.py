@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.coco_json import LARGEST
-from stepgrad.data.problems import Complaints, Report, raise_errors
+from stepgrad.data.own_files import OwnFiles
+from stepgrad.data.problems import DROP, Complaints, Report, raise_errors
 from stepgrad.pixels import continuous_from_devkit
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -26,6 +27,8 @@ class VOCAnnotation:
     size: tuple[int, int] | None
     """Width and height as the file gives them; None where it gives none."""
     names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    """The position of each object in the file, from 0; bad ones are left out."""
     devkit_boxes: NDArray[np.float64]
     """(G, 4) the very numbers of the file: xmin ymin xmax ymax, first pixel = 1, both corners inside the box."""
     difficult: NDArray[np.bool_]
@@ -57,9 +60,11 @@ def parse_xml(data: bytes) -> Element:
     return builder.close()
 
 
-def read_annotation(path: Path, report: Report = raise_errors) -> VOCAnnotation | None:
+def read_annotation(path: Path, own: OwnFiles, report: Report = raise_errors) -> VOCAnnotation | None:
     """Read one file and hand every problem to `report`. Bad objects are left out; None if nothing can be read."""
     complain = Complaints(path, report)
+    if own.refuses(path, report):
+        return None
     try:
         root = parse_xml(path.read_bytes())
     except FileNotFoundError:
@@ -76,12 +81,14 @@ def read_annotation(path: Path, report: Report = raise_errors) -> VOCAnnotation 
         return complain(f"expected <annotation> at the top but got <{root.tag}>", fix, "xml-damaged")
     objects = [_read_object(element, i, path, report) for i, element in enumerate(root.findall("object"))]
     good = [read for read in objects if read is not None]
+    numbers = tuple(number for number, read in enumerate(objects) if read is not None)
     if not objects:
         complain("holds no objects", "fine for a background image; otherwise annotate it", "no-objects", "warning")
     return VOCAnnotation(
         path=path,
         size=_read_size(root),
         names=tuple(name for name, _, _ in good),
+        numbers=numbers,
         devkit_boxes=np.array([box for _, box, _ in good], dtype=np.float64).reshape(-1, 4),
         difficult=np.array([difficult for _, _, difficult in good], dtype=np.bool_),
     )
@@ -129,8 +136,5 @@ def _read_box(element: Element, where: str, path: Path, report: Report) -> list[
     xmin, ymin, xmax, ymax = box
     if xmax < xmin or ymax < ymin:
         got = f"xmax {xmax:g} < xmin {xmin:g}" if xmax < xmin else f"ymax {ymax:g} < ymin {ymin:g}"
-        return complain(f"{where}: {got}", "swap the corners or delete the object", "box-degenerate")
-    if xmax == xmin or ymax == ymin:
-        defect = f"{where}: the box is one pixel {'wide' if xmax == xmin else 'high'}"
-        complain(defect, "kept as one pixel; delete the object if that is a mistake", "box-one-pixel", "warning")
+        return complain(f"{where}: {got}", f"swap the corners or delete the object; {DROP}", "box-degenerate")
     return box

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stepgrad.evaluation.records import ImageDict, detections_of
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.errors import InputError
+from stepgrad.evaluation.export import coco_annotations
+from stepgrad.evaluation.records import Detections, ImageDict, detections_of, objects_of
 from stepgrad.files import WriteError, explain, folder_beside, write_whole
 from stepgrad.names import file_name, file_names, word
 from stepgrad.pixels import devkit_from_continuous
@@ -18,7 +23,11 @@ if TYPE_CHECKING:
 
 
 def write_coco_results(
-    path: str | Path, preds: Sequence[ImageDict], image_ids: Sequence[ImageId], categories: Sequence[int] | None = None
+    path: str | Path,
+    preds: Sequence[ImageDict],
+    image_ids: Sequence[ImageId],
+    categories: Sequence[int] | None = None,
+    order: NDArray[np.int64] | None = None,
 ) -> None:
     """Write detections (continuous boxes) as COCO's result json.
 
@@ -27,9 +36,12 @@ def write_coco_results(
         preds: per image a dict of boxes, scores and labels.
         image_ids: the id of each image.
         categories: the category id of each label; None numbers them from 1.
+        order: of the detections of all images, one after the other: which to write first, and so on. None: as they are.
     """
     detections = detections_of(preds, 0, image_ids)
-    columns = (detections.images, detections.labels, detections.boxes, detections.scores)
+    _check_labels(detections, image_ids, None if categories is None else len(categories), "categories")
+    rows = slice(None) if order is None else order
+    columns = (column[rows] for column in (detections.images, detections.labels, detections.boxes, detections.scores))
     entries = [
         {
             "image_id": image_ids[image],
@@ -40,6 +52,26 @@ def write_coco_results(
         for image, label, (x1, y1, x2, y2), score in zip(*(column.tolist() for column in columns), strict=True)
     ]
     write_whole(Path(path), json.dumps(entries).encode())
+
+
+def write_coco_annotations(
+    path: str | Path, targets: Sequence[ImageDict], images: Sequence[Mapping[str, Any]], class_names: Sequence[str]
+) -> None:
+    """Write objects (continuous boxes) as COCO's json; categories are numbered from 1.
+
+    Args:
+        path: the file; it is replaced only once the new one is whole.
+        targets: per image a dict of boxes and labels.
+        images: the entry of each image: its "id", "file_name", "width", "height" and whatever else is known.
+        class_names: of the labels.
+    """
+    ids = [image["id"] for image in images]
+    content = {
+        "images": list(images),
+        "categories": [{"id": number, "name": name} for number, name in enumerate(class_names, 1)],
+        "annotations": coco_annotations(objects_of(targets, 0, ids), ids),
+    }
+    write_whole(Path(path), json.dumps(content).encode())
 
 
 def write_voc_results(
@@ -62,6 +94,7 @@ def write_voc_results(
         decimals: of scores and boxes; None writes as many as the numbers have. Three, as often seen, make ties.
     """
     detections = detections_of(preds, 0, image_ids)
+    _check_labels(detections, image_ids, len(class_names), "class_names")
     words = [word(str(image_id)) for image_id in image_ids]
     start = f"{file_name(prefix)}_" if prefix else ""
     text = repr if decimals is None else f"{{:.{decimals}f}}".format
@@ -75,6 +108,19 @@ def write_voc_results(
         f"{start}{name}.txt": "".join(lines[label]).encode() for label, name in enumerate(file_names(class_names))
     }
     return _write_together(Path(folder), contents)
+
+
+def _check_labels(detections: Detections, image_ids: Sequence[ImageId], count: int | None, names: str) -> None:
+    """Raise unless every label has an entry in the list of this name and length; None: there is no such list."""
+    labels = detections.labels
+    wrong = (labels < 0) | (labels >= (np.inf if count is None else count))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        limit = "at least 0" if count is None else f"in [0, {count}), the entries of {names},"
+        raise InputError(
+            f"image {image_ids[detections.images[first]]}: expected labels {limit} but a detection has label {labels[first]}; "
+            "labels that count background as 0 need 1 subtracted."
+        )
 
 
 def _write_together(folder: Path, contents: dict[str, bytes]) -> list[Path]:

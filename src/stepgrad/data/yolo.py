@@ -19,6 +19,7 @@ from stepgrad.data.yolo_images import image_ids_of, label_file, list_images, reg
 from stepgrad.data.yolo_txt import YOLOLabels, read_labels
 from stepgrad.data.yolo_yaml import DataYaml, read_data_yaml
 from stepgrad.errors import ConfigError, DataError, one_of, suggest
+from stepgrad.number_text import part_counted
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class YOLODataset(FileDataset):
         split: train, val, test or another split of the file; None takes all of them.
         degenerate: "error" refuses boxes without width or height, "drop" leaves those objects out.
         transforms: called with (image, target).
-        images_outside: True lets `path:`, splits and lists point outside the folder of data.yaml. Otherwise that is refused,
-            because the author of the file would choose what is read and shown in reports.
+        images_outside: True lets `path:`, splits, lists and links point outside the folder of data.yaml. Otherwise that is
+            refused, because the author of the data would choose what is read and shown in reports.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class YOLODataset(FileDataset):
         self.transforms = transforms
         self.name = dataset_name(data, split)
         self.class_names = data.class_names
-        self.images: list[YOLOImage] = read_images(data, split, images_outside, report)
+        self.images: list[YOLOImage] = read_images(data, split, report)
         self.ids: list[str] = image_ids_of([image.path for image in self.images], self.root)
         for image in self.images:
             if image.size is None:
@@ -139,16 +140,15 @@ def check_split(data: DataYaml, split: str | None) -> None:
         raise ConfigError(f"{data.path}: has no split {split!r}; it has {have}.{suggest(split, list(data.splits))}")
 
 
-def read_images(
-    data: DataYaml, split: str | None, images_outside: bool = False, report: Report = raise_errors
-) -> list[YOLOImage]:
+def read_images(data: DataYaml, split: str | None, report: Report = raise_errors) -> list[YOLOImage]:
     """The images of a split with their labels, handing every problem to `report`."""
-    regions = read_regions(data.path.parent / REGIONS_FILE, report)
-    paths = list_images(data, split, images_outside, report)
+    regions = read_regions(data.path.parent / REGIONS_FILE, data.own, report)
+    paths = list_images(data, split, report)
     images = [_read_image(path, data, regions, report) for path in paths]
     missing = [image for image in images if not image.labels.is_there]
     if missing:
-        first, count = missing[0].labels.path, f"{len(missing)} of {len(images)} images"
+        first = missing[0].labels.path
+        count = part_counted(len(missing), len(images), "image", "have")
         all_missing = len(missing) == len(images)
         fix = (
             "put the labels where `images` in the path of an image becomes `labels`"
@@ -156,15 +156,13 @@ def read_images(
             else "they count as background; restore the files if that is wrong"
         )
         complain = Complaints(data.path, report)
-        complain(
-            f"{count} have no label file, first {first}", fix, "label-missing", "error" if all_missing else "warning"
-        )
+        complain(f"{count} no label file, first {first}", fix, "label-missing", "error" if all_missing else "warning")
     return images
 
 
 def _read_image(path: Path, data: DataYaml, regions: Regions, report: Report) -> YOLOImage:
     where = label_file(path)
-    labels = read_labels(where, len(data.class_names), data.keypoint_numbers, report)
+    labels = read_labels(where, len(data.class_names), data.own, data.keypoint_numbers, report)
     try:
         size = read_facts(path).upright_size
     except Exception:  # decoders raise whatever they stumble over; who needs the image says what is wrong

@@ -6,26 +6,26 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from stepgrad.data.own_files import ALLOW_OUTSIDE
 from stepgrad.data.problems import Complaints, Report, brief, raise_errors
 from stepgrad.data.voc import IMAGE_SUFFIXES
-from stepgrad.data.yolo_yaml import ALLOW_OUTSIDE, DataYaml
-from stepgrad.names import as_text, is_below, leads_on, on_disk
+from stepgrad.data.yolo_yaml import DataYaml
+from stepgrad.names import as_text, on_disk
+from stepgrad.number_text import agreeing, counted
 
 LARGEST_LIST = 256_000_000
 """Bytes of a .txt file of images; two million paths."""
 
 
-def list_images(
-    data: DataYaml, split: str | None, images_outside: bool = False, report: Report = raise_errors
-) -> list[Path]:
+def list_images(data: DataYaml, split: str | None, report: Report = raise_errors) -> list[Path]:
     """The images of a split in the order of its lists, folders sorted; None takes all splits. Each image once."""
     names = list(data.splits) if split is None else [split]
     found: dict[str, Path] = {}
     for place in (place for name in names for place in data.splits[name]):
-        listed = _folder_images(place) if place.is_dir() else _listed_images(place, data, images_outside, report)
+        listed = _folder_images(place) if place.is_dir() else _listed_images(place, data, report)
         if not listed:
             Complaints(place, report)("holds no images", "fill it, or take it out of data.yaml", "no-images")
-        found.update({os.path.abspath(path): path for path in listed})
+        found.update({os.path.abspath(path): path for path in listed if not data.own.refuses(path, report)})
     return list(found.values())
 
 
@@ -40,7 +40,7 @@ def _folder_images(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: as_text(path.as_posix()))
 
 
-def _listed_images(path: Path, data: DataYaml, images_outside: bool, report: Report) -> list[Path]:
+def _listed_images(path: Path, data: DataYaml, report: Report) -> list[Path]:
     """The images of a .txt file, relative to its own folder or to the root."""
     complain = Complaints(path, report)
     try:
@@ -57,28 +57,27 @@ def _listed_images(path: Path, data: DataYaml, images_outside: bool, report: Rep
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        image = _listed_image(line.strip(), f"line {number}", path, data, images_outside, complain)
+        image = _listed_image(line.strip(), f"line {number}", path, data, complain)
         if image is None:
             continue
         if os.path.abspath(image) in images:
             repeated.append(line.strip())
         images.setdefault(os.path.abspath(image), image)
     if repeated:
-        defect = f"{len(repeated)} lines repeat an image, first {brief(repeated[0])}"
+        defect = (
+            f"{counted(len(repeated), 'line')} {agreeing(len(repeated), 'repeat')} an image, first {brief(repeated[0])}"
+        )
         complain(defect, "each image is used once", "duplicate-id", "warning")
     return list(images.values())
 
 
-def _listed_image(
-    line: str, where: str, path: Path, data: DataYaml, images_outside: bool, complain: Complaints
-) -> Path | None:
+def _listed_image(line: str, where: str, path: Path, data: DataYaml, complain: Complaints) -> Path | None:
     if "\0" in line:
         return complain(f"{where}: expected a path but got {brief(line)}", "correct it", "image-missing")
     tried = [base / on_disk(line) for base in (path.parent, data.root)]
     image = next((place for place in tried if os.path.isfile(place)), tried[0])
-    folders = (data.root, data.path.parent)
-    if not images_outside and leads_on(line) and not any(is_below(image, folder) for folder in folders):
-        defect = f"{where}: {brief(line)} points outside {data.root}"
+    if not data.own.holds_file(image):
+        defect = f"{where}: {brief(line)} points outside {data.own.folders[0]}"
         return complain(defect, f"correct it, or allow such paths: {ALLOW_OUTSIDE}", "image-outside")
     if not os.path.isfile(image):
         bases = " or ".join(dict.fromkeys(map(str, (path.parent, data.root))))

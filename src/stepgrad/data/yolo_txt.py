@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.problems import Complaints, Report, Severity, raise_errors
+from stepgrad.data.own_files import OwnFiles
+from stepgrad.data.problems import DROP, Complaints, Report, Severity, raise_errors, repeats_text
+from stepgrad.number_text import counted
 
 TOLERANCE = 0.01
 """How far a number may lie outside 0 to 1. YOLO tools leave out the whole image where one lies further outside."""
@@ -30,13 +33,15 @@ class YOLOLabels:
     labels: NDArray[np.int64]
     shares: NDArray[np.float64]
     """(G, 4) x1 y1 x2 y2, of the image's width and height."""
+    lines: tuple[int, ...]
+    """The line of each object, from 1."""
     is_there: bool
     """Whether there is a file; an image without one has no objects."""
 
     @classmethod
     def none(cls, path: Path, is_there: bool = True) -> YOLOLabels:
         """No objects."""
-        return _labels(path, [], is_there)
+        return _labels(path, {}, is_there)
 
     def boxes(self, size: tuple[int, int]) -> NDArray[np.float64]:
         """(G, 4) continuous boxes in an image of (width, height)."""
@@ -44,17 +49,20 @@ class YOLOLabels:
 
 
 def read_labels(
-    path: Path, classes: int, keypoint_numbers: int = 0, report: Report = raise_errors
+    path: Path, classes: int, own: OwnFiles, keypoint_numbers: int = 0, report: Report = raise_errors
 ) -> YOLOLabels | None:
     """Read one file and hand every problem to `report`. Bad lines are left out; None if nothing can be read.
 
     Args:
         path: the file; one that does not exist is an image without objects.
         classes: the number of classes.
+        own: which files may be read.
         keypoint_numbers: how many numbers follow the box in each line.
         report: gets every problem.
     """
     complain = Complaints(path, report)
+    if own.refuses(path, report):
+        return None
     try:
         if path.stat().st_size > LARGEST_FILE:
             defect = f"has more than {LARGEST_FILE // 1_000_000} million bytes"
@@ -67,9 +75,10 @@ def read_labels(
     except OSError as error:
         return complain(f"cannot be read ({error.strerror})", "restore the file", "label-unreadable")
     reader = _Lines(complain, classes, keypoint_numbers)
-    rows = [row for number, line in enumerate(text.splitlines(), 1) if (row := reader.read(line, number)) is not None]
+    for number, line in enumerate(text.splitlines(), 1):
+        reader.read(line, number)
     reader.finish()
-    return _labels(path, list(dict.fromkeys(rows)), is_there=True)
+    return _labels(path, reader.rows, is_there=True)
 
 
 _Corners = tuple[float, float, float, float]
@@ -77,11 +86,12 @@ _Row = tuple[int, float, float, float, float]
 """Class, x1 y1 x2 y2."""
 
 
-def _labels(path: Path, rows: list[_Row], is_there: bool) -> YOLOLabels:
+def _labels(path: Path, rows: dict[_Row, int], is_there: bool) -> YOLOLabels:
     return YOLOLabels(
         path=path,
         labels=np.array([row[0] for row in rows], dtype=np.int64),
         shares=np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 4),
+        lines=tuple(rows.values()),
         is_there=is_there,
     )
 
@@ -94,32 +104,35 @@ class _Lines:
         self.classes = classes
         self.keypoint_numbers = keypoint_numbers
         self.complaints: Counter[tuple[str, Severity]] = Counter()
-        self.seen: dict[_Row, int] = {}
+        self.rows: dict[_Row, int] = {}
+        """Each object with its line; equal lines are one object."""
+        self.repeats: list[tuple[int, int]] = []
         self.shapes: set[str] = set()
 
-    def read(self, line: str, number: int) -> _Row | None:
-        """Class and corners of a line; None for an empty or a bad one."""
+    def read(self, line: str, number: int) -> None:
+        """Add the object of a line; an empty or a bad one has none."""
         words = line.split()
         if not words:
-            return None
+            return
         where = f"line {number}"
         values = self._numbers(words, where)
         corners = self._corners(values[1:], where) if values else None
         if values is None or corners is None:
-            return None
+            return
         row = (int(values[0]), *corners)
-        if row in self.seen:
-            fix = "used once, as by YOLO tools; delete the line"
-            self._complain(f"{where} repeats line {self.seen[row]}", fix, "duplicate-object", "warning")
-        self.seen.setdefault(row, number)
-        return row
+        if row in self.rows:
+            self.repeats.append((number, self.rows[row]))
+        self.rows.setdefault(row, number)
 
     def finish(self) -> None:
         """Report what the file as a whole is about."""
         for (kind, severity), count in self.complaints.items():
             if count > MOST_COMPLAINTS:
-                defect = f"has {count - MOST_COMPLAINTS} more lines of this kind"
+                defect = f"has {counted(count - MOST_COMPLAINTS, 'more line')} of this kind"
                 self._report(defect, "fix those named and check again", kind, severity)
+        if self.repeats:
+            fix = "used once, as by YOLO tools; delete the repeated lines"
+            self._report(repeats_text("line", self.repeats), fix, "duplicate-object", "warning")
         if len(self.shapes) > 1:
             fix = "stepgrad reads each line as what it is, but other YOLO tools read all of them as polygons; write only one kind"
             self._report("mixes boxes and polygons", fix, "label-mixed", "warning")
@@ -137,9 +150,7 @@ class _Lines:
             values = []
         if not values or not all(map(math.isfinite, values)):
             shown = " ".join(words)[:60]
-            return self._complain(
-                f"{where}: expected numbers but got {shown!r}", "write its box in this form", "box-numbers"
-            )
+            return self._complain(f"{where}: expected numbers but got {shown!r}", _way_out(words), "box-numbers")
         if values[0] != int(values[0]) or not 0 <= values[0] < self.classes:
             defect = f"{where}: expected a class from 0 to {self.classes - 1} but got {words[0][:20]}"
             return self._complain(defect, "correct it, or add its name to data.yaml", "unknown-class")
@@ -158,17 +169,16 @@ class _Lines:
             corners = (min(values[0::2]), min(values[1::2]), max(values[0::2]), max(values[1::2]))
             return self._checked(corners, corners, where)
         hint = " (is the sixth a confidence, and these are detections?)" if count == 5 else ""
-        defect = (
-            f"{where}: expected `class cx cy w h` or a class and the points of a polygon but got {count + 1} numbers"
-        )
-        return self._complain(f"{defect}{hint}", "write its box in this form", "box-numbers")
+        defect = f"{where}: expected `class cx cy w h` or a class and the points of a polygon"
+        got = counted(count + 1, "number")
+        return self._complain(f"{defect} but got {got}{hint}", "write its box in this form", "box-numbers")
 
     def _checked(self, corners: _Corners, shares: Sequence[float], where: str) -> _Corners | None:
         """The corners, if they have an area and are shares of the image."""
         x1, y1, x2, y2 = corners
         if not (x2 > x1 and y2 > y1):
-            fix = 'delete the line, or load the dataset with degenerate="drop"'
-            return self._complain(f"{where}: width {x2 - x1:g}, height {y2 - y1:g}", fix, "box-degenerate")
+            defect = f"{where}: width {x2 - x1:g}, height {y2 - y1:g}"
+            return self._complain(defect, f"delete the line; {DROP}", "box-degenerate")
         if max(shares) > 1 + TOLERANCE or min(shares) < -TOLERANCE:
             off = max(shares, key=lambda share: abs(share - 0.5))
             fix = (
@@ -177,3 +187,18 @@ class _Lines:
             defect = f"{where}: expected shares of the image, from 0 to 1, but got {off:g}"
             return self._complain(defect, fix, "box-shares")
         return corners
+
+
+def _way_out(words: Sequence[str]) -> str:
+    """The fix of a line that has not only numbers: other tools put commas or semicolons between them."""
+    parts = re.split(r"[\s,;]+", " ".join(words))
+    if all(_is_finite(part) for part in parts if part):
+        return "separate the numbers by spaces, as in `0 0.5 0.5 0.2 0.3`"
+    return "write a class and four numbers, as in `0 0.5 0.5 0.2 0.3`"
+
+
+def _is_finite(word: str) -> bool:
+    try:
+        return math.isfinite(float(word))
+    except ValueError:
+        return False

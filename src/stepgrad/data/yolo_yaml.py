@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles
 from stepgrad.data.problems import Complaints, Report, brief, raise_errors
 from stepgrad.errors import suggest
 from stepgrad.extras import need
-from stepgrad.names import is_below, leads_on, on_disk
+from stepgrad.names import from_home, leads_on, on_disk
 from stepgrad.yaml_text import load_yaml
 
 SPLITS = ("train", "val", "test")
-ALLOW_OUTSIDE = "images_outside=True in Python, --images_outside in commands, data.images_outside: true in configs"
 RESERVED_KEYS = ("path", "names", "nc", "download", "yaml_file")
 """Keys that are no splits."""
 LARGEST_YAML = 4_000_000
@@ -33,6 +33,8 @@ class DataYaml:
     """Folders of images and .txt files with paths of images, by split, in the order of the file."""
     keypoint_numbers: int
     """How many numbers of keypoints follow the box in each line of a label file (`kpt_shape`); 0 without keypoints."""
+    own: OwnFiles
+    """Which files may be read."""
 
 
 def read_data_yaml(path: Path, images_outside: bool = False, report: Report = raise_errors) -> DataYaml | None:
@@ -40,7 +42,7 @@ def read_data_yaml(path: Path, images_outside: bool = False, report: Report = ra
 
     Args:
         path: the file.
-        images_outside: whether `path:` and the splits may lead out of the file's folder.
+        images_outside: whether `path:`, the splits and links may lead out of the file's folder.
         report: gets every problem.
     """
     complain = Complaints(path, report)
@@ -48,19 +50,20 @@ def read_data_yaml(path: Path, images_outside: bool = False, report: Report = ra
     if content is None:
         return None
     class_names = _read_names(content, complain)
-    root = _find_root(path, content, images_outside, complain)
+    own = OwnFiles(path.parent, outside=images_outside)
+    root = _find_root(path, content, own, complain)
     if class_names is None or root is None:
         return None
     splits = {}
     for name in _split_names(content, root):
         key = "validation" if name == "val" and not content.get("val") else name
-        places = _read_places(content[key], key, root, path, images_outside, complain)
+        places = _read_places(content[key], key, root, own, complain)
         if places:
             splits[name] = places
     if not splits and not any(content.get(name) for name in (*SPLITS, "validation")):
         fix = "name the folders of the images, as in `train: images/train`"
         return complain(f"has none of the keys {', '.join(SPLITS)}", fix, "yaml-not-yolo")
-    return DataYaml(path, root, class_names, splits, _keypoint_numbers(content.get("kpt_shape")))
+    return DataYaml(path, root, class_names, splits, _keypoint_numbers(content.get("kpt_shape")), own)
 
 
 def is_data_yaml(path: Path) -> bool:
@@ -137,7 +140,7 @@ def _class_name(name: Any, label: int, complain: Complaints) -> str | None:
     return complain(f"expected a name of class {label} but got {brief(name)}", "write its name", "class-names")
 
 
-def _find_root(path: Path, content: dict[Any, Any], images_outside: bool, complain: Complaints) -> Path | None:
+def _find_root(path: Path, content: dict[Any, Any], own: OwnFiles, complain: Complaints) -> Path | None:
     """The folder that splits are relative to: `path:` seen from the file's folder, else the file's folder itself.
 
     A dataset that was unpacked elsewhere may have a `path:` that no longer exists; then the splits are next to the file.
@@ -147,13 +150,13 @@ def _find_root(path: Path, content: dict[Any, Any], images_outside: bool, compla
         return home
     if not isinstance(given, str) or "\0" in given:
         return complain(f"expected path to be a folder but got {brief(given)}", "correct it or delete it", "yaml-path")
-    root = home / Path(on_disk(given)).expanduser()
+    root = home / from_home(given)
     if not os.path.isdir(root):
         if os.path.normpath(given) != ".":
             fix = "the splits are searched next to the file; correct `path` or delete it"
             complain(f"path {given!r} does not exist", fix, "yaml-path", "warning")
         return home
-    if not images_outside and not is_below(root, home):
+    if not own.holds(root):
         defect = f"path {given!r} points outside {home}"
         return complain(
             defect, f"move the file into the folder of the data, or allow it: {ALLOW_OUTSIDE}", "image-outside"
@@ -174,29 +177,24 @@ def _split_names(content: dict[Any, Any], root: Path) -> list[str]:
     return [*known, *others]
 
 
-def _read_places(
-    value: Any, key: str, root: Path, path: Path, images_outside: bool, complain: Complaints
-) -> list[Path] | None:
+def _read_places(value: Any, key: str, root: Path, own: OwnFiles, complain: Complaints) -> list[Path] | None:
     entries = value if isinstance(value, list) else [value]
     if not all(isinstance(entry, str) and entry and "\0" not in entry for entry in entries):
         defect = f"expected {key} to be a folder, a .txt file or a list of them but got {brief(value)}"
         return complain(defect, "write paths, relative to `path`", "yaml-split")
-    places = [_find_place(entry, key, root, path, images_outside, complain) for entry in entries]
+    places = [_find_place(entry, key, root, own, complain) for entry in entries]
     return [place for place in places if place is not None]
 
 
-def _find_place(
-    entry: str, key: str, root: Path, path: Path, images_outside: bool, complain: Complaints
-) -> Path | None:
+def _find_place(entry: str, key: str, root: Path, own: OwnFiles, complain: Complaints) -> Path | None:
     """A folder or list. `../train/images`, as one exporter writes it, is looked for without the `../` too."""
     place = root / on_disk(entry)
     inner = root / on_disk(entry[3:])
     if entry.startswith("../") and not os.path.exists(place) and os.path.exists(inner):
         place = inner
-    if not images_outside and not (is_below(place, root) or is_below(place, path.parent)):
-        return complain(
-            f"{key} {entry!r} points outside {root}", f"correct it, or allow it: {ALLOW_OUTSIDE}", "image-outside"
-        )
+    if not own.holds(place):
+        defect = f"{key} {entry!r} points outside {own.folders[0]}"
+        return complain(defect, f"correct it, or allow it: {ALLOW_OUTSIDE}", "image-outside")
     if os.path.isdir(place) or (os.path.isfile(place) and place.suffix.lower() == ".txt"):
         return place
     if os.path.isfile(place):

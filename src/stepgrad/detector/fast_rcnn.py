@@ -27,11 +27,11 @@ from stepgrad.detector.resize import Features, axis_scales, scaled_size, trunk_i
 from stepgrad.detector.sampling import Sample, Sampling, sample_windows
 from stepgrad.detector.weights import fill_weights
 from stepgrad.errors import ConfigError, InputError, one_of
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection import MAPLoss
+from stepgrad.losses.functional import suppress_and_rank
 from stepgrad.losses.objective import BatchLoss
 from stepgrad.metric.batch import Target
-from stepgrad.metric.detections import suppress_and_rank
-from stepgrad.metric.mean_ap import check_nms_threshold
+from stepgrad.metric.options import check_nms_threshold
 
 SCORES = ["raw", "logprob"]
 LOSSES = ["nll", "map"]

@@ -10,7 +10,7 @@ from torchvision.ops import roi_pool
 
 from stepgrad.detector.geometry import Geometry
 from stepgrad.detector.resize import Features, scale_windows
-from stepgrad.parallel import run_threads
+from stepgrad.threads import run_threads
 
 _LEAST_PIECE = 16  # windows that are worth a thread
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from stepgrad.detector.backbones import Backbone
 from stepgrad.detector.head import Head
 from stepgrad.errors import ConfigError, DataError, suggest
-from stepgrad.names import on_disk
+from stepgrad.names import from_home
 
 StateDict = Mapping[str, Tensor]
 _WAY_OUT = "give a local .safetensors or .pt file, or weights: null for random ones"
@@ -80,7 +80,7 @@ def _frozen(trunk: nn.Module) -> list[str]:
 
 def read_state(backbone: str, source: str | Path) -> StateDict:
     """The tensors of a file, or of torchvision's weights by name ("imagenet" or such as "IMAGENET1K_V1")."""
-    path = Path(on_disk(str(source))).expanduser()
+    path = from_home(source)
     if path.is_file():
         return _read_file(path)
     if path.suffix in _SUFFIXES or len(path.parts) > 1:
@@ -104,6 +104,11 @@ def _read_file(path: Path) -> StateDict:
             content = content[wrapper]
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
         raise DataError(f"{path}: expected a state dict (tensors by name) but got {type(content).__name__}.")
+    odd = next((name for name, v in content.items() if v.layout is not torch.strided or v.is_quantized), None)
+    if odd is not None:
+        raise DataError(
+            f"{path}: expected plain tensors but {odd!r} is sparse or quantized; save its to_dense() or dequantize()."
+        )
     return {str(name).removeprefix("module."): tensor for name, tensor in content.items()}
 
 

@@ -19,29 +19,28 @@ import inspect
 import logging
 import os
 import pickle
+import platform
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import numba
-from numba.core import caching
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache
+from numba.core import compiler
+from numba.core.caching import NullCache
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from stepgrad.kernels.linking import Whole, libraries_are
+from stepgrad.engine.accelerator import Whole, libraries_are, switch
 
 logger = logging.getLogger("stepgrad")
-_WITH_KERNELS = ("kernels",)  # the packages whose kernels others may call
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_VERSIONS = numba.__version__, llvmlite.__version__, platform.python_version()
 _told: set[str] = set()
-_UserProvided: Any = (
-    getattr(caching, "UserProvidedCacheLocator", None) or caching._UserProvidedCacheLocator
-)  # numba 0.61
 
 
 def _warn_once(kind: str, message: str) -> None:
@@ -120,10 +119,10 @@ def _homes() -> Iterator[tuple[str, str, str]]:
 
 
 @cache
-def sources_hash(folders: tuple[Path, ...]) -> str:
-    """Changes with any Python file that stands in one of the folders."""
+def sources_hash(folder: Path) -> str:
+    """Changes with any Python file that stands in the folder."""
     digest = hashlib.sha256()
-    for source in sorted(file for folder in folders for file in folder.glob("*.py")):
+    for source in sorted(folder.glob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -131,9 +130,7 @@ def sources_hash(folders: tuple[Path, ...]) -> str:
 def _fit_folder(home: str, ours: str) -> tuple[Path | None, str]:
     """The folder, or None and why not."""
     try:
-        package = Path(__file__).parents[1]
-        version = sources_hash(tuple(package / part for part in _WITH_KERNELS))
-        folder = Path(os.path.realpath(home), ours, f"kernels-{version}")
+        folder = Path(os.path.realpath(home), ours, f"kernels-{sources_hash(Path(__file__).parent)}")
         make_private(folder)
         _check_content(folder)
     except OSError as error:
@@ -145,10 +142,10 @@ def _fit_folder(home: str, ours: str) -> tuple[Path | None, str]:
 def find_folder() -> tuple[Path | None, str]:
     """Where compiled kernels are kept, None if no place is fit; and what is wrong, to be told if a kernel is called.
 
-    There is one folder per version of the kernels' sources. Numba looks only at the file a kernel stands in, not at those
-    it calls; a folder named after all of them cannot go stale. A kernel may also call those beside it, wherever it stands:
-    the folder of its package, in there, is named after the files beside it. NUMBA_CACHE_DIR, if set, or XDG_CACHE_HOME or
-    ~/.cache holds it all; where none is fit, the temporary folder does.
+    There is one folder per version of the engine's sources: a kernel's code depends on all kernels it calls, and a folder named
+    after all of them cannot go stale. A kernel outside the engine may also call those beside it: the folder of its package, in
+    there, is named after the files beside it. NUMBA_CACHE_DIR, if set, or XDG_CACHE_HOME or ~/.cache holds it all; where none
+    is fit, the temporary folder does.
     """
     reasons: list[str] = []
     complaints: list[str] = []
@@ -179,114 +176,79 @@ class _Nowhere(NullCache):
         _warn_once("folder", self.why)
 
 
-class _Locator(_UserProvided):
-    """Below numba's CACHE_DIR, by package and its sources; the folder of one package is checked as the whole is."""
+class KernelCache(NullCache):
+    """The compiled code of one kernel on disk: a file for each signature, named after it.
 
-    @classmethod
-    def get_suitable_cache_subpath(cls, py_file: str) -> str:
-        return f"{super().get_suitable_cache_subpath(py_file)}_{sources_hash((Path(py_file).resolve().parent,))}"
-
-    def ensure_cache_path(self) -> None:
-        make_private(Path(self.get_cache_path()))
-
-
-class _Impl(CompileResultCacheImpl):
-    _locator_classes = (_Locator,)
-
-
-class _Files(IndexDataCacheFile):
-    """A file per signature, named after it. With numba's index of all signatures, of two processes that write at once
-    one would lose its work."""
-
-    def path_of(self, key: Any) -> str:
-        """Where the code for a signature on a make of CPU stands, if it does."""
-        name = hashlib.sha256(repr((self._version, key)).encode()).hexdigest()[:16]
-        return self._data_path(self._data_name_pattern.replace("{number:d}", name))
-
-    def save(self, key: Any, data: Any) -> None:
-        with self._open_for_write(self.path_of(key)) as file:  # written beside, then put in its place
-            file.write(self._dump(data))
-
-    def load(self, key: Any) -> Any:
-        with suppress(FileNotFoundError), open(self.path_of(key), "rb") as file:
-            return pickle.loads(file.read())
-
-
-class KernelCache(FunctionCache):
-    """numba's cache of one kernel, with a checksum and the key in each file.
-
-    The checksum tells torn files, which may be whole pickles with holes in the machine code. The key tells files under a
-    wrong name.
+    A file holds a checksum, which tells torn files, and its key, which tells files under a wrong name. Each is written beside
+    its place and put there whole, so that processes that compile at once do not hurt each other.
     """
 
-    _impl_class = _Impl
+    def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
+        self._folder = folder
+        self._name = f"{function.__module__}.{function.__qualname__}"
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        self._cache_file = _Files(self._cache_path, self._impl.filename_base, None)
+    @property
+    def cache_path(self) -> str:
+        return str(self._folder)
 
-    def holds(self, sig: Any, target_context: Any) -> bool:
-        """Whether there is a file for a signature; whether it is whole, loading it will tell."""
-        return os.path.exists(self._cache_file.path_of(self._index_key(sig, target_context.codegen())))
+    def _key(self, sig: Any, target_context: Any) -> tuple[Any, ...]:
+        """What the code depends on besides the sources: types, make of CPU, versions, and whether it was accelerated."""
+        return self._name, str(sig), target_context.codegen().magic_tuple(), _VERSIONS, switch.is_on
+
+    def _path(self, key: tuple[Any, ...]) -> Path:
+        return self._folder / f"{self._name[-80:]}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled kernel; None if it is not there or damaged."""
         if find_folder()[1]:
             _warn_once("folder", find_folder()[1])
         try:
-            with self._guard_against_spurious_io_errors():
-                return self._load_overload(sig, target_context)
+            with suppress(FileNotFoundError):
+                return self._load(self._key(sig, target_context), target_context)
         except Exception as error:  # damaged pickles raise anything
             _warn_once(
                 "damaged", f"Compiled kernels in {self.cache_path} are damaged and are compiled again: {error!r}"
             )
-            return None  # the new one is put in its place
+        return None  # a new one is put in its place
 
-    def _load_overload(self, sig: Any, target_context: Any) -> Any:
-        key = self._index_key(sig, target_context.codegen())
-        entry = self._cache_file.load(key)
-        if entry is None:
-            return None
-        digest, pickled = entry
-        if hashlib.sha256(pickled).digest() != digest:
+    def _load(self, key: tuple[Any, ...], target_context: Any) -> Any:
+        content = self._path(key).read_bytes()
+        if hashlib.sha256(content[32:]).digest() != content[:32]:
             raise ValueError("a checksum is wrong")
-        saved_key, reduced = pickle.loads(pickled)
+        saved_key, reduced = pickle.loads(content[32:])
         if saved_key != key:
             return None
         rtsys.initialize(target_context)  # the only part of numba that finished code needs
-        with libraries_are(Whole, target_context.codegen()):
-            return self._impl.rebuild(target_context, reduced)
+        with libraries_are(Whole, target_context.codegen()) if switch.is_on else nullcontext():
+            return compiler.CompileResult._rebuild(target_context, *reduced)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        if not self._impl.check_cachable(data):
-            return
+        """Keep a compiled kernel; where that fails, a warning says why."""
         try:
-            super().save_overload(sig, data)
+            make_private(self._folder)
+            key = self._key(sig, data.target_context)
+            pickled = dumps((key, data._reduce()))
+            handle, beside = tempfile.mkstemp(dir=self._folder)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(hashlib.sha256(pickled).digest() + pickled)
+                os.replace(beside, self._path(key))
+            except BaseException:
+                os.unlink(beside)
+                raise
         except Exception as error:
             _warn_once("folder", _in_memory(f"{self.cache_path}: {error}"))
-
-    def _save_overload(self, sig: Any, data: Any) -> None:
-        self._impl.locator.ensure_cache_path()
-        key = self._index_key(sig, data.codegen)
-        pickled = dumps((key, self._impl.reduce(data)))
-        self._cache_file.save(key, (hashlib.sha256(pickled).digest(), pickled))
 
 
 def cache_of(function: Callable[..., Any]) -> KernelCache | _Nowhere:
     """The place of a compiled function in the cache, if there is one."""
     folder, complaint = find_folder()
-    return _Nowhere(complaint) if folder is None else _cache_in(folder, function)
-
-
-def _cache_in(folder: Path, function: Callable[..., Any]) -> KernelCache | _Nowhere:
-    settings = {"CACHE_DIR": str(folder), "CACHE_LOCATOR_CLASSES": ""}  # the second: other places, unchecked
-    before = {name: getattr(numba.config, name) for name in settings if hasattr(numba.config, name)}
+    if folder is None:
+        return _Nowhere(complaint)
+    beside = Path(inspect.getfile(function)).resolve().parent
+    own = folder / f"{beside.name}_{sources_hash(beside)}"
     try:
-        for name in before:
-            setattr(numba.config, name, settings[name])
-        make_private(folder / _Locator.get_suitable_cache_subpath(inspect.getfile(function)))  # numba hides the reason
-        return KernelCache(function)
-    except (OSError, RuntimeError) as error:
+        make_private(own)
+    except OSError as error:
         return _Nowhere(_in_memory(str(error)))
-    finally:
-        for name, value in before.items():
-            setattr(numba.config, name, value)
+    return KernelCache(own, function)

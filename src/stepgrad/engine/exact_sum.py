@@ -8,7 +8,7 @@ value of a fresh evaluation and the oracle's value are equal to the last bit.
 
 from __future__ import annotations
 
-from stepgrad.kernels.jit import inlined
+from stepgrad.engine.jit import inlined
 
 _SPLIT = 134217729.0  # 2**27 + 1: Veltkamp's constant, cuts a double into two halves of 26 bits
 ROUNDING = 2.0**-52  # two sums of the same rational value, made of rounded quotients, differ by at most this share
@@ -20,16 +20,6 @@ def add(hi: float, lo: float, x: float) -> tuple[float, float]:
     total = hi + x
     virtual = total - hi
     low = lo + ((hi - (total - virtual)) + (x - virtual))
-    high = total + low
-    return high, low - (high - total)
-
-
-@inlined
-def add_pair(hi: float, lo: float, other_hi: float, other_lo: float) -> tuple[float, float]:
-    """(hi, lo) + (other_hi, other_lo)."""
-    total = hi + other_hi
-    virtual = total - hi
-    low = (lo + other_lo) + ((hi - (total - virtual)) + (other_hi - virtual))
     high = total + low
     return high, low - (high - total)
 

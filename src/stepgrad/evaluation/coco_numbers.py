@@ -1,23 +1,24 @@
-"""COCO's twelve numbers, counted by faster-coco-eval."""
+"""COCO's twelve numbers, from the verdicts of our own `coco`."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.engine.matching import TRUE_POSITIVE
 from stepgrad.errors import ConfigError, LikelyMistakeWarning, one_of
-from stepgrad.evaluation.judge import ranked_by_class
+from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.tables import plain_table
-from stepgrad.extras import need
-from stepgrad.metric.areas import AREAS, LARGEST_OF_COCO
 from stepgrad.metric.boxes import areas_of
+from stepgrad.metric.list_metric import AREAS, LARGEST_OF_COCO
+from stepgrad.metric.metrics import AP
+from stepgrad.metric.protocol import COCO
 from stepgrad.number_text import per_cent
 
 
@@ -66,135 +67,67 @@ def coco_numbers(
     """
     if len(max_detections) != 3 or sorted(set(max_detections)) != list(max_detections) or max_detections[0] < 1:
         raise ConfigError(f"Expected three increasing max_detections such as (1, 10, 100) but got {max_detections!r}.")
-    evidence = evidence.seen_with(0.0)
     ranges = {**AREAS, **(areas or {})}
     if list(ranges) != list(AREAS):
         raise ConfigError(f"Expected areas among {list(AREAS)} but got {list(areas or {})}.")
-    warn_of_giants(evidence, ranges["all"][1])
-    counts = coco_counts(evidence, max_detections, ranges)
-    if counts is None:
-        return CocoNumbers((math.nan,) * 12, max_detections)
-    precision, recall = counts.precision, counts.recall
-    at = lambda t: np.isclose(counts.thresholds, t)  # noqa: E731
+    warn_of_giants(evidence.seen_with(0.0), ranges["all"][1])
+    every, *sizes = (count_area(evidence, bounds, max_detections) for bounds in ranges.values())
+    half, three_quarters = (np.isclose(COCO.match_thresholds, threshold) for threshold in (0.5, 0.75))
     values = [
-        *(_mean(precision[..., 0, 2]), _mean(precision[at(0.5), ..., 0, 2]), _mean(precision[at(0.75), ..., 0, 2])),
-        *(_mean(precision[..., a, 2]) for a in (1, 2, 3)),
-        *(_mean(recall[..., 0, m]) for m in (0, 1, 2)),
-        *(_mean(recall[..., a, 2]) for a in (1, 2, 3)),
+        *(_mean(every.ap), _mean(every.ap[:, half]), _mean(every.ap[:, three_quarters])),
+        *(_mean(size.ap) for size in sizes),
+        *(_mean(recall) for recall in every.recall),
+        *(_mean(size.recall[-1]) for size in sizes),
     ]
     return CocoNumbers(tuple(values), max_detections)
 
 
 @dataclass(frozen=True)
-class CocoCounts:
-    """The precisions and recalls whose means are the twelve numbers; -1 where there is nothing to find."""
+class AreaCounts:
+    """AP and recall of objects of some sizes, by class and match threshold; nan for classes without such objects."""
 
-    precision: NDArray[np.float64]  # (T, R, K, A, M): threshold, recall level, class, area, most detections
-    recall: NDArray[np.float64]  # (T, K, A, M)
-    thresholds: NDArray[np.float64]  # (T,)
-
-
-def coco_counts(
-    evidence: Evidence, max_detections: tuple[int, int, int], areas: Mapping[str, tuple[float, float]]
-) -> CocoCounts | None:
-    """Let faster-coco-eval count, by the overlaps our own protocols go by; None if there is nothing to find."""
-    evaluation = _evaluation(evidence)
-    if len(evidence.objects) == 0 or evidence.num_images == 0:
-        return None
-    parameters = evaluation.params
-    parameters.maxDets = list(max_detections)
-    parameters.areaRng = [list(bounds) for bounds in areas.values()]
-    parameters.areaRngLbl = list(areas)
-    # One rule for all numbers: a box given by corners would be turned into sizes and back here, which moves its edges.
-    evaluation.computeIoU = _Overlaps(evidence, max_detections[-1])
-    evaluation.evaluate()
-    evaluation.accumulate()
-    return CocoCounts(evaluation.eval["precision"], evaluation.eval["recall"], parameters.iouThrs)
+    ap: NDArray[np.float64]  # (K, T)
+    recall: NDArray[np.float64]  # (M, K, T) of the best 1, 10, 100 detections per image and class
 
 
-class _Overlaps:
-    """(detections, objects) IoU of an image and class: detections by decreasing score, objects in their order."""
+def count_area(
+    evidence: Evidence, bounds: tuple[float, float], max_detections: tuple[int, int, int] = (1, 10, 100)
+) -> AreaCounts:
+    """AP and recall of the objects whose area lies within bounds, both of them included.
 
-    def __init__(self, evidence: Evidence, most: int) -> None:
-        self.evidence = evidence
-        self.most = most
-        self.detections: dict[tuple[int, int], NDArray[np.int64]] = {}
-        for label, rows in enumerate(ranked_by_class(evidence, "image")):
-            self.detections.update(_by_image(evidence.detections.images, rows, label))
-        self.objects: dict[tuple[int, int], NDArray[np.int64]] = {}
-        for label in np.unique(evidence.objects.labels).tolist():
-            rows = np.flatnonzero(evidence.objects.labels == label)
-            self.objects.update(_by_image(evidence.objects.images, rows, label))
-
-    def __call__(self, image: int, label: int) -> NDArray[np.float64] | list[float]:
-        key = int(image), int(label)
-        if key not in self.detections or key not in self.objects:
-            return []
-        return self.evidence.overlaps(self.detections[key][: self.most], self.objects[key])
-
-
-def _by_image(
-    images: NDArray[np.int32], rows: NDArray[np.int64], label: int
-) -> dict[tuple[int, int], NDArray[np.int64]]:
-    """The rows of each image, in their order."""
-    rows = rows[np.argsort(images[rows], kind="stable")]
-    numbers, first = np.unique(images[rows], return_index=True)
-    return {(image, label): part for image, part in zip(numbers.tolist(), np.split(rows, first[1:]), strict=False)}
+    Detections take objects in the order of their scores, so the verdicts on the best 1 or 10 are those among the best 100.
+    """
+    protocol = replace(COCO, max_detections=max_detections[-1])
+    ap = np.full((evidence.num_classes, len(protocol.match_thresholds)), np.nan)
+    recall = np.full((len(max_detections), *ap.shape), np.nan)
+    for judged in judge(evidence, Counting.of(protocol), metric=AP(area=bounds)):
+        if judged.P == 0:
+            continue
+        ap[judged.label] = judged.ap
+        places = _places(evidence.detections.images[judged.detections])
+        for m, most in enumerate(max_detections):
+            found = (judged.verdicts == TRUE_POSITIVE) & (places < most)
+            recall[m, judged.label] = found.sum(axis=1) / judged.P
+    return AreaCounts(ap, recall)
 
 
-def _mean(values: Any) -> float:
-    """The mean, without the -1 that marks classes without objects."""
-    counted = np.asarray(values)[np.asarray(values) > -1]
+def _places(images: NDArray[np.int32]) -> NDArray[np.int64]:
+    """How many detections of the same image come before each.
+
+    >>> _places(np.array([5, 7, 5, 5], dtype=np.int32)).tolist()
+    [0, 0, 1, 2]
+    """
+    by_image = np.argsort(images, kind="stable")
+    _, first, count = np.unique(images[by_image], return_index=True, return_counts=True)
+    places = np.empty(len(images), dtype=np.int64)
+    places[by_image] = np.arange(len(images)) - np.repeat(first, count)
+    return places
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """The mean over classes and thresholds; nan where there is nothing to find."""
+    counted = values[~np.isnan(values)]
     return float(counted.mean()) if counted.size else math.nan
-
-
-def _evaluation(evidence: Evidence) -> Any:
-    need("faster_coco_eval", purpose="COCO's twelve numbers")
-    from faster_coco_eval import COCO, COCOeval_faster
-
-    truth = COCO(_ground_truth(evidence))
-    results = COCO()
-    results.dataset = {**truth.dataset, "annotations": _detections(evidence)}
-    results.createIndex()
-    return COCOeval_faster(truth, results, "bbox")
-
-
-def _ground_truth(evidence: Evidence) -> dict[str, Any]:
-    """Images are numbered in their order and annotations from 1: id 0 means "no match" to the counting code."""
-    objects = evidence.objects
-    boxes = _xywh(objects.boxes, objects.sizes)
-    columns = objects.images.tolist(), objects.labels.tolist(), boxes, objects.area.tolist(), objects.crowd.tolist()
-    return {
-        "images": [{"id": i} for i in range(evidence.num_images)],
-        "categories": [{"id": c, "name": name} for c, name in enumerate(evidence.class_names)],
-        "annotations": [
-            {"id": i, "image_id": image, "category_id": label, "bbox": box, "area": area, "iscrowd": int(crowd)}
-            for i, (image, label, box, area, crowd) in enumerate(zip(*columns, strict=True), 1)
-        ],
-    }
-
-
-def _detections(evidence: Evidence) -> list[dict[str, Any]]:
-    detections = evidence.detections
-    boxes = _xywh(detections.boxes, detections.sizes)
-    rows = zip(detections.images.tolist(), detections.labels.tolist(), boxes, detections.scores.tolist(), strict=True)
-    return [
-        {
-            "id": i,
-            "image_id": image,
-            "category_id": label,
-            "bbox": box,
-            "score": score,
-            "area": box[2] * box[3],
-            "iscrowd": 0,
-        }
-        for i, (image, label, box, score) in enumerate(rows, 1)
-    ]
-
-
-def _xywh(boxes: NDArray[np.float64], sizes: NDArray[np.float64]) -> list[list[float]]:
-    rows: list[list[float]] = np.concatenate([boxes[:, :2], sizes], axis=1).tolist()
-    return rows
 
 
 def warn_of_giants(evidence: Evidence, largest: float = LARGEST_OF_COCO) -> None:

@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.engine.overlaps import single_overlaps
+from stepgrad.evaluation.edges import seen_by
 from stepgrad.evaluation.judge import (
     VERDICT_RULES,
     VERDICTS,
@@ -24,12 +26,11 @@ from stepgrad.evaluation.judge import (
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.evaluation.tables import plain_table
-from stepgrad.metric.arithmetic import single_overlaps
 from stepgrad.metric.protocol import Protocol
+from stepgrad.names import ImageId
 from stepgrad.number_text import per_cent
 
-if TYPE_CHECKING:
-    from stepgrad.data.base import ImageId
+_FIRST = 3  # differences that are shown unless those of all classes are asked for
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class FirstDifference:
     image_id: ImageId
     score: float
     box: tuple[float, float, float, float]
-    threshold: float
+    thresholds: tuple[float, float]
+    """On IoU, the same for both protocols up to single precision."""
     overlaps: tuple[float, float]
     """With its best object, as each protocol counts it; 0 where the image has no object of the class."""
     verdicts: tuple[str, str]
@@ -62,13 +64,18 @@ class FirstDifference:
     """The objects of its class and image, for drawing."""
 
     @property
+    def threshold(self) -> float:
+        """The one of the first protocol."""
+        return self.thresholds[0]
+
+    @property
     def because(self) -> str:
         return (" and " if self.together else " or ").join(self.rules)
 
     def cells(self) -> list[str]:
         """Box, threshold, then overlap and verdict of each protocol, as words."""
         box = " ".join(f"{value:.6g}" for value in self.box)
-        overlaps = [_overlap(value, self.threshold) for value in self.overlaps]
+        overlaps = [_overlap(*pair) for pair in zip(self.overlaps, self.thresholds, strict=True)]
         return [box, f"{self.threshold:g}", overlaps[0], self.verdicts[0], overlaps[1], self.verdicts[1]]
 
 
@@ -92,22 +99,37 @@ class Pair:
         maps = [self.maps[0], *(step.map for step in self.steps)]
         return {step.rule: 100.0 * (now - was) for step, was, now in zip(self.steps, maps, maps[1:], strict=False)}
 
+    def _hundredths(self) -> list[int]:
+        """mAP before the first step and after each, in hundredths of a point.
+
+        All that is printed comes from these: so parts add up to the difference, and no two lines disagree.
+        """
+        return [round(1e4 * value) for value in (self.maps[0], *(step.map for step in self.steps))]
+
+    def _shown_parts(self) -> list[tuple[int, Step]]:
+        """What each step changes, in hundredths of a point."""
+        maps = self._hundredths()
+        return [(now - was, step) for step, was, now in zip(self.steps, maps, maps[1:], strict=False)]
+
     def split(self) -> str:
         """The parts in words, rounded so that they still add up, largest first; rules that change nothing are left out."""
-        maps = [self.maps[0], *(step.map for step in self.steps)]
-        hundredths = [round(1e4 * value) for value in maps]
-        parts = [(now - was, step.rule) for step, was, now in zip(self.steps, hundredths, hundredths[1:], strict=False)]
-        words = [f"{part / 100:+.2f} {rule}" for part, rule in sorted(parts, key=lambda p: -abs(p[0])) if part]
-        total = f"{(hundredths[-1] - hundredths[0]) / 100:+.2f} points"
+        parts = sorted(self._shown_parts(), key=lambda part: -abs(part[0]))
+        words = [f"{part / 100:+.2f} {step.rule}" for part, step in parts if part]
+        total = f"{sum(part for part, _ in parts) / 100:+.2f} points"
         return f"{total}: {', '.join(words)}" if words else total
 
+    def line(self) -> str:
+        """Both numbers, and what makes the difference."""
+        numbers = ", ".join(f"{name} {_fine(value)}" for name, value in zip(self.names, self.maps, strict=True))
+        return f"{numbers}, {self.split()}" if self.steps else f"{numbers}: the same rules"
+
     def tables(self) -> tuple[tuple[list[str], list[list[str]]], tuple[list[str], list[list[str]]]]:
-        """Rules with their effect, and first differences: headings and rows of both."""
+        """Rules that change mAP with their effect, and first differences: headings and rows of both."""
         a, b = self.names
-        maps = [self.maps[0], *(step.map for step in self.steps)]
         steps = [
-            [step.rule, step.before, step.after, _fine(now), per_cent(now - was, 2, sign=True)]
-            for step, was, now in zip(self.steps, maps, maps[1:], strict=False)
+            [step.rule, step.before, step.after, _fine(step.map), f"{part / 100:+.2f}"]
+            for part, step in self._shown_parts()
+            if part
         ]
         first = [[d.class_name, str(d.image_id), f"{d.score:.6g}", *d.cells(), d.because] for d in self.first]
         return (["rule", a, b, "mAP", "change"], steps), (
@@ -115,18 +137,28 @@ class Pair:
             first,
         )
 
-    def __str__(self) -> str:
+    def details(self, classes: bool = False) -> str:
+        """The rules that matter, and the first detections judged differently: of every class, or only the very first."""
         (rules, steps), (heads, first) = self.tables()
-        title = f"{self.names[0]} {_fine(self.maps[0])}, {self.names[1]} {_fine(self.maps[1])}"
-        if not steps:
-            return f"{title}: the same rules"
-        differences = plain_table(heads, first) if first else "no detection is judged differently"
-        return f"{title}, {self.split()}\n{plain_table(rules, steps)}\n{differences}"
+        shown = first if classes else first[:_FIRST]
+        idle = [step.rule for part, step in self._shown_parts() if part == 0]
+        lines = [
+            plain_table(rules, steps) if steps else "",
+            f"{len(idle)} {'rule changes' if len(idle) == 1 else 'rules change'} nothing: {', '.join(idle)}"
+            if idle
+            else "",
+            plain_table(heads, shown) if shown else "no detection is judged differently",
+            f"and of {len(first) - len(shown)} more classes (all with --classes)" if len(shown) < len(first) else "",
+        ]
+        return "\n".join(line for line in lines if line)
+
+    def __str__(self) -> str:
+        return f"{self.line()}\n{self.details()}" if self.steps else self.line()
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several protocols on the same detections; `print` shows everything."""
+    """Several protocols on the same detections; `print` shows why they differ, `text(classes=True)` each class too."""
 
     results: tuple[EvaluationResult, ...]
     pairs: tuple[Pair, ...]
@@ -157,8 +189,15 @@ class Comparison:
             ],
         }
 
+    def text(self, classes: bool = False) -> str:
+        """A line for every two protocols, then the rules that matter; with `classes`, AP and differences of each class."""
+        different = [pair for pair in self.pairs if pair.steps]
+        details = [f"from {' to '.join(pair.names)}\n{pair.details(classes)}" for pair in different]
+        tables = [plain_table(*self.table())] if classes else []
+        return "\n\n".join(["\n".join(pair.line() for pair in self.pairs), *details, *tables])
+
     def __str__(self) -> str:
-        return "\n\n".join([plain_table(*self.table()), *(str(pair) for pair in self.pairs)])
+        return self.text()
 
 
 def compare(evidence: Evidence, protocols: Sequence[Protocol]) -> Comparison:
@@ -238,7 +277,7 @@ class _Differences:
             image_id=self.evidence.image_ids[detections.images[row]],
             score=float(detections.scores[row]),
             box=(x1, y1, x2, y2),
-            threshold=self.a.protocol.match_thresholds[t],
+            thresholds=(self.a.protocol.match_thresholds[t], self.b.protocol.match_thresholds[t]),
             overlaps=(self._best_overlap(self.a, row), self._best_overlap(self.b, row)),
             verdicts=verdicts,
             rules=rules,
@@ -249,7 +288,7 @@ class _Differences:
     def _best_overlap(self, counting: Counting, row: int) -> float:
         """The largest overlap of a detection with an object of its class and image, as the protocol counts it."""
         protocol = counting.protocol
-        seen = self.evidence.seen_with(protocol.pixel_offset)
+        seen = seen_by(self.evidence, protocol)
         image, label = seen.detections.images[row], seen.detections.labels[row]
         near = np.flatnonzero((seen.objects.images == image) & (seen.objects.labels == label))
         coco = protocol.duplicates == "best_free"
@@ -282,13 +321,13 @@ def _fine(value: float) -> str:
 
 
 def _overlap(value: float, threshold: float) -> str:
-    """Four decimals, or as many as it takes to see on which side of the threshold an overlap lies.
+    """Four decimals, up to seven where an overlap is near the threshold, and words where these do not show its side.
 
-    >>> _overlap(0.50341, 0.5), _overlap(0.5, 0.5), _overlap(0.4999999, 0.5)
-    ('0.5034', '0.5000', '0.4999999')
+    >>> _overlap(0.50341, 0.5), _overlap(0.5, 0.5), _overlap(0.4999999, 0.5), _overlap(0.6, 0.6000000238418579)
+    ('0.5034', '0.5000', '0.4999999', 'just below 0.60000002')
     """
-    for decimals in range(4, 17):
+    for decimals in range(4, 8):
         text = f"{value:.{decimals}f}"
-        if value == threshold or float(text) != threshold:
+        if value == threshold or text != f"{threshold:.{decimals}f}":
             return text
-    return repr(value)
+    return f"just {'above' if value > threshold else 'below'} {threshold:.8g}"

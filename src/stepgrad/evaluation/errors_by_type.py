@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED
 from stepgrad.errors import ConfigError
+from stepgrad.evaluation.edges import seen_by
 from stepgrad.evaluation.found import NOTHING, countable, counted_overlaps, found_objects
 from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table
-from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED
-from stepgrad.metric.mean_ap import mean_over_classes
 from stepgrad.metric.metrics import AVERAGE_PRECISION
+from stepgrad.metric.over_classes import mean_over_classes
 from stepgrad.metric.protocol import Protocol
 from stepgrad.number_text import per_cent
 
@@ -110,7 +111,7 @@ def find_mistakes(evidence: Evidence, protocol: Protocol, threshold: float = 0.5
     if not 0.0 < background < threshold <= 1.0:
         raise ConfigError(f"Expected 0 < background < threshold <= 1 but got {background!r} and {threshold!r}.")
     protocol = replace(protocol, match_thresholds=(_nearest(protocol, threshold),))
-    seen = evidence.seen_with(protocol.pixel_offset)
+    seen = seen_by(evidence, protocol)
     there = countable(seen, protocol)
     types = np.full(len(seen.detections), LEFT_OUT, dtype=np.int8)
     places = np.zeros(len(types), dtype=np.int64)
@@ -201,6 +202,10 @@ class ErrorTypes:
     """mAP with that type fixed, minus mAP as it is."""
     fixed: float
     """mAP with all types fixed."""
+    detections: int = 0
+    """Detections that are counted, right or wrong ..."""
+    least_score: float | None = None
+    """... and the lowest of their scores; None without any."""
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings and a row per type."""
@@ -221,6 +226,8 @@ class ErrorTypes:
         title = (
             f"{self.protocol} at IoU {self.threshold:g}: mAP {per_cent(self.map)}; what fixing each mistake would gain"
         )
+        if self.least_score is not None:
+            title += f" (all {self.detections} detections count, down to a score of {self.least_score:.2g})"
         return f"{title}\n{plain_table(*self.table())}"
 
 
@@ -232,6 +239,7 @@ def error_types(evidence: Evidence, protocol: Protocol, threshold: float = 0.5, 
 def summarise(mistakes: Mistakes, threshold: float, background: float) -> ErrorTypes:
     """The counts of mistakes that were found with these thresholds, and what fixing each type would gain."""
     now = mistakes.map_after([])
+    scores = mistakes.evidence.detections.scores[mistakes.of_detections != LEFT_OUT]
     return ErrorTypes(
         protocol=mistakes.protocol.name,
         threshold=threshold,
@@ -240,4 +248,6 @@ def summarise(mistakes: Mistakes, threshold: float, background: float) -> ErrorT
         counts={kind: mistakes.count(kind) for kind in TYPES},
         gains={kind: mistakes.map_after([kind]) - now for kind in TYPES},
         fixed=mistakes.map_after(TYPES),
+        detections=len(scores),
+        least_score=float(scores.min()) if len(scores) else None,
     )

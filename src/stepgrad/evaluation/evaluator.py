@@ -6,7 +6,7 @@ import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -27,11 +27,9 @@ from stepgrad.evaluation.records import (
     objects_of,
 )
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
-from stepgrad.metric.named_metrics import get_metric
+from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import Protocol, get_protocol
-
-if TYPE_CHECKING:
-    from stepgrad.data.base import ImageId
+from stepgrad.names import ImageId
 
 Flat = TypeVar("Flat", Detections, GroundTruth)
 
@@ -47,8 +45,8 @@ class Evaluator:
             inclusive pixels, as in VOC's files. "continuous": the numbers are continuous boxes, and protocols
             with a pixel offset get them with the right and lower edges moved in by it.
         empty_boxes: "count": a detection without width or height overlaps nothing, so it is a false alarm, as in
-            pycocotools; detectors that clip boxes to the image produce such boxes. "error" refuses them. Reversed boxes
-            are always refused.
+            pycocotools; detectors that clip boxes to the image produce such boxes ("lvis" leaves them out, as LVIS's own code
+            does). "error" refuses them. Reversed boxes are always refused.
         metrics: further metrics to report, as `DetectionLoss` takes them: those of `sg.metrics`, such as
             `sg.metrics.RecallAtPrecision(0.95)`, their names or functions of one class's list. `result.metrics` has them.
 
@@ -147,7 +145,7 @@ class Evaluator:
         max_detections: tuple[int, int, int] = (1, 10, 100),
         areas: Mapping[str, tuple[float, float]] | None = None,
     ) -> CocoNumbers:
-        """COCO's twelve numbers, by faster-coco-eval. They use crowds and areas but not `difficult`."""
+        """COCO's twelve numbers. Difficult objects are not counted, as in our protocol "coco"."""
         return coco_numbers(self.evidence(), max_detections, areas)
 
     def evidence(self) -> Evidence:

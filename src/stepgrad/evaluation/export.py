@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepgrad.errors import InputError, MissingDependencyError
 from stepgrad.evaluation.judge import VERDICTS
-from stepgrad.evaluation.records import Evidence
+from stepgrad.evaluation.records import Evidence, GroundTruth
+from stepgrad.names import ImageId
 
 if TYPE_CHECKING:
-    from stepgrad.data.base import ImageId
     from stepgrad.evaluation.result import EvaluationResult
 
 
@@ -58,32 +59,10 @@ def to_coco(result: EvaluationResult) -> tuple[dict[str, Any], list[dict[str, An
     """
     evidence = evidence_of(result)
     objects, found = evidence.objects, evidence.detections
-    annotations = [
-        {
-            "id": number,
-            "image_id": image + 1,
-            "category_id": label + 1,
-            "bbox": [*corner, *size],
-            "area": area,
-            "iscrowd": int(crowd),
-        }
-        for number, (image, label, corner, size, area, crowd) in enumerate(
-            zip(
-                objects.images.tolist(),
-                objects.labels.tolist(),
-                objects.boxes[:, :2].tolist(),
-                objects.sizes.tolist(),
-                objects.area.tolist(),
-                objects.crowd.tolist(),
-                strict=True,
-            ),
-            1,
-        )
-    ]
     truth = {
         "images": [{"id": i, "file_name": str(image_id)} for i, image_id in enumerate(evidence.image_ids, 1)],
         "categories": [{"id": i, "name": name} for i, name in enumerate(evidence.class_names, 1)],
-        "annotations": annotations,
+        "annotations": coco_annotations(objects, range(1, evidence.num_images + 1)),
     }
     columns = found.images.tolist(), found.labels.tolist(), found.boxes[:, :2].tolist(), found.sizes.tolist()
     results = [
@@ -91,3 +70,21 @@ def to_coco(result: EvaluationResult) -> tuple[dict[str, Any], list[dict[str, An
         for image, label, corner, size, score in zip(*columns, found.scores.tolist(), strict=True)
     ]
     return truth, results
+
+
+def coco_annotations(objects: GroundTruth, image_ids: Sequence[ImageId]) -> list[dict[str, Any]]:
+    """Objects as COCO's json has them, numbered from 1, categories too; `image_ids` has the id of each image."""
+    columns = objects.images, objects.labels, objects.boxes[:, :2], objects.sizes, objects.area, objects.crowd
+    return [
+        {
+            "id": number,
+            "image_id": image_ids[image],
+            "category_id": label + 1,
+            "bbox": [*corner, *size],
+            "area": area,
+            "iscrowd": int(crowd),
+        }
+        for number, (image, label, corner, size, area, crowd) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True), 1
+        )
+    ]

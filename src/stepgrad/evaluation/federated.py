@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.metric.boxes import areas_of
+
 if TYPE_CHECKING:
     from stepgrad.evaluation.records import Evidence, GroundTruth
 
@@ -23,14 +25,16 @@ class LookedFor:
 def in_checked_images(evidence: Evidence) -> NDArray[np.bool_]:
     """(M,) detections of classes that were looked for in their image: there are objects of it, or it is known absent.
 
-    Where the data does not say what was looked for, all classes were.
+    Where the data does not say what was looked for, all classes were. Detections without area are left out, since LVIS's own
+    code does not read them: otherwise they would be wrong even where a class is annotated in part, as they overlap no region.
     """
     detections, objects, looked_for = evidence.detections, evidence.objects, evidence.looked_for
+    has_area: NDArray[np.bool_] = areas_of(detections.sizes, 0.0) > 0.0
     if looked_for is None:
-        return np.ones(len(detections), dtype=np.bool_)
+        return has_area
     absent = _keys(looked_for.absent[:, 0], looked_for.absent[:, 1], evidence)
     checked = [_keys(objects.images, objects.labels, evidence), absent]
-    return np.isin(_keys(detections.images, detections.labels, evidence), np.concatenate(checked))
+    return has_area & np.isin(_keys(detections.images, detections.labels, evidence), np.concatenate(checked))
 
 
 def _keys(images: NDArray[np.integer], labels: NDArray[np.integer], evidence: Evidence) -> NDArray[np.int64]:

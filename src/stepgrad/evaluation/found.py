@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.engine.matching import TRUE_POSITIVE
+from stepgrad.engine.overlaps import measured, single_overlaps
 from stepgrad.evaluation.judge import ClassJudgement
 from stepgrad.evaluation.records import Evidence
-from stepgrad.kernels.matching import TRUE_POSITIVE
-from stepgrad.metric.arithmetic import measured, single_overlaps
 from stepgrad.metric.boxes import areas_of, overlap_table
 from stepgrad.metric.protocol import Protocol
 

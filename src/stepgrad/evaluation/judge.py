@@ -5,33 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stepgrad.engine.classes import prepare
+from stepgrad.engine.jit import explain_wait
+from stepgrad.engine.lists import judge_detections
+from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.engine.order import descending_order
+from stepgrad.engine.overlaps import Areas
+from stepgrad.evaluation.edges import seen_by
 from stepgrad.evaluation.federated import in_checked_images, with_regions
 from stepgrad.evaluation.records import Evidence
-from stepgrad.kernels.class_view import ClassView
-from stepgrad.kernels.jit import explain_wait
-from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
-from stepgrad.kernels.roles import roles_of_class
-from stepgrad.kernels.sorting import descending_order
-from stepgrad.metric.arrange import Areas, Arrangement, layout_of
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.boxes import areas_of
-from stepgrad.metric.class_values import class_average_precisions
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
-from stepgrad.parallel import run_threads
+from stepgrad.threads import run_threads
 
 TieOrder = Literal["file", "image"]
 """How equal scores rank: in the order given ("file": the VOC devkit), or image after image ("image": pycocotools)."""
 
 VERDICTS = {TRUE_POSITIVE: "true positive", FALSE_POSITIVE: "false positive", IGNORED: "ignored"}
 RULES: dict[str, tuple[str, ...]] = {
+    "clipping": ("clip",),
     "pixel offset": ("pixel_offset",),
     "overlaps": ("overlaps",),
     "equality": ("equality",),
@@ -42,14 +43,14 @@ RULES: dict[str, tuple[str, ...]] = {
     "least score": ("min_score",),
     "max detections": ("max_detections", "max_detections_of"),
     "ties": ("ties",),
-    "match thresholds": ("match_thresholds",),
+    "IoU thresholds": ("match_thresholds",),
     "recall levels": ("recall_levels", "recall_grid"),
     "interpolation": ("interpolation", "integral", "tail"),
     "absent classes": ("absent_classes",),
 }
 """Name of each rule, and the fields of `Protocol` it lives in. What makes a verdict comes before what makes the sum."""
 
-VERDICT_RULES = (*list(RULES)[: list(RULES).index("ties")], "match thresholds")
+VERDICT_RULES = (*list(RULES)[: list(RULES).index("ties")], "IoU thresholds")
 """Those that can change what is said about a detection. Ties change its place; the others only the sum."""
 
 _ARITHMETIC = {"double": "double precision", "single": "single precision", "single_sizes": "boxes in single precision"}
@@ -112,14 +113,19 @@ def taking_part(evidence: Evidence, protocol: Protocol) -> NDArray[np.bool_]:
     return takes_part
 
 
-def judge(evidence: Evidence, counting: Counting, labels: Sequence[int] | None = None) -> list[ClassJudgement]:
-    """Judge the classes (all, or those named)."""
+def judge(
+    evidence: Evidence,
+    counting: Counting,
+    labels: Sequence[int] | None = None,
+    metric: ListMetric = AVERAGE_PRECISION,
+) -> list[ClassJudgement]:
+    """Judge the classes (all, or those named); with AP of some sizes as the metric, objects of those sizes only."""
     evidence, ranked, takes_part = _seen_by(evidence, counting)
     chosen = range(evidence.num_classes) if labels is None else labels
 
     def of_class(c: int) -> ClassJudgement:
         part = takes_part[ranked[c]]
-        judged = _judge_class(evidence, _within_class(counting.protocol), ranked[c][part], c)
+        judged = _judge_class(evidence, _within_class(counting.protocol), ranked[c][part], c, metric)
         return judged if part.all() else _with_left_out(judged, ranked[c], part)
 
     with explain_wait():
@@ -128,7 +134,7 @@ def judge(evidence: Evidence, counting: Counting, labels: Sequence[int] | None =
 
 def _seen_by(evidence: Evidence, counting: Counting) -> tuple[Evidence, list[NDArray[np.int64]], NDArray[np.bool_]]:
     """The evidence as the protocol sees it, boxes of a known convention in its own; the classes ranked; and who takes part."""
-    evidence = evidence.seen_with(counting.protocol.pixel_offset)
+    evidence = seen_by(evidence, counting.protocol)
     ranked, takes_part = ranked_by_class(evidence, counting.ties), taking_part(evidence, counting.protocol)
     if not counting.protocol.federated:
         return evidence, ranked, takes_part
@@ -147,37 +153,25 @@ def _with_left_out(judged: ClassJudgement, ranked: NDArray[np.int64], part: NDAr
     return replace(judged, detections=ranked, verdicts=verdicts)
 
 
-def area_average_precisions(
-    evidence: Evidence, counting: Counting, metric: ListMetric
-) -> list[tuple[list[float], int]]:
-    """By class, AP at each threshold of objects of the metric's sizes only, and how many there are."""
-    evidence, ranked, takes_part = _seen_by(evidence, counting)
-
-    def of_class(c: int) -> tuple[list[float], int]:
-        rows = ranked[c][takes_part[ranked[c]]]
-        arrangement, view = _class_view(evidence, _within_class(counting.protocol), rows, c, metric)
-        return class_average_precisions(view, arrangement.rules), view.P
-
-    with explain_wait():
-        return run_threads(of_class, range(evidence.num_classes), torch.get_num_threads())
-
-
-def _judge_class(evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int) -> ClassJudgement:
-    arrangement, view = _class_view(evidence, protocol, ranked, label)
-    rules = arrangement.rules
-    ap = class_average_precisions(view, rules)
-    area = ap if protocol.recall_levels is None else class_average_precisions(_with_area(view, protocol), rules)
-    verdicts = roles_of_class(view, rules)
+def _judge_class(
+    evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int, metric: ListMetric
+) -> ClassJudgement:
+    one = prepare(**_class_batch(evidence, protocol, ranked, label), metric=metric).one_class(0)
+    P, thresholds = one.rules.objects, len(one.rules.thresholds)
+    counts, area_norm = replace(protocol, recall_levels=None).level_counts(P)
+    verdicts, _, sums, area_sums = judge_detections(one, np.cumsum(counts))
+    ap = sums / one.rules.norm if P else np.zeros(thresholds)
+    area = area_sums / area_norm if P else np.zeros(thresholds)
     if protocol.tail == "line":
-        ap = [value + _tail_ap(row, view.P, protocol) for value, row in zip(ap, verdicts, strict=True)]
+        ap += [_tail_ap(row, P, protocol) for row in verdicts]
     return ClassJudgement(
         label=label,
         detections=ranked,
         verdicts=verdicts,
-        ap=np.array(ap),
-        area_ap=math.fsum(area) / len(area),
-        P=view.P,
-        ignored=len(view.objects.ignored) - view.P,
+        ap=ap,
+        area_ap=math.fsum(area) / thresholds,
+        P=P,
+        ignored=len(one.objects.ignored) - P,
     )
 
 
@@ -186,14 +180,8 @@ def _tail_ap(verdicts: NDArray[np.int8], P: int, protocol: Protocol) -> float:
     return protocol.tail_ap(int(np.count_nonzero(counted == TRUE_POSITIVE)), len(counted), P)
 
 
-def _class_view(
-    evidence: Evidence,
-    protocol: Protocol,
-    ranked: NDArray[np.int64],
-    label: int,
-    metric: ListMetric = AVERAGE_PRECISION,
-) -> tuple[Arrangement, ClassView]:
-    """The detections of one class as the windows of a batch without NMS.
+def _class_batch(evidence: Evidence, protocol: Protocol, ranked: NDArray[np.int64], label: int) -> dict[str, Any]:
+    """The detections of one class as the windows of a batch without NMS: what `prepare` takes.
 
     Windows must lie image by image. Their scores serve only to order them, so each gets minus its rank.
     """
@@ -215,14 +203,7 @@ def _class_view(
     )
     sizes = detections.sizes[ranked[rank]], objects.sizes[chosen]
     areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
-    layout = layout_of(batch.boxes, batch.offsets, None, 1)
-    arrangement = Arrangement(batch, protocol, None, 1, layout, areas, metric=metric)
-    return arrangement, arrangement.view(0)
-
-
-def _with_area(view: ClassView, protocol: Protocol) -> ClassView:
-    counts, norm = replace(protocol, recall_levels=None).level_counts(view.P)
-    return view._replace(cumulative=np.cumsum(counts), norm=norm)
+    return {"batch": batch, "protocol": protocol, "nms_threshold": None, "threads": 1, "areas": areas}
 
 
 def differing(a: Counting, b: Counting) -> list[str]:
@@ -262,6 +243,7 @@ def describe_rule(counting: Counting, rule: str) -> str:
     p = counting.protocol
     limit = "every detection" if p.max_detections is None else f"at most {p.max_detections} per image"
     words = {
+        "clipping": "boxes cut at the image's edges" if p.clip else "boxes as they are",
         "pixel offset": f"adds {p.pixel_offset:g} to widths and heights",
         "overlaps": _ARITHMETIC[p.overlaps],
         "equality": "IoU >= threshold" if p.equality else "IoU > threshold",
@@ -273,7 +255,7 @@ def describe_rule(counting: Counting, rule: str) -> str:
         "least score": "any score" if p.min_score is None else f"scores of at least {p.min_score:g}",
         "max detections": limit + (" over all classes" if p.joins_classes else ""),
         "ties": "equal scores in the order given" if counting.ties == "file" else "equal scores image by image",
-        "match thresholds": _thresholds(p.match_thresholds),
+        "IoU thresholds": _thresholds(p.match_thresholds),
         "recall levels": "area" if p.recall_levels is None else f"{p.recall_levels} levels ({p.recall_grid})",
         "interpolation": _interpolation(p),
         "absent classes": "count as 0" if p.absent_classes == "zero" else "left out",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.evaluation.judge import Counting, area_average_precisions
+from stepgrad.engine.classes import mean_of
+from stepgrad.engine.matching import TRUE_POSITIVE
+from stepgrad.evaluation.judge import Counting, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.mean_ap import mean_of
+from stepgrad.metric.metrics import F1
 from stepgrad.metric.over_classes import OverClasses, check_class_weights
 from stepgrad.metric.protocol import Protocol
 
@@ -31,6 +32,8 @@ class MetricResult:
     name: str
     value: float
     by_class: Tensor  # (K,) float64
+    how: str = ""
+    """How it was counted: over which classes, at which IoU, from which score on."""
 
     def __float__(self) -> float:
         return self.value
@@ -53,8 +56,8 @@ def metric_under(evidence: Evidence, counting: Counting, result: EvaluationResul
     if metric.area is None:
         return metric_of(result, metric)
     metric.check_protocol(counting.protocol)
-    rows = area_average_precisions(evidence, counting, metric)
-    return _over_classes(result, metric, [mean_of(ap) for ap, _ in rows], [P for _, P in rows], "mean", None)
+    rows = judge(evidence, counting, metric=metric)
+    return _over_classes(result, metric, [row.mean_ap for row in rows], [row.P for row in rows], "mean", None)
 
 
 def _over_classes(
@@ -67,7 +70,25 @@ def _over_classes(
 ) -> MetricResult:
     weights = check_class_weights(class_weights, len(values))
     joined = OverClasses(classes, weights, result.protocol.absent_classes).join(metric, values, objects)
-    return MetricResult(metric.name, joined.value, joined.by_class)
+    how = ", ".join([_of_classes(joined.by_class, classes, weights), *_of_list(metric, result.protocol)])
+    return MetricResult(metric.name, joined.value, joined.by_class, how)
+
+
+def _of_classes(by_class: Tensor, classes: str, weights: tuple[float, ...] | None) -> str:
+    counted = int((~by_class.isnan()).sum())
+    kind = "worst" if classes == "worst" else "mean" if weights is None else "weighted mean"
+    return f"{kind} of {counted} {'class' if counted == 1 else 'classes'}"
+
+
+def _of_list(metric: ListMetric, protocol: Protocol) -> Iterator[str]:
+    """IoU thresholds and the threshold on scores, in words."""
+    thresholds = protocol.match_thresholds
+    several = len(thresholds) > 1
+    yield f"IoU {thresholds[0]:.2f}:{thresholds[-1]:.2f}" if several else f"IoU {thresholds[0]:.4g}"
+    if metric.threshold is not None:
+        yield f"scores of at least {metric.threshold:g}"
+    elif isinstance(metric, F1):
+        yield f"best threshold of each class{' and IoU' if several else ''}"
 
 
 def _class_value(row: ClassResult, metric: ListMetric, images: int, protocol: Protocol) -> float:

@@ -12,23 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.metric.boxes import areas_of, overlap_table
+from stepgrad.metric.boxes import MEASURABLE, areas_of, overlap_table, sizes_of, unmeasurable
+from stepgrad.names import ImageId
 from stepgrad.plain_tensors import tensor_of
 
 if TYPE_CHECKING:
-    from stepgrad.data.base import ImageId
     from stepgrad.evaluation.federated import LookedFor
 
 ImageDict = Mapping[str, Any]
 """The detections or the objects of one image: tensors by name, as torchmetrics has them."""
-LARGEST_AREA = float(np.finfo(np.float64).max) / 4
-"""A union is less than the sum of two areas; larger ones would overflow, and every overlap be 0."""
-
-
-def _sizes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    with np.errstate(over="ignore", invalid="ignore"):  # nobody has looked at the numbers yet
-        sizes: NDArray[np.float64] = boxes[:, 2:] - boxes[:, :2]
-    return sizes
 
 
 class _FlatBoxes:
@@ -39,7 +31,7 @@ class _FlatBoxes:
 
     def __post_init__(self) -> None:
         if self.sizes is None:
-            object.__setattr__(self, "sizes", _sizes(self.boxes))
+            object.__setattr__(self, "sizes", sizes_of(self.boxes))
 
     def with_boxes(self, boxes: NDArray[np.float64]) -> Any:
         """The same with other corners, from which the sizes follow."""
@@ -95,6 +87,11 @@ class Evidence:
     None: every protocol uses the numbers as they are."""
     looked_for: LookedFor | None = None
     """Which classes the annotators looked for in which images; None: all classes in all images."""
+    limits: NDArray[np.float64] | None = None
+    """(images, 2, 4) lowest and highest x1 y1 x2 y2 of boxes in each image, nan where its size is not known. Inclusive pixels
+    have other limits for the two corners: a box without area ends a pixel before it begins."""
+    resizings: NDArray[np.float64] | None = None
+    """(images, 4) factors of x and y, then what is added, from each image to the resized one in which a tool counted it."""
 
     @property
     def num_images(self) -> int:
@@ -138,6 +135,7 @@ class Evidence:
             pixel_offset=None if self.pixel_offset is None else self.pixel_offset + pixels,
             detections=self.detections.with_boxes(self.detections.boxes - corner),
             objects=self.objects.with_boxes(self.objects.boxes - corner),
+            limits=None if self.limits is None else self.limits - corner,
         )
 
 
@@ -200,15 +198,11 @@ class InputCheck:
                 f"image {names[image]}: expected boxes as (x1, y1, x2, y2) of {least} width and height "
                 f"but {kind} {index} is {boxes.boxes[wrong][0].tolist()}; {way_out}."
             )
-        # Neither an area, nor that of two boxes together, may overflow; nor may an object's be lost in rounding.
-        with np.errstate(over="ignore", invalid="ignore"):
-            areas = np.abs(areas_of(boxes.sizes, self.pixel_offset))
-        fits = areas <= LARGEST_AREA if isinstance(boxes, Detections) else (areas > 0.0) & (areas <= LARGEST_AREA)
-        wrong = ~(np.isfinite(boxes.boxes).all(axis=1) & fits)
+        wrong = unmeasurable(sizes)
         if wrong.any():
             image, index = _locate(wrong, boxes.images)
             raise InputError(
-                f"image {names[image]}: expected boxes whose areas double precision can hold but {kind} {index} is "
+                f"image {names[image]}: expected {MEASURABLE} but {kind} {index} is "
                 f"{boxes.boxes[wrong][0].tolist()}; are these pixels?"
             )
 
@@ -247,7 +241,7 @@ def objects_of(targets: Sequence[ImageDict], first: int, names: Sequence[ImageId
     images = np.repeat(np.arange(first, first + len(targets), dtype=np.int32), counts)
     corners = _doubles(boxes)
     with np.errstate(over="ignore", invalid="ignore"):
-        box_area = areas_of(np.maximum(_sizes(corners), 0.0), 0.0)
+        box_area = areas_of(np.maximum(sizes_of(corners), 0.0), 0.0)
     return GroundTruth(
         images,
         _integers(labels, targets, names),

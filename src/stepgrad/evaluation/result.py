@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.metrics import AnyMetric, MetricResult, metric_of, metric_under
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table
-from stepgrad.kernels.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.mean_ap import MAPResult, mean_over_classes, result_of
-from stepgrad.metric.named_metrics import get_metric
+from stepgrad.metric.options import get_metric
+from stepgrad.metric.over_classes import MAPResult, mean_over_classes, result_of
 from stepgrad.metric.protocol import Protocol
 from stepgrad.number_text import metric_text, per_cent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from stepgrad.data.base import ImageId
+    from stepgrad.names import ImageId
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +196,7 @@ class EvaluationResult(MAPResult):
             [
                 title,
                 plain_table(header, rows),
-                *(f"{name} {metric_text(name, m.value)}" for name, m in self.metrics.items()),
+                *(f"{name} {metric_text(name, m.value)} ({m.how})" for name, m in self.metrics.items()),
             ]
         )
         return "\n\n".join([table, *(str(other) for other in self.others.values())])
@@ -324,3 +324,9 @@ def best_cut(scores: NDArray[np.float64], verdicts: NDArray[np.int8], P: int) ->
         return Cut(None, 0.0, 0)
     place = int(np.argmax(f1))
     return Cut(float(scores[place]), float(f1[place]), place + 1)
+
+
+def best_thresholds(result: EvaluationResult) -> dict[str, float]:
+    """By class, the score at which F1 is best, at the protocol's first IoU; classes of which no object was found have none."""
+    cuts = {row.name: best_cut(row.scores, row.verdicts[0], row.objects) for row in result.classes}
+    return {name: cut.threshold for name, cut in cuts.items() if cut.threshold is not None}

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from stepgrad.engine.jit import explain_wait
 from stepgrad.errors import one_of
 from stepgrad.losses.likely_mistakes import Watch
-from stepgrad.losses.objective import MAPObjective
+from stepgrad.losses.objective import THROUGH_NMS, DetectionMethod, Objective
+from stepgrad.losses.ragged import ClassLists, ScoredPairs, make_lists, measure_lists
 from stepgrad.metric.batch import Batch, Target, make_batch
 from stepgrad.metric.forms import Windows, as_lists
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.mean_ap import resolve_protocol
-from stepgrad.metric.named_metrics import get_metric
+from stepgrad.metric.metrics import AVERAGE_PRECISION
+from stepgrad.metric.options import get_metric, resolve_protocol
 from stepgrad.metric.protocol import Protocol
-from stepgrad.plain_tensors import joined, keep_out_of_compiled_graphs
-from stepgrad.steps.map_steps import THROUGH_NMS, MAPMethod
+from stepgrad.plain_tensors import joined, outside_graphs
 
 
 class DetectionLoss(nn.Module):
@@ -38,8 +39,8 @@ class DetectionLoss(nn.Module):
             function.
         balance: as for `MAPLoss`; None: "class" where shifting all scores changes nothing, "none" for metrics with a fixed
             score threshold, which accept nothing else.
-        absent_classes: classes without objects in the batch are left out ("skip") or count as 0 ("zero"); for a miss
-            rate or the worst class they are always left out, and for a cost they always count.
+        absent_classes: as for `MAPLoss`; for a miss rate or the worst class they are always left out, and for a cost they
+            always count.
 
     The other options are those of `MAPLoss`. After each call, `metrics` holds metric (its name), value, by_class (K,) and kept,
     objects, nonzero, positive_sum and negative_sum as for `MAPLoss`.
@@ -52,6 +53,8 @@ class DetectionLoss(nn.Module):
     >>> loss_fn.metrics["value"], scores.grad.flatten().sign().tolist()   # the object's windows up, the false alarm down
     (11.0, [-1.0, -1.0, 1.0])
     """
+
+    names: ClassVar[tuple[str, str]] = ("value", "by_class")  # of the value and of the classes' values in `metrics`
 
     def __init__(
         self,
@@ -72,17 +75,18 @@ class DetectionLoss(nn.Module):
         clip: float | None = None,
         min_step: float = 0.1,
         balance: str | None = None,
-        absent_classes: str = "skip",
+        absent_classes: str | None = None,
         score_floor: float | None = None,
     ) -> None:
+        super().__init__()
         one_of("through_nms", through_nms, THROUGH_NMS)
         resolved = get_metric(metric)
         usual_balance = "class" if resolved.shift_invariant else "none"
-        objective = MAPObjective(
+        self.objective = Objective(
             num_classes=num_classes,
             protocol=resolve_protocol(protocol, match_threshold, absent_classes),
             nms_threshold=nms_threshold,
-            method=MAPMethod(estimator, radius, min_step, through_nms),
+            method=DetectionMethod(estimator, radius, min_step, through_nms),
             log=resolved.higher_is_better and resolved.is_compiled if log is None else log,
             eps=eps,
             l4=l4,
@@ -92,15 +96,8 @@ class DetectionLoss(nn.Module):
             metric=resolved,
             classes=classes,
             class_weights=class_weights,  # type: ignore[arg-type]  # made a tuple on creation
-            names=("value", "by_class"),
+            names=self.names,
         )
-        self._set_up(objective)
-
-    def _set_up(self, objective: MAPObjective) -> None:
-        """What every loss of this kind has; `MAPLoss` brings its own objective."""
-        super().__init__()
-        keep_out_of_compiled_graphs(type(self))
-        self.objective = objective
         self.metrics: dict[str, Any] = {}
         self._watch = Watch()
 
@@ -109,6 +106,7 @@ class DetectionLoss(nn.Module):
         """Columns of the scores."""
         return self.objective.num_classes
 
+    @outside_graphs
     def forward(
         self, scores: Windows, boxes: Windows, targets: Sequence[Target] | None = None, mask: Tensor | None = None
     ) -> Tensor:
@@ -123,6 +121,22 @@ class DetectionLoss(nn.Module):
         self.metrics = measured.metrics
         return self.objective.as_loss(measured, flat, batch.scores)
 
+    def of_pairs(self, candidates: ScoredPairs, targets: Sequence[Target]) -> Tensor:
+        """The loss of (window, class) pairs: see `ragged_map_loss`."""
+        needed = torch.is_grad_enabled() and candidates.scores.requires_grad
+        lists = self.read_pairs(candidates, targets)
+        with explain_wait():
+            measured = measure_lists(self.objective, lists, needed)
+        self.metrics = measured.metrics
+        return self.objective.as_loss(measured, candidates.scores, lists.scores)
+
+    def read_pairs(self, candidates: ScoredPairs, targets: Sequence[Target]) -> ClassLists:
+        """The candidates and objects, checked; warns once if the first batches look like a mistake."""
+        lists = make_lists(self.objective, candidates, targets)
+        if self._watch.is_undecided and torch.is_grad_enabled() and candidates.scores.requires_grad:
+            self.watch(lists.joined())
+        return lists
+
     def read(
         self, scores: Windows, boxes: Windows, targets: Sequence[Target] | None, mask: Tensor | None = None
     ) -> tuple[Batch, Tensor]:
@@ -132,14 +146,128 @@ class DetectionLoss(nn.Module):
         batch = make_batch(scores, boxes, targets, K, areas=self.objective.metric.area is not None)
         flat = joined(scores) if len(scores) else torch.zeros(0, K, requires_grad=True)
         if torch.is_grad_enabled() and flat.requires_grad:
-            self._watch.look_at(batch, self.objective.protocol, self.objective.method)
+            self.watch(batch)
         return batch, flat
+
+    def watch(self, batch: Batch) -> None:
+        """Warn once if the first batches look like a mistake."""
+        self._watch.look_at(batch, self.objective.protocol, self.objective.method)
 
     def extra_repr(self) -> str:
         return describe(self.objective)
 
 
-def describe(objective: MAPObjective) -> str:
+class MAPLoss(DetectionLoss):
+    """-log(mAP after NMS + eps) + l4 * sum of scores^4, with exact pseudogradients.
+
+    Args:
+        num_classes: columns of the scores (without background).
+        protocol: "voc07", "voc12", "coco" or any `Protocol`: train with the one you report.
+        nms_threshold: IoU above which the higher of two windows suppresses the lower; None: no NMS.
+        match_threshold: IoU at which a window finds an object; None: the protocol's (0.5; .50:.05:.95 for "coco").
+        estimator: "radius", "mee" or "sde"; None: "radius", or "mee" where `through_nms` is "paper", which needs nearest
+            steps.
+        radius: for the radius estimator, in units of score: 3 suits logits and log-probabilities, which are the scores to
+            give. Between probabilities every distance is below 3.
+        through_nms: "exact" | "paper" | "none" (suppressed windows get no gradient).
+        log: use -log(mAP + eps) instead of 1 - mAP.
+        eps: what keeps the logarithm finite.
+        l4: weight of the score regulariser sum s^4; None: off.
+        clip: bound on each element of the gradient before balance and L4; None: off.
+        min_step: lower bound on the distance to a step where there is one on one side only.
+        balance: "class" makes the pushes up and down of each class sum to zero, since shifting all its scores changes nothing;
+            "class+scale" also removes what would only stretch the scores; "none" leaves the gradient as it is.
+        absent_classes: classes without objects in the batch count as AP 0 ("zero") or are left out of the mean ("skip"); None:
+            the protocol's own rule, "zero" for VOC's, as in the paper, and "skip" for COCO's.
+        score_floor: pairs of window and class that score below are left out and get no gradient. A dense detector or a
+            DETR uses few of its pairs, and the loss of those few is many times faster; None: every pair counts.
+        class_weights: K weights for a weighted mean of AP, for classes that are rare or matter more; None: equal weights.
+
+    Called with scores and boxes as lists per image, (N, K) and (N, 4) or (N, K, 4); or as tensors (B, N, K) and (B, N, 4) or
+    (B, N, K, 4), with `mask` (B, N) if some windows are only padding; scores of one class also as (N,) or (B, N).
+
+    After each call, `metrics` holds map, ap (K,), kept (windows after NMS, of classes with objects), objects (to find),
+    nonzero (share of scores with a gradient), positive_sum and negative_sum (of the gradient without L4).
+
+    A window without area overlaps nothing. Input that is most likely not what was meant (boxes in different coordinates, or
+    probabilities with a radius made for logarithms) gives one `stepgrad.errors.LikelyMistakeWarning`. Gradients come from
+    `backward` or `torch.autograd.grad`; `torch.func` and `vmap` do not work with the loss.
+
+    >>> import torch
+    >>> boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
+    >>> scores = torch.tensor([[0.2], [0.1], [0.9]], requires_grad=True)
+    >>> loss_fn = MAPLoss(num_classes=1)
+    >>> loss = loss_fn([scores], [boxes], [{"boxes": boxes[:1], "labels": torch.tensor([0])}])
+    >>> loss.backward()
+    >>> loss_fn.metrics["map"], scores.grad.flatten().sign().tolist()   # the object's two windows up, the false alarm down
+    (0.5, [-1.0, -1.0, 1.0])
+    """
+
+    names = ("map", "ap")
+
+    def __init__(
+        self,
+        num_classes: int,
+        protocol: str | Protocol = "voc12",
+        *,
+        nms_threshold: float | None = 0.3,
+        match_threshold: float | Sequence[float] | None = None,
+        estimator: str | None = None,
+        radius: float = 3.0,
+        through_nms: str = "exact",
+        log: bool = True,
+        eps: float = 0.01,
+        l4: float | None = None,
+        clip: float | None = None,
+        min_step: float = 0.1,
+        balance: str = "class",
+        absent_classes: str | None = None,
+        score_floor: float | None = None,
+        class_weights: Sequence[float] | Tensor | None = None,
+    ) -> None:
+        one_of("through_nms", through_nms, THROUGH_NMS)
+        usual = "mee" if through_nms == "paper" else "radius"
+        super().__init__(
+            num_classes,
+            AVERAGE_PRECISION,
+            protocol,
+            class_weights=class_weights,
+            nms_threshold=nms_threshold,
+            match_threshold=match_threshold,
+            estimator=usual if estimator is None else estimator,
+            radius=radius,
+            through_nms=through_nms,
+            log=log,
+            eps=eps,
+            l4=l4,
+            clip=clip,
+            min_step=min_step,
+            balance=balance,
+            absent_classes=absent_classes,
+            score_floor=score_floor,
+        )
+
+    @classmethod
+    def paper(cls, num_classes: int, protocol: str | Protocol = "voc12", **changes: Any) -> MAPLoss:
+        """The paper's loss: MEE, its NMS approximation, log, L4 and clipping, no balance, NMS at 0.3.
+
+        The paper does not print its constants eps, lambda, the clipping bound and the least step; those here are stepgrad's.
+        """
+        settings: dict[str, Any] = {
+            "estimator": "mee",
+            "through_nms": "paper",
+            "log": True,
+            "eps": 0.01,
+            "l4": 1e-6,
+            "clip": 0.1,
+            "min_step": 0.1,
+            "balance": "none",
+            "absent_classes": "zero",
+        }
+        return cls(num_classes, protocol, **{**settings, **changes})
+
+
+def describe(objective: Objective) -> str:
     """The settings that decide what is trained for, as modules print them; those that are off are left out."""
     method, protocol = objective.method, objective.protocol
     thresholds = protocol.match_thresholds

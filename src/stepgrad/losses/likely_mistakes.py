@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from stepgrad.errors import LikelyMistakeWarning
 from stepgrad.metric.batch import Batch
 from stepgrad.metric.protocol import Protocol
-from stepgrad.steps.method import Method
+from stepgrad.steps.estimators import Method
 
-LEAST_WINDOWS = 32  # fewer can be anything: a toy scene, an example
-_ONLY_PIXELS = 4.0  # a normalised coordinate, however far out of its image, is not as large as this
+LEAST_WINDOWS = 16  # fewer can be anything: a toy scene, an example
+_ONLY_PIXELS = (
+    4.0  # a normalised coordinate is not as large, however far out of its image, and if the image was resized since
+)
+_OTHER_FRAME = 8.0  # pixels are many times as large as shares: even a small image has dozens of them
 _SILENCE = (
     " This is shown once. If it is what you want, silence it: "
     'warnings.filterwarnings("ignore", category=stepgrad.errors.LikelyMistakeWarning).'
@@ -32,6 +35,10 @@ class Watch:
 
     odd_boxes: int | None = 0
     odd_scores: int | None = 0
+
+    @property
+    def is_undecided(self) -> bool:
+        return self.odd_boxes is not None or self.odd_scores is not None
 
     def look_at(self, batch: Batch, protocol: Protocol, method: Method) -> None:
         """Warn, once for boxes and once for scores, if all batches so far look like a mistake."""
@@ -60,15 +67,16 @@ def _has_something_to_find(batch: Batch) -> bool:
 
 def odd_boxes(batch: Batch, pixel_offset: float) -> str:
     """What is odd about windows and objects together, or nothing."""
-    small_windows, small_objects = (_is_normalised(boxes) for boxes in (batch.boxes, batch.object_boxes))
+    windows, objects = (float(np.abs(boxes).max()) for boxes in (batch.boxes, batch.object_boxes))
     ranges = f"windows lie between {_range(batch.boxes)}, objects between {_range(batch.object_boxes)}"
-    if small_windows != small_objects and max(batch.boxes.max(), batch.object_boxes.max()) >= _ONLY_PIXELS:
-        given = ("windows", "objects") if small_windows else ("objects", "windows")
+    small, large = sorted((windows, objects))
+    if small < _ONLY_PIXELS and large >= max(_ONLY_PIXELS, _OTHER_FRAME * small):
+        given = ("windows", "objects") if windows == small else ("objects", "windows")
         return (
             f"The {given[0]} look normalised, the {given[1]} do not: {ranges}. Give both in the same coordinates: multiply "
             "normalised boxes by the image's width and height."
         )
-    if small_windows and small_objects and pixel_offset > 0.0:
+    if large < _ONLY_PIXELS and pixel_offset > 0.0:
         return (
             f"Boxes look normalised ({ranges}), and the protocol adds {pixel_offset:g} pixel to each side, so that all of "
             "them overlap. Multiply them by the image's width and height, or choose a protocol of continuous boxes."
@@ -102,10 +110,6 @@ def some_overlap(batch: Batch, pixel_offset: float) -> bool:
         if (shared > 0.0).all(axis=1).any():
             return True
     return False
-
-
-def _is_normalised(boxes: NDArray[np.float64]) -> bool:
-    return bool(boxes.min() >= 0.0 and boxes.max() <= 1.0)
 
 
 def _range(boxes: NDArray[np.float64]) -> str:

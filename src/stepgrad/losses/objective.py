@@ -17,20 +17,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stepgrad.engine.balance import BALANCES, Sums
+from stepgrad.engine.classes import ClassResult, all_classes, join_slopes, prepare
+from stepgrad.engine.jit import explain_wait
 from stepgrad.errors import ConfigError, NonFiniteError, one_of, positive_number, real_number, whole_number
-from stepgrad.kernels.balance import BALANCES, Sums
-from stepgrad.kernels.jit import explain_wait
-from stepgrad.metric.arrange import arrange
 from stepgrad.metric.batch import Batch, Target
-from stepgrad.metric.cut import with_cut
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.mean_ap import check_nms_threshold
 from stepgrad.metric.metrics import AVERAGE_PRECISION
+from stepgrad.metric.options import check_nms_threshold
 from stepgrad.metric.over_classes import OverClasses, check_class_weights
 from stepgrad.metric.protocol import Protocol
 from stepgrad.plain_tensors import narrowed, times
 from stepgrad.steps.autograd import attach
-from stepgrad.steps.map_steps import ClassGradient, MAPMethod, all_gradients, join_classes
+from stepgrad.steps.estimators import Method
+
+THROUGH_NMS = ["exact", "paper", "none"]
+
+
+@dataclass(frozen=True)
+class DetectionMethod(Method):
+    """The estimator of a pseudogradient, and how it goes through NMS."""
+
+    through_nms: str = "exact"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("through_nms", self.through_nms, THROUGH_NMS)
+        if self.estimator == "radius" and self.through_nms == "paper":
+            raise ConfigError(
+                "Expected through_nms 'exact' or 'none' for estimator 'radius' but got 'paper': the paper's "
+                "approximation shares nearest steps, and the radius estimator uses none."
+            )
 
 
 class BatchLoss(typing.Protocol):
@@ -58,13 +75,13 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class MAPObjective:
+class Objective:
     """The settings of a loss for mAP or another metric; arguments as for `MAPLoss` and `DetectionLoss`."""
 
     num_classes: int
     protocol: Protocol
     nms_threshold: float | None
-    method: MAPMethod
+    method: DetectionMethod
     log: bool
     eps: float
     l4: float | None
@@ -121,25 +138,19 @@ class MAPObjective:
 
     def measure(self, batch: Batch, needed: bool) -> Measured:
         """The loss of a batch; without a gradient (zeros) unless `needed`."""
-        with explain_wait(self.kernels_for(batch.scores) if needed and self.metric.is_compiled else None):
+        with explain_wait():
             classes = self.rank(batch, needed)
             value, slopes, metrics = self.of_classes(classes)
             gradient, sums = self.join(classes, batch.scores, slopes, torch.get_num_threads())
         return Measured(value, torch.from_numpy(gradient.T), metrics | report_sums(sums, gradient.size))
 
-    def kernels_for(self, scores: NDArray[np.floating]) -> str:
-        """The name under which kernels/uses.json has what a gradient needs."""
-        paper = self.method.through_nms == "paper"
-        kind = "radius" if self.method.estimator == "radius" else "paper" if paper else "nearest"
-        return f"{kind} {scores.dtype if self.metric.threshold is None else 'float64'}"
-
-    def rank(self, batch: Batch, needed: bool) -> list[ClassGradient]:
+    def rank(self, batch: Batch, needed: bool) -> list[ClassResult]:
         """The metric and, if `needed`, its pseudogradient, of every class of a batch."""
-        batch = with_cut(batch, self.protocol, self.metric.threshold)
-        arrangement = arrange(batch, self.protocol, self.nms_threshold, self.score_floor, self.metric)
-        return all_gradients(arrangement, self.method if needed else None)
+        threads = torch.get_num_threads()
+        prepared = prepare(batch, self.protocol, self.nms_threshold, threads, self.metric, self.score_floor)
+        return all_classes(prepared, self.method if needed else None)
 
-    def of_classes(self, classes: Sequence[ClassGradient]) -> tuple[float, list[float], dict[str, Any]]:
+    def of_classes(self, classes: Sequence[ClassResult]) -> tuple[float, list[float], dict[str, Any]]:
         """The loss without L4, its derivative in each class's value, and what the classes amount to."""
         result = self.over_classes.join(self.metric, [c.value for c in classes], [c.P for c in classes])
         value, outer = self._outer(result.value)
@@ -164,10 +175,10 @@ class MAPObjective:
         return sign * math.log(value + self.eps), sign / (value + self.eps)
 
     def join(
-        self, classes: Sequence[ClassGradient], scores: NDArray[np.floating], slopes: Sequence[float], threads: int
+        self, classes: Sequence[ClassResult], scores: NDArray[np.floating], slopes: Sequence[float], threads: int
     ) -> tuple[NDArray[np.float64], Sums]:
         """(K, N) gradients of the loss: scaled by its slopes in the classes' values, clipped, then balanced."""
-        return join_classes(classes, scores, slopes, self.clip, self.balance, threads)
+        return join_slopes(classes, scores, slopes, self.clip, self.balance, threads)
 
     def as_loss(self, measured: Measured, scores: Tensor, values: NDArray[np.floating]) -> Tensor:
         """The measured value as a tensor that passes its gradient on to the scores, plus L4 of them."""

@@ -1,12 +1,13 @@
-"""A batch spread over processes by image, sent so that each process holds its classes of all images.
+"""A process's part of a joined batch: what it sends of it, and what is made of all parts.
 
-Class c belongs to process c mod world. A process sends another the scores of that one's classes and the objects of those
-classes, each once, and its windows' boxes, which every class needs.
+Class c belongs to process c mod world. Both kinds of parts, windows scored for every class and (window, class) pairs, offer the
+same five things: `for_classes` is what goes to the process of some classes, `join` puts together what came from all, `rank` and
+`gradients` work on that, and `put` writes what comes back to its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,145 +16,170 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.losses.collectives import Bytes
+from stepgrad.engine.balance import Sums
+from stepgrad.engine.classes import ClassResult
+from stepgrad.losses.objective import Objective
+from stepgrad.losses.ragged import ABSENT, ClassLists, finished_gradient, rank_present
 from stepgrad.metric.batch import Batch
-
-DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+from stepgrad.processes import Arrays
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What a process announces before it sends."""
+class Shard:
+    """This process's windows, each scored for every class."""
 
-    images: int
-    windows: int
-    boxes_by_class: bool
-    wide_boxes: bool  # boxes that float32 cannot hold exactly
-    dtype: torch.dtype  # of the scores
-    objects: tuple[int, ...]  # for each process, those of its classes
+    batch: Batch
+    scores: Tensor  # (N, K), with its graph
 
-    def row(self) -> list[int]:
-        """As integers; `read` is the way back."""
-        flags = int(self.boxes_by_class) + 2 * int(self.wide_boxes)
-        return [self.images, self.windows, flags, DTYPES.index(self.dtype), *self.objects]
+    @property
+    def values(self) -> NDArray[np.floating]:
+        return self.batch.scores
 
-    @staticmethod
-    def read(row: Sequence[int]) -> Sizes:
-        images, windows, flags, dtype, *objects = (int(x) for x in row)
-        return Sizes(images, windows, bool(flags & 1), bool(flags & 2), DTYPES[dtype], tuple(objects))
+    @property
+    def images(self) -> int:
+        return self.batch.images
 
-    def nbytes(self, to: int, classes: int) -> int:
-        """Size of the part for a process with so many classes."""
-        return sum(count * np.dtype(kind).itemsize for kind, count in self.fields(to, classes))
+    def to_dtype(self, dtype: torch.dtype | None) -> Shard:
+        """The same with scores of the agreed dtype; changes nothing unless this process has none."""
+        return self if dtype is None else Shard(self.batch, self.scores.to(dtype))
 
-    def fields(self, to: int, classes: int) -> list[tuple[Any, int]]:
-        """Type and number of elements of each array of a part, in order; nothing for a process without classes."""
-        if classes == 0:
-            return []
-        G, box_columns = self.objects[to], 4 * classes if self.boxes_by_class else 4
-        score = np.dtype((np.void, self.dtype.itemsize))  # NumPy knows no bfloat16
-        return [
-            (np.int64, self.images),  # windows of each image
-            (score, self.windows * classes),
-            (np.float64 if self.wide_boxes else np.float32, self.windows * box_columns),
-            (np.float64, G * 4),
-            (np.int32, G),  # class, counted among the receiver's
-            (np.int32, G),  # image
-            (np.uint8, G),  # difficult + 2 crowd
-            (np.float64, G),  # area
-        ]
+    def for_classes(self, classes: range) -> Arrays:
+        """What the process that ranks these classes needs of this one."""
+        batch = self.batch
+        chosen = slice(classes.start, None, classes.step)
+        boxes = (batch.boxes[:, chosen] if batch.boxes_by_class else batch.boxes) if len(classes) else batch.boxes[:0]
+        exact_in_single = np.array_equal(boxes.astype(np.float32), boxes)
+        return {
+            "counts": np.diff(batch.offsets),
+            "scores": batch.scores[:, chosen],
+            "boxes": boxes.astype(np.float32) if exact_in_single else boxes,
+            **_objects_of(batch, classes),
+        }
 
+    def join(self, taken: Sequence[Arrays], images: Sequence[int], classes: range) -> JoinedShards:
+        """The windows of all processes, scored for this process's classes."""
+        boxes = [part["boxes"].astype(np.float64) for part in taken]
+        if any(b.ndim == 3 for b in boxes):
+            boxes = [np.broadcast_to(b if b.ndim == 3 else b[:, None], (len(b), len(classes), 4)) for b in boxes]
+        batch = Batch(
+            offsets=np.cumsum([0, *np.concatenate([part["counts"] for part in taken])], dtype=np.int64),
+            scores=np.concatenate([part["scores"] for part in taken]),
+            boxes=np.concatenate(boxes),
+            **_joined_objects(taken, images, lambda labels: (labels - classes.start) // classes.step),
+        )
+        return JoinedShards(batch, np.cumsum([0, *(len(part["scores"]) for part in taken)]))
 
-def classes_of(rank: int, world: int, K: int) -> range:
-    """The classes a process works on.
-
-    >>> list(classes_of(1, 3, 8))
-    [1, 4, 7]
-    """
-    return range(rank, K, world)
+    def put(self, gradient: NDArray[np.float64], sent: NDArray[np.floating], classes: range) -> None:
+        """Write the gradient in the scores of some classes, as it came back, to its place."""
+        gradient[:, classes.start :: classes.step] = sent
 
 
-def sizes_of(batch: Batch, dtype: torch.dtype, world: int) -> Sizes:
-    """What there is to send of a batch whose scores have a dtype."""
-    owner = batch.object_labels % world
-    objects = tuple(int(np.count_nonzero(owner == rank)) for rank in range(world))
-    wide = not np.array_equal(batch.boxes.astype(np.float32), batch.boxes)
-    return Sizes(batch.images, len(batch.scores), batch.boxes_by_class, wide, dtype, objects)
+@dataclass(frozen=True)
+class JoinedShards:
+    batch: Batch
+    ends: NDArray[np.int64]  # (world + 1,) windows of each process
+
+    def rank(self, objective: Objective, needed: bool, classes: range) -> list[ClassResult]:
+        return objective.rank(self.batch, needed) if len(classes) else []
+
+    def gradients(
+        self, objective: Objective, classes: Sequence[ClassResult], slopes: Sequence[float], own: range
+    ) -> tuple[list[NDArray[np.float64]], Sums]:
+        """For each process the gradient in its windows' scores, and what all of them amount to."""
+        own_slopes = [slopes[c] for c in own]
+        gradient, sums = objective.join(classes, self.batch.scores, own_slopes, torch.get_num_threads())
+        return np.split(gradient.T, self.ends[1:-1]), sums
 
 
-def pack(batch: Batch, sizes: Sizes, world: int) -> list[Bytes]:
-    """For each process, what it needs of the batch."""
-    K = batch.num_classes
-    return [_part(batch, sizes, rank, world, classes_of(rank, world, K)) for rank in range(world)]
+@dataclass(frozen=True)
+class Pairs:
+    """This process's candidates."""
+
+    lists: ClassLists
+    scores: Tensor  # (M,), with its graph
+
+    @property
+    def values(self) -> NDArray[np.floating]:
+        return self.lists.scores
+
+    @property
+    def images(self) -> int:
+        return self.lists.objects.images
+
+    def to_dtype(self, dtype: torch.dtype | None) -> Pairs:
+        return self if dtype is None else Pairs(self.lists, self.scores.to(dtype))
+
+    def for_classes(self, classes: range) -> Arrays:
+        lists, chosen = self.lists, among(self.lists.classes, classes)
+        return {
+            "scores": lists.scores[chosen],
+            "boxes": lists.boxes[chosen],
+            "images": lists.images[chosen],
+            "classes": lists.classes[chosen],
+            **_objects_of(lists.objects, classes),
+        }
+
+    def join(self, taken: Sequence[Arrays], images: Sequence[int], classes: range) -> JoinedPairs:
+        first = np.cumsum([0, *images])
+        like = self.lists.objects
+        objects = Batch(
+            offsets=np.zeros(first[-1] + 1, dtype=np.int64),
+            scores=like.scores[:0],
+            boxes=np.zeros((0, 4)),
+            **_joined_objects(taken, images, lambda labels: labels),
+        )
+        columns = {name: np.concatenate([part[name] for part in taken]) for name in ("scores", "boxes", "classes")}
+        shifted = np.concatenate([part["images"] + start for part, start in zip(taken, first, strict=False)])
+        lists = ClassLists.sort(**columns, images=shifted, objects=objects)
+        return JoinedPairs(lists, np.cumsum([0, *(len(part["scores"]) for part in taken)]))
+
+    def put(self, gradient: NDArray[np.float64], sent: NDArray[np.floating], classes: range) -> None:
+        gradient[self.lists.order[among(self.lists.classes, classes)]] = sent
 
 
-def _part(batch: Batch, sizes: Sizes, rank: int, world: int, classes: range) -> Bytes:
-    if len(classes) == 0:
-        return np.zeros(0, dtype=np.uint8)
-    chosen = np.flatnonzero(batch.object_labels % world == rank)
-    boxes = batch.boxes[:, classes.start :: world] if batch.boxes_by_class else batch.boxes
-    arrays = [
-        np.diff(batch.offsets),
-        boxes.astype(np.float64 if sizes.wide_boxes else np.float32),
-        batch.object_boxes[chosen],
-        (batch.object_labels[chosen] // world).astype(np.int32),
-        batch.object_images[chosen],
-        batch.difficult[chosen] + np.uint8(2) * batch.crowd[chosen],
-        batch.object_areas[chosen],
-    ]
-    scores = torch.from_numpy(np.ascontiguousarray(batch.scores[:, classes.start :: world])).to(sizes.dtype)
-    counts, *rest = [raw(a) for a in arrays]
-    return np.concatenate([counts, tensor_bytes(scores), *rest])
+@dataclass(frozen=True)
+class JoinedPairs:
+    lists: ClassLists
+    ends: NDArray[np.int64]  # (world + 1,) candidates of each process
+
+    def rank(self, objective: Objective, needed: bool, classes: range) -> list[ClassResult]:
+        ranked = rank_present(objective, self.lists, needed, classes)
+        return [ranked.get(c, ABSENT) for c in classes]
+
+    def gradients(
+        self, objective: Objective, classes: Sequence[ClassResult], slopes: Sequence[float], own: range
+    ) -> tuple[list[NDArray[np.float64]], Sums]:
+        ranked = {c: result for c, result in zip(own, classes, strict=True) if result is not ABSENT}
+        gradient, sums = finished_gradient(objective, self.lists, ranked, slopes)
+        return np.split(gradient, self.ends[1:-1]), sums
 
 
-def unpack(parts: Sequence[Bytes], sizes: Sequence[Sizes], rank: int, classes: int) -> Batch:
-    """This process's classes of the joined batch, images in the order of the processes."""
-    arrays = [_arrays(part, s, rank, classes) for part, s in zip(parts, sizes, strict=True)]
-    columns = [list(column) for column in zip(*arrays, strict=True)]
-    counts, scores, boxes, object_boxes, labels, images, flags, areas = columns
-    by_class = any(s.boxes_by_class for s in sizes)
-    if by_class:
-        boxes = [np.broadcast_to(b if b.ndim == 3 else b[:, None], (len(b), classes, 4)) for b in boxes]
-    starts = np.cumsum([0, *(s.images for s in sizes)])
-    joined_flags = np.concatenate(flags)
-    return Batch(
-        offsets=np.cumsum([0, *np.concatenate(counts)], dtype=np.int64),
-        scores=np.concatenate(scores),
-        boxes=np.concatenate(boxes).astype(np.float64),
-        object_boxes=np.concatenate(object_boxes),
-        object_labels=np.concatenate(labels).astype(np.int64),
-        object_images=np.concatenate([i + first for i, first in zip(images, starts, strict=False)]).astype(np.int32),
-        difficult=joined_flags & 1 > 0,
-        crowd=joined_flags & 2 > 0,
-        annotated_areas=np.concatenate(areas),
-    )
+def among(labels: NDArray[np.int64], classes: range) -> NDArray[np.bool_]:
+    """Which labels are among the classes of a process."""
+    return labels % classes.step == classes.start if len(classes) else np.zeros(len(labels), dtype=np.bool_)
 
 
-def _arrays(part: Bytes, sizes: Sizes, rank: int, classes: int) -> list[NDArray[Any]]:
-    """The arrays of one part, in their shapes; scores as float32 or float64."""
-    arrays, at = [], 0
-    for kind, count in sizes.fields(rank, classes):
-        end = at + count * np.dtype(kind).itemsize
-        arrays.append(part[at:end] if np.dtype(kind).kind == "V" else part[at:end].copy().view(kind))
-        at = end
-    counts, scores, boxes, object_boxes, *rest = arrays
-    exact = torch.float64 if sizes.dtype == torch.float64 else torch.float32
-    wide = bytes_tensor(scores, sizes.dtype, (sizes.windows, classes)).to(exact).numpy()
-    shape = (sizes.windows, classes, 4) if sizes.boxes_by_class else (sizes.windows, 4)
-    return [counts, wide, boxes.reshape(shape), object_boxes.reshape(-1, 4), *rest]
+def _objects_of(batch: Batch, classes: range) -> dict[str, NDArray[Any]]:
+    """The objects of some classes, to be sent."""
+    chosen = among(batch.object_labels, classes)
+    return {
+        "object_boxes": batch.object_boxes[chosen],
+        "object_labels": batch.object_labels[chosen].astype(np.int32),
+        "object_images": batch.object_images[chosen],
+        "difficult": batch.difficult[chosen],
+        "crowd": batch.crowd[chosen],
+        "annotated_areas": batch.object_areas[chosen],
+    }
 
 
-def raw(array: NDArray[Any]) -> Bytes:
-    """An array's bytes."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def tensor_bytes(tensor: Tensor) -> Bytes:
-    """A CPU tensor's bytes, whatever its dtype."""
-    flat = tensor.contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy() if len(flat) else np.zeros(0, dtype=np.uint8)
-
-
-def bytes_tensor(part: Bytes, dtype: torch.dtype, shape: tuple[int, int]) -> Tensor:
-    """The way back."""
-    return torch.from_numpy(part.copy()).view(dtype).reshape(shape) if len(part) else torch.zeros(shape, dtype=dtype)
+def _joined_objects(
+    taken: Sequence[Arrays], images: Sequence[int], column: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+) -> dict[str, Any]:
+    """The objects that all processes sent, images counted through; `column` gives the column of a label."""
+    first = np.cumsum([0, *images])
+    names = ("object_boxes", "difficult", "crowd", "annotated_areas")
+    joined: dict[str, Any] = {name: np.concatenate([part[name] for part in taken]) for name in names}
+    joined["object_labels"] = column(np.concatenate([part["object_labels"] for part in taken]).astype(np.int64))
+    shifted = [part["object_images"] + start for part, start in zip(taken, first, strict=False)]
+    joined["object_images"] = np.concatenate(shifted).astype(np.int32)
+    return joined

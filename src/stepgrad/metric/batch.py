@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.metric.boxes import CONVERT, CORNERS, check_box_format, inside_out
+from stepgrad.metric.boxes import CONVERT, CORNERS, MEASURABLE, check_box_format, inside_out, sizes_of, unmeasurable
 from stepgrad.plain_tensors import joined, refuse_unreadable, tensor_of, widened
 
 Target = Mapping[str, Any]  # boxes, labels and, if wanted, difficult and iscrowd; other keys are left alone
@@ -183,6 +183,13 @@ def _check_windows(scores: NDArray[np.floating], boxes: NDArray[np.float64], off
         raise InputError(
             f"image {image}: expected boxes as {CORNERS} but boxes[{index}] is {boxes[tuple(first)].tolist()}; {CONVERT}."
         )
+    wrong = unmeasurable(sizes_of(boxes))
+    if wrong.any():
+        first = np.argwhere(wrong)[0]
+        image, index = _where(offsets, first[0])
+        raise InputError(
+            f"image {image}: expected {MEASURABLE} but boxes[{index}] is {boxes[tuple(first)].tolist()}; are these pixels?"
+        )
 
 
 def _tensors_on_cpu(targets: Sequence[Target]) -> Sequence[Target]:
@@ -263,6 +270,12 @@ def _object_arrays(target: Target, image: int, K: int) -> tuple[NDArray[np.float
         raise InputError(
             f"image {image}: expected target boxes with x2 > x1 and y2 > y1 but object {index} is {boxes[index].tolist()}; "
             f"leave out objects without area, which nothing can find; {CONVERT}."
+        )
+    wrong = unmeasurable(sizes_of(boxes))
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        raise InputError(
+            f"image {image}: expected {MEASURABLE} but object {index} is {boxes[index].tolist()}; are these pixels?"
         )
     outside = (labels < 0) | (labels >= K)
     if outside.any():

@@ -9,6 +9,9 @@ from stepgrad.errors import InputError
 
 CORNERS = "corners (x1, y1, x2, y2) with x2 >= x1 and y2 >= y1"
 CONVERT = "boxes with a width and a height, or a centre, need torchvision.ops.box_convert first"
+MEASURABLE = "boxes whose areas double precision can hold"
+LARGEST_AREA = float(np.finfo(np.float64).max) / 4
+"""A union is less than the sum of two areas; larger ones would overflow, and every overlap be 0."""
 
 
 def check_box_format(boxes: object, where: str) -> None:
@@ -30,6 +33,29 @@ def inside_out(boxes: NDArray[np.float64]) -> NDArray[np.bool_]:
     """
     backwards: NDArray[np.bool_] = (boxes[..., 2] < boxes[..., 0]) | (boxes[..., 3] < boxes[..., 1])
     return backwards
+
+
+def sizes_of(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Width and height (..., 2) of boxes (..., 4), infinite where they overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):  # boxes may come before they are checked
+        sizes: NDArray[np.float64] = boxes[..., 2:] - boxes[..., :2]
+    return sizes
+
+
+def unmeasurable(sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which boxes of width and height (..., 2) have an area too large for a union, or one above 0 that is rounded to 0.
+
+    Their overlaps would come out as 0, even with themselves. No width or no height is no such case: that area is 0.
+
+    >>> unmeasurable(np.array([[1e154, 1e155], [1e-170, 1e-170], [0.0, 5.0], [1e-170, 5.0]]))
+    array([ True,  True, False, False])
+    """
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        areas = sizes[..., 0] * sizes[..., 1]
+    if areas.size == 0 or (areas.min() > 0.0 and areas.max() <= LARGEST_AREA):  # nearly always: saves time
+        return np.zeros(areas.shape, dtype=np.bool_)
+    too_small = (areas == 0.0) & (sizes != 0.0).all(axis=-1)
+    return ~(np.abs(areas) <= LARGEST_AREA) | too_small
 
 
 def overlaps_with(box: NDArray[np.float64], others: NDArray[np.float64], pixel_offset: float) -> NDArray[np.float64]:

@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError, real_number
-from stepgrad.kernels import metric_code
-from stepgrad.kernels.metric_code import MetricCode
 from stepgrad.metric.protocol import Protocol
 
 Hits = NDArray[np.bool_]
 _NO_POINTS = np.zeros(0, dtype=np.int64)
 _NO_LOGS = np.zeros(0)
+
+
+LARGEST_OF_COCO = 1e5**2
+"""Square pixels: the upper bound of pycocotools' "all" areas, which leaves larger boxes out without a word."""
+AREAS = {
+    "all": (0.0, LARGEST_OF_COCO),
+    "small": (0.0, 32.0**2),
+    "medium": (32.0**2, 96.0**2),
+    "large": (96.0**2, LARGEST_OF_COCO),
+}
+"""COCO's sizes, in square pixels; both bounds belong to the range."""
+LEVELS, BEST_F1, RECALL_AT_PRECISION, MISS_RATE, F1_AT_CUT, COST_AT_CUT = range(6)
+"""The kinds of metrics that the engine knows."""
+
+
+class MetricCode(NamedTuple):
+    """A metric as numbers, for the engine; those it does not use are left out."""
+
+    kind: int = LEVELS
+    first: float = 0.0  # the precision to reach; the price of a false alarm
+    second: float = 0.0  # the price of a miss
+    allowed: NDArray[np.int64] = _NO_POINTS  # false positives allowed at each point of the miss rate, increasing
+    logs: NDArray[np.float64] = _NO_LOGS  # (P + 1,) log of the miss rate, by the number of objects missed
 
 
 class ListMetric:
@@ -56,22 +77,9 @@ class ListMetric:
         """Integer weights of the interpolated precisions and their norm, as `Protocol.level_counts`; for AP and its kin."""
         return protocol.level_counts(P)[0], 1
 
-    def code(self, P: int, images: int, cut: int) -> MetricCode:
-        """The metric as the kernels take it; `cut` is the slot of the window that stands for the threshold."""
-        return code_of(metric_code.LEVELS, P, cut=cut)
-
-
-def code_of(
-    kind: int,
-    P: int,
-    first: float = 0.0,
-    second: float = 0.0,
-    cut: int = metric_code.NO_CUT,
-    allowed: NDArray[np.int64] = _NO_POINTS,
-    logs: NDArray[np.float64] = _NO_LOGS,
-) -> MetricCode:
-    """A metric in numbers, those it does not use left out."""
-    return MetricCode(kind, P, first, second, cut, allowed, logs)
+    def code(self, P: int, images: int) -> MetricCode:
+        """The metric as the engine takes it."""
+        return MetricCode(LEVELS)
 
 
 def share_of_one(name: str, value: float) -> float:
@@ -95,3 +103,19 @@ def weighted_precision(hits: Hits, counts: NDArray[np.int64], norm: int) -> floa
     best = np.maximum.accumulate(precision[::-1])[::-1].tolist()
     terms = (itertools.repeat(p, n) for p, n in zip(best, counts[1:].tolist(), strict=False))
     return math.fsum(itertools.chain.from_iterable(terms)) / norm
+
+
+def area_range(area: object) -> tuple[float, float] | None:
+    """Two bounds in square pixels, from COCO's word for them, "low:high" or a pair."""
+    if area is None:
+        return None
+    if isinstance(area, str) and area in AREAS:
+        return AREAS[area]
+    pair = area.split(":") if isinstance(area, str) else area
+    try:
+        low, high = (float(bound) for bound in pair)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        low, high = 1.0, 0.0
+    if not 0.0 <= low <= high:
+        raise ConfigError(f"Expected area to be one of {list(AREAS)} or two bounds in square pixels but got {area!r}.")
+    return low, high

@@ -16,10 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError, InputError, NonFiniteError, not_negative
-from stepgrad.kernels import metric_code
-from stepgrad.kernels.metric_code import MetricCode
-from stepgrad.metric.areas import AREAS, area_range
-from stepgrad.metric.list_metric import Hits, ListMetric, check_threshold, code_of, share_of_one, weighted_precision
+from stepgrad.metric.list_metric import (
+    AREAS,
+    BEST_F1,
+    COST_AT_CUT,
+    F1_AT_CUT,
+    MISS_RATE,
+    RECALL_AT_PRECISION,
+    Hits,
+    ListMetric,
+    MetricCode,
+    area_range,
+    check_threshold,
+    share_of_one,
+    weighted_precision,
+)
 from stepgrad.metric.protocol import Protocol
 
 FALSE_ALARMS_PER_IMAGE = tuple(10.0 ** (j / 4 - 2) for j in range(9))
@@ -139,8 +150,8 @@ class RecallAtPrecision(ListMetric):
         reached = found[found / np.arange(1, len(hits) + 1) >= self.precision]
         return int(reached.max(initial=0)) / max(objects, 1)
 
-    def code(self, P: int, images: int, cut: int) -> MetricCode:
-        return code_of(metric_code.RECALL_AT_PRECISION, P, float(self.precision))
+    def code(self, P: int, images: int) -> MetricCode:
+        return MetricCode(RECALL_AT_PRECISION, float(self.precision))
 
 
 @dataclass(frozen=True)
@@ -166,8 +177,8 @@ class F1(ListMetric):
             return 2 * int(hits.sum()) / max(len(hits) + objects, 1)
         return float((2 * np.cumsum(hits) / (np.arange(1, len(hits) + 1) + objects)).max(initial=0.0))
 
-    def code(self, P: int, images: int, cut: int) -> MetricCode:
-        return code_of(metric_code.BEST_F1 if self.threshold is None else metric_code.F1_AT_CUT, P, cut=cut)
+    def code(self, P: int, images: int) -> MetricCode:
+        return MetricCode(BEST_F1 if self.threshold is None else F1_AT_CUT)
 
 
 @dataclass(frozen=True)
@@ -202,8 +213,8 @@ class Cost(ListMetric):
         found = int(hits.sum())
         return self.false_alarm * (len(hits) - found) + self.miss * (objects - found)
 
-    def code(self, P: int, images: int, cut: int) -> MetricCode:
-        return code_of(metric_code.COST_AT_CUT, P, float(self.false_alarm), float(self.miss), cut)
+    def code(self, P: int, images: int) -> MetricCode:
+        return MetricCode(COST_AT_CUT, float(self.false_alarm), float(self.miss))
 
 
 @dataclass(frozen=True)
@@ -241,8 +252,8 @@ class LogAverageMissRate(ListMetric):
         ]
         return math.exp(math.fsum(logs[objects - found] for found in most) / len(most))
 
-    def code(self, P: int, images: int, cut: int) -> MetricCode:
-        return code_of(metric_code.MISS_RATE, P, allowed=_allowed(images), logs=_miss_logs(P))
+    def code(self, P: int, images: int) -> MetricCode:
+        return MetricCode(MISS_RATE, allowed=_allowed(images), logs=_miss_logs(P))
 
 
 @dataclass(frozen=True, repr=False)

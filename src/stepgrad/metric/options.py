@@ -1,12 +1,13 @@
-"""Metrics by name, as a command line or a config gives them."""
+"""What callers may write for a protocol, an NMS threshold or a metric, checked and resolved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
 from typing import Any
 
-from stepgrad.errors import ConfigError, suggest
+from stepgrad.errors import ConfigError, real_number, suggest
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import (
     AP,
@@ -17,6 +18,7 @@ from stepgrad.metric.metrics import (
     PrecisionAtRecall,
     RecallAtPrecision,
 )
+from stepgrad.metric.protocol import PROTOCOLS, Protocol, get_protocol
 
 _KINDS: dict[str, type[Any]] = {
     "ap": AP,
@@ -37,6 +39,55 @@ EXAMPLES = (
     "cost@threshold=0.5,false_alarm=1,miss=10",
     "miss_rate",
 )
+
+
+def resolve_protocol(
+    protocol: str | Protocol, match_threshold: float | Sequence[float] | None, absent_classes: str | None
+) -> Protocol:
+    """A protocol with the caller's threshold(s) and treatment of absent classes instead of its own."""
+    resolved = get_protocol(protocol)
+    _refuse_limits(resolved)
+    if match_threshold is not None:
+        resolved = replace(resolved, match_thresholds=_thresholds(match_threshold))
+    if absent_classes is not None:
+        resolved = replace(resolved, absent_classes=absent_classes)  # type: ignore[arg-type]  # checked on creation
+    return resolved
+
+
+def _refuse_limits(protocol: Protocol) -> None:
+    """Raise ConfigError for rules of final detections: windows have scores of any scale, and each class is on its own."""
+    if not protocol.for_final_detections:
+        return
+    limit = f"max_detections {protocol.max_detections} over all classes of an image" if protocol.joins_classes else ""
+    least = "" if protocol.min_score is None else f"min_score {protocol.min_score:g}"
+    tail = 'tail "line"' if protocol.tail == "line" else ""
+    federated = "federated" if protocol.federated else ""
+    rules = ", ".join(filter(None, [limit, least, tail, federated]))
+    near = f"{protocol.name.split('-')[0]}-unlimited"
+    instead = f'protocol="{near}", the same without limits, or ' if near in PROTOCOLS else ""
+    raise ConfigError(
+        f"protocol {protocol.name!r} judges final detections: {rules} cannot be applied "
+        f'to windows with raw scores. Use {instead}protocol="coco"; `sg.Evaluator` takes {protocol.name!r}.'
+    )
+
+
+def _thresholds(threshold: float | Sequence[float]) -> tuple[float, ...]:
+    """One number or several as a tuple of floats."""
+    several: tuple[object, ...] = (threshold,)
+    if not isinstance(threshold, (int, float, str)):
+        with suppress(TypeError):  # a number in an array or a tensor has no entries
+            several = tuple(threshold)
+    return tuple(real_number("match_threshold", t, "None, a number or several") for t in several)
+
+
+def check_nms_threshold(nms_threshold: float | None) -> float | None:
+    """The threshold as a plain float, or None (no NMS); raises ConfigError unless it is in [0, 1]."""
+    if nms_threshold is None:
+        return None
+    threshold = real_number("nms_threshold", nms_threshold, "None or a number in [0, 1]")
+    if not 0.0 <= threshold <= 1.0:
+        raise ConfigError(f"Expected nms_threshold to be None or in [0, 1] but got {nms_threshold!r}.")
+    return threshold
 
 
 def get_metric(metric: str | ListMetric | Callable[..., Any]) -> ListMetric:

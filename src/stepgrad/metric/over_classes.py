@@ -13,9 +13,31 @@ from torch import Tensor
 
 from stepgrad.errors import ConfigError, InputError, not_negative, one_of
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.mean_ap import mean_over_classes
 
 OVER_CLASSES = ["mean", "worst"]
+
+
+@dataclass(frozen=True)
+class MAPResult:
+    """mAP and the AP of each class (nan for a class that is left out because it has no objects)."""
+
+    map: float
+    ap: Tensor  # (K,) float64
+
+    def __float__(self) -> float:
+        return self.map
+
+
+def mean_over_classes(ap: NDArray[np.float64], present: NDArray[np.bool_], absent_classes: str) -> float:
+    """The mean, correctly rounded, over all classes ("zero") or those present ("skip"); 0 without any."""
+    counted = ap if absent_classes == "zero" else ap[present]
+    return math.fsum(counted.tolist()) / len(counted) if len(counted) else 0.0
+
+
+def result_of(ap: NDArray[np.float64], present: NDArray[np.bool_], absent_classes: str) -> MAPResult:
+    """The mean over classes, with classes left out of it shown as nan."""
+    shown = ap if absent_classes == "zero" else np.where(present, ap, np.nan)
+    return MAPResult(mean_over_classes(ap, present, absent_classes), torch.from_numpy(shown))
 
 
 @dataclass(frozen=True)

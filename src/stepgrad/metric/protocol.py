@@ -43,6 +43,9 @@ class Protocol:
     tail: Literal["zero", "line"] = "zero"
     """Precision at recall levels beyond the recall that was reached: none ("zero"), or a straight line from the precision
     of the last detection down to none at a recall of 1 ("line"), which `np.interp` draws by default."""
+    clip: bool = False
+    """True: boxes are cut at the edges of their image before they are counted, where its size is known: annotation files
+    give it, `Evaluator` is not told."""
     pixel_offset: float = 0.0
     """Added to x2 - x1 and y2 - y1: 1 for inclusive integer pixels, 0 for continuous boxes."""
     overlaps: Literal["double", "single", "single_sizes"] = "double"
@@ -68,7 +71,7 @@ class Protocol:
     """Whether this is the limit per class of an image, or for all its classes together."""
     federated: bool = False
     """True: detections of a class count only in images where it was looked for, and where not all of its objects are
-    annotated, a detection that finds none is neither right nor wrong (LVIS)."""
+    annotated, a detection that finds none is neither right nor wrong. Detections without area do not count (LVIS)."""
     min_score: float | None = None
     """Detections with a lower score are not counted."""
     ties: Literal["file", "image"] | None = None
@@ -101,7 +104,8 @@ class Protocol:
     @property
     def for_final_detections(self) -> bool:
         """Whether it has rules that cannot be applied to windows with raw scores, class by class, as losses see them."""
-        return self.joins_classes or self.min_score is not None or self.tail == "line" or self.federated
+        limited = self.joins_classes or self.min_score is not None
+        return limited or self.tail == "line" or self.federated or self.clip
 
     def level_counts(self, P: int) -> tuple[NDArray[np.int64], int]:
         """Integer weights of AP = sum_k count[k] * p_k / norm, k = 1..P (count[0] = 0), and the norm.
@@ -220,11 +224,16 @@ ULTRALYTICS = replace(
     max_detections=300,
     max_detections_of="image",
     min_score=0.001,
+    ties="file",
 )
 # Versions 8.4.37 to 8.4.175: a detection has its best object or none.
-ULTRALYTICS_8_4 = replace(ULTRALYTICS, name="ultralytics-8.4", duplicates="best", equal_overlaps="last", ties="image")
-# Versions up to 8.4.36: the curve also continues to recall 1.
-ULTRALYTICS_OLD = replace(ULTRALYTICS_8_4, name="ultralytics-old", tail="line")
+ULTRALYTICS_8_4 = replace(ULTRALYTICS, name="ultralytics-8.4", duplicates="best", equal_overlaps="last")
+# Versions 8.3.168 to 8.4.36: the curve also continues to recall 1.
+ULTRALYTICS_8_3 = replace(ULTRALYTICS_8_4, name="ultralytics-8.3", tail="line")
+# Versions up to 8.3.167 count the boxes that they save; later ones count them before they are cut at the image's edges.
+ULTRALYTICS_OLD = replace(ULTRALYTICS_8_3, name="ultralytics-old", clip=True)
+# The second table of `yolo val save_json=True`: pycocotools on the boxes saved.
+ULTRALYTICS_JSON = replace(COCO, name="ultralytics-json", clip=True)
 # The same without limits: what a loss can train for.
 ULTRALYTICS_UNLIMITED = replace(ULTRALYTICS, name="ultralytics-unlimited", max_detections=None, min_score=None)
 
@@ -232,9 +241,17 @@ PROTOCOLS = {
     p.name: p
     for p in (
         *(VOC07, VOC12, COCO, VOC07_DEVKIT, VOC12_DEVKIT, VOC07_PYTHON),
-        *(LVIS, TORCHMETRICS, ULTRALYTICS, ULTRALYTICS_8_4, ULTRALYTICS_OLD, ULTRALYTICS_UNLIMITED),
+        *(LVIS, TORCHMETRICS, ULTRALYTICS, ULTRALYTICS_8_4, ULTRALYTICS_8_3, ULTRALYTICS_OLD),
+        *(ULTRALYTICS_JSON, ULTRALYTICS_UNLIMITED),
     )
 }
+
+OTHER_NAMES = {
+    **dict.fromkeys(("yolo", "yolov5", "yolov8", "yolo11", "yolov11"), "ultralytics"),
+    **dict.fromkeys(("pycocotools", "coco-eval", "mscoco", "detectron2", "map50-95"), "coco"),
+    **dict.fromkeys(("voc", "pascal", "pascal-voc", "pascal_voc"), "voc12"),
+}
+"""Tools and datasets by which people call a protocol; they get a suggestion, since each has had several rules."""
 
 
 def get_protocol(protocol: str | Protocol) -> Protocol:
@@ -250,4 +267,5 @@ def get_protocol(protocol: str | Protocol) -> Protocol:
         raise ConfigError(f"Expected a Protocol or one of {names} but got {protocol!r} ({type(protocol).__name__}).")
     if protocol.lower() in PROTOCOLS:
         return PROTOCOLS[protocol.lower()]
-    raise ConfigError(f"Expected a Protocol or one of {names} but got {protocol!r}.{suggest(protocol.lower(), names)}")
+    close = suggest(OTHER_NAMES.get(protocol.lower(), protocol), names)
+    raise ConfigError(f"Expected a Protocol or one of {names} but got {protocol!r}.{close}")

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stepgrad.errors import ConfigError, LikelyMistakeWarning, positive_number, real_number
-from stepgrad.losses.collectives import Channel, is_alone
+from stepgrad.processes import Channel, is_alone
 
 SHARE = 1.0  # mAP pulls as hard at the scores as the stock classification loss
 MEMORY = 0.95  # of the running means: about the last twenty batches

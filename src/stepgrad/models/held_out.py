@@ -14,11 +14,11 @@ from torch import nn
 from stepgrad.errors import InputError
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.result import EvaluationResult
-from stepgrad.integrations._switch import find_prepared, find_switch
-from stepgrad.losses.collectives import gather_objects
-from stepgrad.losses.objective import MAPObjective
+from stepgrad.losses.objective import Objective
 from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
+from stepgrad.models.switch import find_prepared, find_switch
+from stepgrad.processes import gather_objects
 
 HeldOut = Iterable[Any] | Callable[[], float]
 """Batches as the model trains on them; or, for any other model, a function that measures it and returns the mAP."""
@@ -55,7 +55,7 @@ def held_out_map(model: nn.Module, val_data: HeldOut, protocol: str | Protocol |
     return _value_of(result, objective)
 
 
-def _value_of(result: EvaluationResult, objective: MAPObjective) -> float:
+def _value_of(result: EvaluationResult, objective: Objective) -> float:
     metric = objective.metric
     by_size = metric.area is not None
     found = (

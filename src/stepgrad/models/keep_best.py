@@ -13,9 +13,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, NonFiniteError, whole_number
-from stepgrad.integrations._held_out import HeldOut, RandomNumbers, held_out_map
-from stepgrad.integrations._switch import MapLossSwitch, find_switch
 from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.models.held_out import HeldOut, RandomNumbers, held_out_map
+from stepgrad.models.switch import MapLossSwitch, find_switch
 from stepgrad.number_text import metric_text, per_cent
 
 _TRAINED = {"start": "at the start", "stock": "without {}", "map": "with {}"}

@@ -18,11 +18,11 @@ from stepgrad.errors import (
     suggest,
     whole_number,
 )
-from stepgrad.integrations._auto_weight import AutoWeight, StockLoss, weight_of
-from stepgrad.losses.detection_loss import DetectionLoss
+from stepgrad.losses.detection import DetectionLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.models.auto_weight import AutoWeight, StockLoss, weight_of
 
 NAME = "map_loss_switch"  # of the attribute of a wrapped model
 MODES = ["mix", "replace"]
@@ -45,7 +45,7 @@ class MapLossSwitch:
         metrics: those of `loss_fn` for the last training batch: "map", "ap" and so on, or "metric", "value", "by_class" and
             so on of another DetectionLoss; empty before the first.
 
-    >>> from stepgrad.losses.map_loss import MAPLoss
+    >>> from stepgrad.losses.detection import MAPLoss
     >>> switch = MapLossSwitch(MAPLoss(num_classes=1), weight=2.0, enabled=False)
     >>> box, scores = torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([[0.5]], requires_grad=True)
     >>> batch = [scores], [box], [{"boxes": box, "labels": torch.tensor([0])}]
@@ -154,7 +154,7 @@ def find_prepared(model: nn.Module) -> nn.Module:
     if len(prepared) != 1:
         raise InputError(
             f"Expected one model prepared by `train_for_map` in {type(model).__name__} but found {len(prepared)}; call "
-            "`train_for_map` of stepgrad.integrations.torchvision or .transformers on the detector first."
+            "`train_for_map` of stepgrad.models.torchvision or .transformers on the detector first."
         )
     return prepared[0]
 

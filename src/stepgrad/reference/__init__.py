@@ -15,7 +15,8 @@ Read in this order; every kernel of the library is tested against these files.
 | mean_ap.py           | Sec. 2.2, the mean over classes                                             |
 | map_loss.py          | Sec. 4.5, the pseudogradient of mAP, and the loss                           |
 
-Beyond the paper, the same for the metrics that detectors are deployed by:
+How other tools round and read the same numbers stands apart, in other_tools.py. Beyond the paper, the same for the metrics
+that detectors are deployed by:
 
 | list_metrics.py      | F1, recall at a precision, cost, miss rate and so on, of a ranked list      |
 | metric_steps.py      | any of them as a step function of one score                                 |
@@ -36,6 +37,7 @@ from stepgrad.reference import (
     mean_ap,
     metric_steps,
     nms,
+    other_tools,
     paper_nms,
     steps,
 )
@@ -51,6 +53,7 @@ __all__ = [
     "mean_ap",
     "metric_steps",
     "nms",
+    "other_tools",
     "paper_nms",
     "steps",
 ]

@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from stepgrad.metric.protocol import Protocol
-from stepgrad.reference.recall_levels import recall_level
+from stepgrad.reference.other_tools import recall_level
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepgrad.metric.protocol import Protocol
-from stepgrad.reference.boxes import Floats, areas, overlaps_of
+from stepgrad.reference.boxes import Floats, areas
+from stepgrad.reference.other_tools import overlaps_of
 
 TRUE, FALSE, IGNORED = "true positive", "false positive", "ignored"
 

@@ -61,7 +61,10 @@ class PaperMode:
         protocol = self.scene.protocol
         last = protocol.last_of_equal_overlaps if protocol.duplicates == "best" else False
         wants = [best_object(o, self.scene.threshold, protocol.equality, last) for o in objects.overlaps]
-        found = {wants[b] for b, d in enumerate(suppressor) if d < 0}
+        judged = judged_detections(self.scene, self.scores, kept_windows(self.scene, self.scores))
+        found = {
+            wants[b] for j, b, _ in judged if j == i
+        }  # not by a kept window beyond the limit, which is no detection
         entries = []
         for b, d in enumerate(suppressor):
             o = wants[b]

@@ -9,9 +9,9 @@ from stepgrad.evaluation.records import Evidence
 from stepgrad.report.examples import Mark, describe_boxes, tally
 
 CHANGED_RULE = (
-    "For each training, each class has the score threshold with the best F1 over all images; only detections that reach it are "
+    "For each detector, each class has the score threshold with the best F1 over all images; only detections that reach it are "
     "shown. The count of an image is right minus wrong minus missed. Better and worse: the images where the count of the second "
-    "training is the furthest above and below that of the reference. Objects that the protocol ignores (difficult ones, COCO's "
+    "detector is the furthest above and below that of the reference. Objects that the protocol ignores (difficult ones, COCO's "
     "crowds), and detections of them, are neither counted nor shown."
 )
 Marks = Sequence[Sequence[Mark]]

@@ -123,7 +123,7 @@ def arms_chart(curves: Numbers, key: str, names: Sequence[str], styles: Sequence
     element(svg, "text", "precision", class_="tick", x=4, y=top - 8)
     for line, (k, style) in enumerate(_in_order(styles)):
         at = 14 + LEGEND_LINE * line
-        element(svg, "line", class_=_arm_class(style), x1=scale.left, x2=scale.left + 36, y1=at - 4, y2=at - 4)
+        element(svg, "line", class_=arm_class(style), x1=scale.left, x2=scale.left + 36, y1=at - 4, y2=at - 4)
         text = element(svg, "text", shortened(names[k]), class_="legend", x=scale.left + 44, y=at)
         if curves["maps"][k] is not None:
             value = {"data_key": f"{key}/maps/{k}", "data_value": repr(curves["maps"][k])}
@@ -146,7 +146,7 @@ def arms_panel(curves: Numbers, styles: Sequence[int]) -> Element:
 def arm_swatch(style: int) -> Element:
     """A piece of an arm's line, for a list next to the charts."""
     svg = element(None, "svg", xmlns="http://www.w3.org/2000/svg", viewBox="0 0 36 8", aria_hidden="true")
-    element(svg, "line", class_=_arm_class(style), x1=0, x2=36, y1=4, y2=4)
+    element(svg, "line", class_=arm_class(style), x1=0, x2=36, y1=4, y2=4)
     return svg
 
 
@@ -159,7 +159,7 @@ def _draw_arms(
         return
     for k, style in reversed(_in_order(styles)):
         recall, precision = thin(np.linspace(0, 1, len(lines[k])), np.array(lines[k]))
-        element(svg, "path", class_=_arm_class(style), d=scale.path(recall.tolist(), precision.tolist()))
+        element(svg, "path", class_=arm_class(style), d=scale.path(recall.tolist(), precision.tolist()))
 
 
 def _in_order(styles: Sequence[int]) -> list[tuple[int, int]]:
@@ -167,7 +167,7 @@ def _in_order(styles: Sequence[int]) -> list[tuple[int, int]]:
     return sorted(enumerate(styles), key=lambda pair: pair[1])
 
 
-def _arm_class(style: int) -> str:
+def arm_class(style: int) -> str:
     """Six colours and five dash patterns: no two of thirty arms look the same."""
     return f"arm hue{style % 6} dash{style % 5}"
 

@@ -192,6 +192,7 @@ def _render(numbers: Numbers, pairs: Mapping[str, Sequence[Pair]]) -> str:
         kinds=sorted(TYPES, key=lambda kind: -(numbers["mistakes"][numbers["chosen"]]["gains"][kind] or 0.0)),
         meaning=MEANINGS,
         seeds=max(len(arm["runs"]) for arm in numbers["arms"]),
+        timed=any(arm["seconds"] is not None for arm in numbers["arms"]),
         short=[shortened(arm["name"]) for arm in numbers["arms"]],
         swatches=[inline(arm_swatch(style)) for style in styles],
         charts=[inline(svg) for _, svg in _mean_charts(numbers)],

@@ -11,11 +11,12 @@ import numpy as np
 
 from stepgrad.errors import ConfigError
 from stepgrad.evaluation.judge import Counting
-from stepgrad.evaluation.metrics import metric_under
+from stepgrad.evaluation.metrics import MetricResult, metric_of, metric_under
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import ClassResult, Cut, EvaluationResult
 from stepgrad.metric.list_metric import ListMetric
-from stepgrad.metric.named_metrics import get_metric
+from stepgrad.metric.metrics import AVERAGE_PRECISION
+from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.report.diagnosis import Findings
 from stepgrad.report.examples import JudgedEvidence
@@ -50,20 +51,29 @@ def gather(
     judged = {p.name: JudgedEvidence.under(p, evidence) for p in chosen}
     results = {name: under.result for name, under in judged.items()}
     first = chosen[0]
-    cuts = judged[first.name].cuts()
     findings = Findings.of(evidence, first)
+    counted = _metrics(metrics, judged[first.name])
     starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
     numbers = {
         "title": title,
         "dataset": describe_dataset(dataset_name, evidence, results[first.name]),
         "protocols": [p.name for p in chosen],
         "maps": {name: result.map for name, result in results.items()},
-        "metrics": _metrics(metrics, judged[first.name]),
+        "metrics": {name: found.value for name, found in counted.items()},
+        "how": {
+            "maps": {name: metric_of(result, AVERAGE_PRECISION).how for name, result in results.items()},
+            "metrics": {name: found.how for name, found in counted.items()},
+        },
         "comparison": _comparison(comparison, [p.name for p in chosen]),
         "run": summary(history, first.name),
-        "classes": [_class_row(c, results, cuts[c]) for c in range(evidence.num_classes)],
+        "classes": [_class_row(c, results, findings.graded.cuts[c]) for c in range(evidence.num_classes)],
         "curves": {
-            name: {"iou": iou, "classes": [_curve(row, iou) for row in result.classes]}
+            name: {
+                "iou": iou,
+                "names": [f"AP{100 * iou:g}", ap_name(result.protocol)],
+                "aps": [row.ap_by_threshold[iou] if row.objects else None for row in result.classes],
+                "classes": [_curve(row, iou) for row in result.classes],
+            }
             for name, result in results.items()
             for iou in result.protocol.match_thresholds[:1]
         },
@@ -95,9 +105,9 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int)) else str(value)
 
 
-def _metrics(metrics: Sequence[str | ListMetric], judged: JudgedEvidence) -> dict[str, float]:
+def _metrics(metrics: Sequence[str | ListMetric], judged: JudgedEvidence) -> dict[str, MetricResult]:
     counting, chosen = Counting.of(judged.result.protocol), [get_metric(metric) for metric in metrics]
-    return {metric.name: metric_under(judged.seen, counting, judged.result, metric).value for metric in chosen}
+    return {metric.name: metric_under(judged.seen, counting, judged.result, metric) for metric in chosen}
 
 
 def describe_dataset(name: str, evidence: Evidence, result: EvaluationResult) -> dict[str, Any]:
@@ -141,6 +151,16 @@ def _class_row(label: int, results: Mapping[str, EvaluationResult], cut: Cut) ->
         "threshold": cut.threshold,
         "ap": {name: result.classes[label].ap for name, result in results.items()},
     }
+
+
+def ap_name(protocol: Protocol) -> str:
+    """AP under a protocol, named after its IoU thresholds.
+
+    >>> ap_name(get_protocol("coco")), ap_name(get_protocol("voc12"))
+    ('AP50:95', 'AP50')
+    """
+    ends = dict.fromkeys(f"{100 * protocol.match_thresholds[end]:.3g}" for end in (0, -1))
+    return f"AP{':'.join(ends)}"
 
 
 def _curve(row: ClassResult, threshold: float) -> dict[str, Any]:

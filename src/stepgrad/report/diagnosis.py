@@ -15,7 +15,7 @@ from stepgrad.evaluation.judge import Counting, taking_part
 from stepgrad.evaluation.metrics import metric_under
 from stepgrad.evaluation.records import Detections, Evidence
 from stepgrad.evaluation.result import EvaluationResult
-from stepgrad.metric.named_metrics import get_metric
+from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.levels import STEPS, Graded, are_probabilities
 
@@ -23,18 +23,19 @@ BARS = 20
 """Bars of the histogram of scores."""
 BINS = 10
 """Points of the calibration curve."""
+ENOUGH = 30
+"""Detections of a point from which its share of right ones is known to 10 points or so: sqrt(0.25 / 30) = 0.09."""
 SIZES = ("small", "medium", "large")
 """COCO's: below 32 x 32 pixels, below 96 x 96, and the rest."""
 
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """Detections with their mistakes at the first match threshold, and the level that the page opens with."""
+    """Detections with their mistakes at the lowest match threshold, and their scores by class and level."""
 
     evidence: Evidence
     mistakes: Mistakes
     graded: Graded
-    level: int
     threshold: float
     background: float
 
@@ -42,24 +43,25 @@ class Findings:
     def of(cls, evidence: Evidence, protocol: Protocol) -> Findings:
         threshold, background = thresholds_of(protocol)
         mistakes = find_mistakes(evidence, protocol, threshold, background)
-        graded = Graded.of(evidence, mistakes)
-        return cls(evidence, mistakes, graded, graded.best_level(), threshold, background)
+        return cls(evidence, mistakes, Graded.of(evidence, mistakes), threshold, background)
 
     def numbers(self, protocol: Protocol, result: EvaluationResult) -> dict[str, Any]:
         """All of it, for the JSON."""
         return {
             "mistakes": summarise(self.mistakes, self.threshold, self.background).to_dict(),
-            "working": self.graded.at(self.level),
-            "confusion": confusion(self._cut(protocol)),
+            "working": self.graded.at_own(),
+            "common": self.graded.at(self.graded.best_level()),
+            "by_score": self.graded.by_score(),
+            "confusion": confusion(self.cut(protocol, self.graded.passing)),
             "scores": score_bars(self.graded),
             "calibration": calibration(self.evidence, self.mistakes),
             "sizes": sizes(self, protocol, result),
         }
 
-    def _cut(self, protocol: Protocol) -> Mistakes:
-        """The mistakes of those detections alone that reach the level."""
-        reach = (self.graded.levels >= self.level) & taking_part(self.evidence, protocol)
-        kept = replace(self.evidence, detections=_rows(self.evidence.detections, reach))
+    def cut(self, protocol: Protocol, passing: NDArray[np.bool_]) -> Mistakes:
+        """The mistakes of those detections alone that pass, the best of each class."""
+        rows = passing & taking_part(self.evidence, protocol)
+        kept = replace(self.evidence, detections=_rows(self.evidence.detections, rows))
         return find_mistakes(kept, protocol, self.threshold, self.background)
 
 
@@ -116,7 +118,9 @@ def _bars(counts: NDArray[np.int64]) -> list[int]:
 def calibration(evidence: Evidence, mistakes: Mistakes) -> dict[str, Any] | None:
     """Mean score against the share that is right, by score; None where scores are no probabilities.
 
-    `error` is the expected calibration error: the mean distance between the two, every detection counting alike.
+    `error` is the expected calibration error: the mean distance between the two, every detection counting alike. Most
+    detections have scores near 0, so it can be small where high scores are far off. `worst` is the place of the point that is
+    furthest off among those with enough detections to say so, None where no point has.
     """
     counted = mistakes.of_detections != LEFT_OUT
     scores, right = evidence.detections.scores[counted], mistakes.of_detections[counted] == RIGHT
@@ -129,15 +133,17 @@ def calibration(evidence: Evidence, mistakes: Mistakes) -> dict[str, Any] | None
         if of.any()
     ]
     error = sum(point["count"] * abs(point["score"] - point["right"]) for point in points) / len(scores)
-    return {"points": points, "error": error}
+    sure = [k for k, point in enumerate(points) if point["count"] >= ENOUGH]
+    worst = max(sure, key=lambda k: abs(points[k]["score"] - points[k]["right"]), default=None)
+    return {"points": points, "count": len(scores), "error": error, "worst": worst}
 
 
 def sizes(findings: Findings, protocol: Protocol, result: EvaluationResult) -> list[dict[str, Any]]:
-    """Objects and found ones by size, at the level of the page, and the AP of each size as COCO counts it."""
+    """Objects and found ones by size, each class at its own cut, and the AP of each size as COCO counts it."""
     mistakes, objects = findings.mistakes, findings.evidence.objects
     there = mistakes.of_objects != LEFT_OUT
     found = np.zeros(len(objects), dtype=np.bool_)
-    found[mistakes.touched[(mistakes.of_detections == RIGHT) & (findings.graded.levels >= findings.level)]] = True
+    found[mistakes.touched[(mistakes.of_detections == RIGHT) & findings.graded.passing]] = True
     rows = []
     for name in SIZES:
         metric = get_metric(f"ap@area={name}")

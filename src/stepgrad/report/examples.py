@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.engine.matching import TRUE_POSITIVE
+from stepgrad.evaluation.edges import seen_by
 from stepgrad.evaluation.found import countable, found_objects
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import Cut, EvaluationResult, best_cut, result_from
-from stepgrad.kernels.matching import TRUE_POSITIVE
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.draw import Verdict
 
@@ -40,7 +41,7 @@ class JudgedEvidence:
 
     @classmethod
     def under(cls, protocol: Protocol, evidence: Evidence) -> JudgedEvidence:
-        seen = evidence.seen_with(protocol.pixel_offset)
+        seen = seen_by(evidence, protocol)
         rows = judge(seen, Counting.of(protocol))
         return cls(evidence, seen, rows, result_from(rows, seen, protocol))
 

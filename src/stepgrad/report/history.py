@@ -129,11 +129,13 @@ def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
         "positive_sum": series(train, "positive_sum"),
         "negative_sum": series(train, "negative_sum"),
         "loss_share": series(train, "loss_share"),
-        **_ending(history, train, validated.get(protocol, {"steps": [], "values": []})),
+        **_ending(history, train, val, validated.get(protocol, {"steps": [], "values": []})),
     }
 
 
-def _ending(history: Sequence[Line], train: Sequence[Line], points: Mapping[str, list[Any]]) -> dict[str, Any]:
+def _ending(
+    history: Sequence[Line], train: Sequence[Line], val: Sequence[Line], points: Mapping[str, list[Any]]
+) -> dict[str, Any]:
     """Last step, training time and best step; what the log does not say outright is read off its other lines."""
     ends = current_lines(history, "end")
     last: Line = train[-1] if train else {}
@@ -142,7 +144,7 @@ def _ending(history: Sequence[Line], train: Sequence[Line], points: Mapping[str,
     end = {key: value for key in keys if (value := number_in(ended, key)) is not None}
     best = max(zip(points["values"], (-step for step in points["steps"]), strict=True), default=(None, None))
     return {
-        "steps": end.get("step", last.get("step")),
+        "steps": end.get("step", max((line["step"] for line in (*train, *val)), default=None)),
         "seconds": end.get("seconds", number_in(last, "seconds")),
         "best_step": end.get("best_step", None if best[1] is None else -best[1]),
         "best_map": end.get("best_map", best[0]),

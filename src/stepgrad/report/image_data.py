@@ -29,7 +29,9 @@ def image_data(findings: Findings, photos: Sequence[Photo | None]) -> dict[str, 
         "classes": [printable(name) for name in evidence.class_names],
         "types": TYPES,
         "scores": graded.values.tolist(),
-        "level": findings.level,
+        "thresholds": [cut.threshold for cut in graded.cuts],
+        "own": [*zip(graded.own_hits.tolist(), graded.own_alarms.tolist(), strict=True)],
+        "level": graded.best_level(),
         "least": least,
         "objects": graded.objects.tolist(),
         "hits": [_sparse(row) for row in graded.hits],
@@ -74,12 +76,12 @@ def _images(findings: Findings, photos: Sequence[Photo | None], least: int) -> l
         objects.append([int(evidence.objects.labels[row]), *corners[row]])
     found = evidence.detections
     corners = drawn_corners(evidence, found.boxes)
-    kept = np.flatnonzero((mistakes.of_detections != LEFT_OUT) & (graded.levels >= least))
-    for row in kept[np.argsort(-found.scores[kept], kind="stable")].tolist():
+    kept = np.flatnonzero((mistakes.of_detections != LEFT_OUT) & ((graded.levels >= least) | graded.passing))
+    for row in kept[np.lexsort((mistakes.places[kept], -found.scores[kept]))].tolist():
         images[int(found.images[row])]["found"].append(
             [
                 int(found.labels[row]),
-                int(graded.levels[row]),
+                2 * int(graded.levels[row]) + int(graded.passing[row]),
                 float(f"{found.scores[row]:.3g}"),
                 *corners[row],
                 int(mistakes.of_detections[row]),
@@ -93,9 +95,13 @@ def _images(findings: Findings, photos: Sequence[Photo | None], least: int) -> l
 
 
 def drawn_corners(evidence: Evidence, boxes: NDArray[np.float64]) -> list[list[float]]:
-    """Corners to draw at, in continuous pixels from 0, to a tenth. Inclusive pixels count from 1."""
-    shift = np.array([1.0, 1.0, 0.0, 0.0]) * (evidence.pixel_offset or 0.0)
-    return [[float(value) for value in row] for row in np.round(boxes - shift, 1)]
+    """Corners to draw at, to a tenth of a pixel."""
+    return [[float(value) for value in row] for row in np.round(continuous_corners(evidence, boxes), 1)]
+
+
+def continuous_corners(evidence: Evidence, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Corners in continuous pixels from 0. Inclusive pixels count from 1."""
+    return boxes - np.array([1.0, 1.0, 0.0, 0.0]) * (evidence.pixel_offset or 0.0)
 
 
 def _extent(image: dict[str, Any]) -> Size:

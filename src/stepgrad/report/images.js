@@ -1,5 +1,6 @@
 "use strict";
-// The browser over all images. A slider cuts detections by score; layers, class, kind and order choose what is shown.
+// The browser over all images. Detections are cut by score, each class at its own or at that of the slider; layers, class,
+// kind and order choose what is shown. The table of confused classes follows the scores.
 (() => {
   const get = (id) => document.getElementById(id);
   if (!get("gallery")) return;
@@ -9,15 +10,50 @@
     right: "right", missed: "missed", box: "overlaps too little", class: "wrong class", duplicate: "found already",
     background: "nothing there", both: "wrong class, overlaps too little",
   };
-  const state = { level: data.level, wanted: PAGE, open: null, zoom: 1, pointed: null };
+  const state = { cuts: data.classes.map(() => OWN), wanted: PAGE, open: null, zoom: 1, pointed: null };
 
   const percent = (part, whole) => (whole ? (100 * part / whole).toFixed(1) : "–");
 
   const chosenClass = () => (get("of-class").value === "" ? null : Number(get("of-class").value));
 
+  // The classes that slider and switch are about: the chosen one, or all.
+  const concerned = () => (chosenClass() === null ? [...data.classes.keys()] : [chosenClass()]);
+
+  const scoreOf = (label) => (state.cuts[label] === OWN ? data.thresholds[label] : data.scores[state.cuts[label]]);
+
+  function setCuts(cut) {
+    for (const label of concerned()) state.cuts[label] = cut;
+  }
+
+  function showCuts() {
+    const cuts = new Set(concerned().map((label) => state.cuts[label])), [first] = cuts;
+    const one = chosenClass() === null ? null : scoreOf(chosenClass());
+    get("own").checked = cuts.size === 1 && first === OWN;
+    get("threshold").value = cuts.size === 1 && first !== OWN ? first : one === null ? data.level : data.scores.findLastIndex((score) => score <= one);
+    get("threshold-value").textContent = one !== null ? String(Number(one.toPrecision(3))) : cuts.size > 1 ? "differs by class"
+      : first !== OWN ? data.scores[first].toFixed(2) : chosenClass() === null ? "that of its class" : "none, as nothing is right";
+    const text = `{\n${data.classes.map((name, label) => `  ${JSON.stringify(name)}: ${JSON.stringify(scoreOf(label))}`).join(",\n")}\n}\n`;
+    get("thresholds").textContent = text;
+    get("download").href = `data:application/json;charset=utf-8,${encodeURIComponent(text)}`;
+  }
+
+  function showConfusion() {
+    const table = document.querySelector(".matrix");
+    if (!table) return;
+    const counts = confusionAt(data, state.cuts), totals = {};
+    for (const [pair, count] of counts) totals[pair.split(">")[0]] = (totals[pair.split(">")[0]] ?? 0) + count;
+    for (const cell of table.querySelectorAll("[data-pair]")) {
+      const [object, detection] = cell.dataset.pair.split(">"), count = counts.get(cell.dataset.pair);
+      cell.className = count ? (object === detection ? "hit" : "slip") : "";
+      if (count) cell.style.setProperty("--share", `${8 + 62 * count / totals[object]}%`);
+      cell.textContent = count ? count.toLocaleString("en").replaceAll(",", "\u202f") : "";
+    }
+    if (get("pairs")) get("pairs").hidden = true; // said of the scores at the start
+    if (get("uncounted")) get("uncounted").hidden = !state.cuts.some((cut) => cut !== OWN && cut < data.least);
+  }
+
   function showRates() {
-    const { right, wrong, missed } = countsAt(data, state.level, chosenClass());
-    get("threshold-value").textContent = data.scores[state.level].toFixed(2);
+    const { right, wrong, missed } = countsAt(data, state.cuts, chosenClass());
     get("precision").textContent = percent(right, right + wrong);
     get("recall").textContent = percent(right, right + missed);
     get("f1").textContent = percent(2 * right, 2 * right + wrong + missed);
@@ -91,8 +127,9 @@
 
   function show() {
     showRates();
+    showCuts();
     chosen = chosenImages(data, {
-      level: state.level, label: chosenClass(), kind: get("of-kind").value, text: get("find").value, order: get("order").value,
+      cuts: state.cuts, label: chosenClass(), kind: get("of-kind").value, text: get("find").value, order: get("order").value,
     });
     get("gallery").replaceChildren(...chosen.slice(0, state.wanted).map(tile));
     get("more").hidden = chosen.length <= state.wanted;
@@ -212,14 +249,21 @@
   }
 
   data.classes.forEach((name, label) => get("of-class").append(make("option", { value: String(label), textContent: name })));
-  get("threshold").value = state.level;
   let waiting = false;
   get("threshold").addEventListener("input", () => { // numbers at once, boxes when the screen is next drawn
-    state.level = Number(get("threshold").value);
+    setCuts(Number(get("threshold").value));
     showRates();
-    if (!waiting) requestAnimationFrame(() => { waiting = false; show(); });
+    showCuts();
+    if (!waiting) requestAnimationFrame(() => { waiting = false; show(); showConfusion(); });
     waiting = true;
   });
+  get("own").addEventListener("change", () => {
+    setCuts(get("own").checked ? OWN : Number(get("threshold").value));
+    show();
+    showConfusion();
+  });
+  get("copy").addEventListener("click", () => navigator.clipboard.writeText(get("thresholds").textContent)
+    .then(() => { get("copy").textContent = "copied"; }, () => getSelection().selectAllChildren(get("thresholds"))));
   const again = () => { state.wanted = PAGE; show(); };
   for (const id of ["of-class", "of-kind", "order"]) get(id).addEventListener("change", again);
   get("find").addEventListener("input", again);

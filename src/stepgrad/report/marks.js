@@ -1,14 +1,23 @@
 "use strict";
-// What is on each image at a chosen score, and which images to show. Only counting here; images.js draws.
+// What is on each image at the chosen scores, and which images to show. Only counting here; images.js draws.
 //
 // The block #evidence of the page holds, per image, `objects`: [class, x1, y1, x2, y2] and `found`, by decreasing score:
-// [class, level, score, x1, y1, x2, y2, type of mistake (-1: right), place of the object it is about (-1: none)].
-// A verdict depends on better detections only, so cutting at a score changes none: it just makes more objects missed.
+// [class, reach, score, x1, y1, x2, y2, type of mistake (-1: right), place of the object it is about (-1: none)].
+// A verdict depends on better detections of its class only, so cutting at a score changes none: more objects are missed.
+//
+// `cuts` has a level for each class, or OWN: the exact score of the class's best F1, which need not be a level. The reach of
+// a detection is twice its level, plus 1 if it reaches that score.
 
-function marksOf(image, types, chosenLevel) {
+const OWN = -1;
+
+function reaches(reach, cut) {
+  return cut === OWN ? (reach & 1) === 1 : reach >> 1 >= cut;
+}
+
+function marksOf(image, types, cuts) {
   const marks = [], found = new Set();
-  for (const [label, level, score, x1, y1, x2, y2, type, object] of image.found) {
-    if (level < chosenLevel) break;
+  for (const [label, reach, score, x1, y1, x2, y2, type, object] of image.found) {
+    if (!reaches(reach, cuts[label])) continue;
     if (type < 0) found.add(object);
     const about = object < 0 ? null : image.objects[object][0];
     marks.push({ kind: type < 0 ? "right" : types[type], label, score, about, box: [x1, y1, x2, y2] });
@@ -34,13 +43,13 @@ function f1Of({ right, wrong, missed }) {
 }
 
 // Counts over the whole dataset come from all detections, drawn or not; `label` is null for all classes.
-function countsAt(data, level, label) {
+function countsAt(data, cuts, label) {
   const labels = label === null ? data.objects.keys() : [label];
   const counts = { right: 0, wrong: 0, missed: 0 };
   for (const c of labels) {
-    const right = reaching(data.hits[c], level);
+    const [right, wrong] = cuts[c] === OWN ? data.own[c] : [reaching(data.hits[c], cuts[c]), reaching(data.alarms[c], cuts[c])];
     counts.right += right;
-    counts.wrong += reaching(data.alarms[c], level);
+    counts.wrong += wrong;
     counts.missed += data.objects[c] - right;
   }
   return counts;
@@ -52,14 +61,32 @@ function reaching(pairs, level) { // of level, count, level, count, ...
   return sum;
 }
 
+// How often an object of one class was taken for another, by "object>detection"; nothing stands for none. Every object and
+// every detection is counted once: an object that is not found goes to the highest box or class mistake about it.
+function confusionAt(data, cuts) {
+  const counts = new Map(), add = (object, detection) => counts.set(`${object}>${detection}`, (counts.get(`${object}>${detection}`) ?? 0) + 1);
+  for (const image of data.images) {
+    const shown = image.found.filter(([label, reach]) => reaches(reach, cuts[label]));
+    const found = new Set(shown.filter((one) => one[7] < 0).map((one) => one[8])), claimed = new Set(found), taken = new Set();
+    for (const [label, , , , , , , type, object] of shown) {
+      const kind = type < 0 ? "right" : data.types[type], claims = (kind === "box" || kind === "class") && !claimed.has(object);
+      if (claims) claimed.add(object);
+      if (claims && kind === "class") taken.add(object);
+      add(kind === "right" ? label : claims && kind === "class" ? image.objects[object][0] : "", label);
+    }
+    image.objects.forEach(([label], place) => { if (!found.has(place) && !taken.has(place)) add(label, ""); });
+  }
+  return counts;
+}
+
 // The images that have a mark of the class and kind asked for, with the marks to draw; those of other kinds are dim.
-function chosenImages(data, { level, label, kind, text, order }) {
+function chosenImages(data, { cuts, label, kind, text, order }) {
   const ofClass = (mark) => label === null || mark.label === label;
   const ofKind = (mark) => kind === "" || kind === mark.kind || kind === layerOf(mark.kind);
   const chosen = [];
   data.images.forEach((image, place) => {
     if (text && !image.id.toLowerCase().includes(text.toLowerCase())) return;
-    const marks = marksOf(image, data.types, level).filter(ofClass);
+    const marks = marksOf(image, data.types, cuts).filter(ofClass);
     if ((label !== null || kind !== "") && !marks.some(ofKind)) return;
     for (const mark of marks) mark.dim = !ofKind(mark);
     const counts = tally(marks);

@@ -20,9 +20,10 @@ def confusion_table(numbers: Numbers) -> dict[str, Any]:
     places = {(cell["object"], cell["detection"]): k for k, cell in enumerate(cells)}
     names = [row["name"] for row in numbers["classes"]]
     return {
+        "labels": [*labels, None],
         "names": [names[label] for label in labels if label is not None],
         "rows": [
-            {"name": None if a is None else names[a], "cells": _row(cells, places, a, [*labels, None])}
+            {"name": None if a is None else names[a], "label": a, "cells": _row(cells, places, a, [*labels, None])}
             for a in [*labels, None]
         ],
         "all": len(labels) == len(names),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.resources import files
@@ -12,13 +13,15 @@ from xml.etree.ElementTree import Element
 
 import jinja2
 import yaml
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from stepgrad.number_text import is_share, per_cent
 from stepgrad.report.charts import Numbers, curve_panel, escape_key, loss_charts, map_chart, nonzero_chart, sums_chart
+from stepgrad.report.diagnosis import ENOUGH
 from stepgrad.report.image_data import as_script
 from stepgrad.report.matrix import confusion_table, frequent_pairs
-from stepgrad.report.score_charts import calibration_chart, score_chart
+from stepgrad.report.objects import object_charts
+from stepgrad.report.score_charts import calibration_chart, rates_chart, rates_panel, score_chart
 from stepgrad.report.svg import element, markup, printable
 
 
@@ -57,17 +60,34 @@ def render(numbers: Numbers, images: Mapping[str, Any], name: str, with_plots: b
             ]
             for name in numbers["protocols"]
         },
-        headings=["class", "objects", "detections", "recall", "F1", "threshold"]
-        + [f"AP, {name}" for name in numbers["protocols"]],
+        rate_panels=[
+            inline(rates_panel(numbers["by_score"], label, row, "no objects" if row["objects"] == 0 else "none found"))
+            for label, row in enumerate(numbers["classes"])
+        ],
+        headings=["class", "objects", "detections", "recall", "best F1", "at score"]
+        + [f"{numbers['curves'][name]['names'][1]}, {name}" for name in numbers["protocols"]],
         kinds=sorted(gains, key=lambda kind: -(gains[kind] or 0.0)),
         most_gained=max([gain or 0.0 for gain in gains.values()]),
-        kind_of_metric=lambda metric: "points" if is_share(metric) else "short",
+        kind_of_metric=lambda metric: "points" if is_share(metric) else "cost",
+        breakable=breakable,
         meaning=MEANINGS,
+        enough=ENOUGH,
         matrix=confusion_table(numbers),
         pairs=frequent_pairs(numbers),
-        score_chart=inline(score_chart(numbers["scores"], numbers["working"]["threshold"])),
+        score_chart=inline(score_chart(numbers["scores"], numbers["common"]["threshold"])),
+        rates_chart=inline(rates_chart(numbers["by_score"], numbers["dataset"]["objects"], numbers["common"])),
+        object_charts=[{"heading": heading, "svg": inline(svg)} for heading, svg in object_charts(numbers["objects"])],
         calibration_chart=inline(calibration_chart(calibration) if calibration else None),
     )
+
+
+def breakable(name: str) -> Markup:
+    """The name of a metric, with places where a narrow tile may break it.
+
+    >>> str(breakable("f1@threshold=0.25"))
+    'f1@<wbr>threshold=<wbr>0.25'
+    """
+    return Markup(re.sub("(?<=[@,=])", "<wbr>", str(escape(printable(name)))))
 
 
 MEANINGS = {
@@ -210,7 +230,7 @@ def number_text(value: float, kind: str) -> str:
         return duration_text(value)
     if kind in ("points", "gain"):
         return per_cent(value, sign=kind == "gain")
-    return {"hundredths": "{:.2f}", "short": "{:.3g}"}[kind].format(value)
+    return {"hundredths": "{:.2f}", "short": "{:.3g}", "cost": "{:.4g}"}[kind].format(value)
 
 
 def duration_text(seconds: float) -> str:

@@ -120,9 +120,8 @@ def compared(numbers: Numbers) -> str:
     )
     said = f"{_gained(_subject(chosen), gain, _subject(reference))} ({values})"
     why = _mistakes_changed(numbers, gain)
-    if gain <= -LEAST:
-        return f"{said}{why and ': ' + why}; see docs/when_it_pays.md."
-    return f"{said}{why and ': ' + why}."
+    advice = "; see docs/when_it_pays.md" if gain <= -LEAST and "mAP" in chosen["training"] else ""
+    return f"{said}{why and ': ' + why}{advice}."
 
 
 def _subject(arm: Numbers) -> str:

@@ -135,3 +135,26 @@ def draw_legend(svg: Element, names: Sequence[tuple[str, str]], left: float, y: 
             element(svg, "line", class_=kind, x1=left, x2=left + 16, y1=y - 4, y2=y - 4)
         element(svg, "text", name, class_="legend", x=left + 22, y=y)
         left += 22 + LETTER * len(name) + 18
+
+
+def draw_bars(
+    svg: Element,
+    scale: Scale,
+    counts: Sequence[int],
+    kind: str,
+    key: str,
+    words: Sequence[str],
+    inside: tuple[float, float] = (0.08, 0.84),
+) -> None:
+    """Bars side by side, as high as the square root of their counts, so that few next to many show.
+
+    `inside` says where in its share of the axis a bar begins and how much of it it takes; `words` are the tooltips.
+    """
+    wide = scale.width / len(counts)
+    for k, count in enumerate(counts):
+        if count:
+            x, y = scale.left + wide * (k + inside[0]), scale.y(count**0.5)
+            height = scale.top + scale.height - y
+            value = {"data_key": f"{key}/{k}", "data_value": repr(count), "class_": kind}
+            bar = element(svg, "rect", x=x, y=y, width=inside[1] * wide, height=height, **value)
+            element(bar, "title", words[k])

@@ -16,6 +16,7 @@ from stepgrad.names import file_name
 from stepgrad.report.content import ComparisonRow, gather
 from stepgrad.report.history import Line
 from stepgrad.report.image_data import image_data
+from stepgrad.report.objects import describe_objects
 from stepgrad.report.page import plots, render
 from stepgrad.report.pictures import prepare_photos
 
@@ -82,7 +83,9 @@ def write_page(
     """
     name = "images" if dataset is None else dataset.name
     numbers, findings = gather(title, config or {}, history, evidence, protocols, name, comparison, metrics)
-    data = image_data(findings, prepare_photos(page, evidence, dataset))
+    photos = prepare_photos(page, evidence, dataset)
+    numbers["objects"] = describe_objects(findings, [photo.size if photo else None for photo in photos])
+    data = image_data(findings, photos)
     drawn = plots(numbers) if with_plots else {}
     return write_files(page, numbers, drawn, render(numbers, data, page.stem, bool(drawn)))
 

@@ -6,17 +6,33 @@ below is at x- <= x, with f- just beyond. A missing step is at +-inf. Nothing he
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stepgrad.errors import ConfigError, positive_number, real_number
-from stepgrad.kernels.estimators import each_mee, each_sde
+from stepgrad.engine.slopes import each_slope
+from stepgrad.errors import ConfigError, one_of, positive_number, real_number
 
+ESTIMATORS = ["mee", "sde", "radius"]
 Array = TypeVar("Array", NDArray[np.float64], torch.Tensor)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The value of a piecewise-constant function and, per coordinate, its nearest steps.
+
+    Arrays, tensors, or lists with one per image. up_at = +inf and down_at = -inf where there is no step; the value beyond
+    is then the present one.
+    """
+
+    value: Any
+    up_at: Any
+    up_value: Any
+    down_at: Any
+    down_value: Any
 
 
 def sde(
@@ -30,7 +46,7 @@ def sde(
     ...           torch.tensor(-float("inf")), torch.tensor(0.5)))
     0.125
     """
-    return _apply(each_sde, (x, value, up_at, up_value, down_at, down_value), min_step)
+    return _apply(True, (x, value, up_at, up_value, down_at, down_value), min_step)
 
 
 def mee(
@@ -45,7 +61,7 @@ def mee(
     ...           torch.tensor(-3.0), torch.tensor(0.25)))
     0.0625
     """
-    return _apply(each_mee, (x, value, up_at, up_value, down_at, down_value), min_step)
+    return _apply(False, (x, value, up_at, up_value, down_at, down_value), min_step)
 
 
 def radius_difference(raised: Array, lowered: Array, radius: float) -> Array:
@@ -70,12 +86,37 @@ def check_radius(radius: float) -> float:
     return positive_number("radius", radius)
 
 
-def _apply(each: Callable[..., NDArray[np.float64]], arguments: tuple[Any, ...], min_step: float) -> Any:
-    """Run an estimator in float64 on tensors or arrays; the result has the type, dtype and device of the first."""
+def _apply(symmetric: bool, arguments: tuple[Any, ...], min_step: float) -> Any:
+    """SDE, if `symmetric`, or MEE in float64 of tensors or arrays; the result has the type, dtype and device of the first."""
     min_step = check_min_step(min_step)
     first = arguments[0]
     if not isinstance(first, torch.Tensor):
         columns = np.stack(np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in arguments)))
-        return each(columns.reshape(6, -1), min_step).reshape(columns.shape[1:])
+        return each_slope(columns.reshape(6, -1), min_step, symmetric).reshape(columns.shape[1:])
     plain = [torch.as_tensor(a).detach().to("cpu", torch.float64).numpy() for a in arguments]
-    return torch.as_tensor(_apply(each, tuple(plain), min_step), device=first.device).to(first.dtype)
+    return torch.as_tensor(_apply(symmetric, tuple(plain), min_step), device=first.device).to(first.dtype)
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a pseudogradient is taken: the estimator and its one number, a radius or the least distance to a step."""
+
+    estimator: str = "mee"
+    radius: float = 1.0
+    min_step: float = 0.0
+
+    def __post_init__(self) -> None:
+        one_of("estimator", self.estimator, ESTIMATORS)
+        object.__setattr__(self, "radius", check_radius(self.radius))
+        object.__setattr__(self, "min_step", check_min_step(self.min_step))
+
+    def slope(self, x: Any, steps: Steps) -> Any:
+        """The pseudo derivative at x, by MEE or SDE (the radius estimator needs the function itself)."""
+        form = mee if self.estimator == "mee" else sde
+        return form(
+            x, steps.value, steps.up_at, steps.up_value, steps.down_at, steps.down_value, min_step=self.min_step
+        )
+
+    def __str__(self) -> str:
+        how = f"radius={self.radius:g}" if self.estimator == "radius" else f"min_step={self.min_step:g}"
+        return f"estimator={self.estimator!r}, {how}"

@@ -12,9 +12,8 @@ import torch
 
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.plain_tensors import narrowed, refuse_unreadable
-from stepgrad.steps.estimators import radius_difference
+from stepgrad.steps.estimators import Method, Steps, radius_difference
 from stepgrad.steps.evaluate import Floats, Function
-from stepgrad.steps.method import Method, Steps
 from stepgrad.steps.search import Bracketing, Entries, Limits, walk_candidates
 
 SEARCH_OPTIONS = ["candidates", "oracle", "search_range", "tolerance", "value_tolerance", "growth", "budget"]

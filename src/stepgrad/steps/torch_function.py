@@ -10,8 +10,8 @@ from torch import Tensor
 
 from stepgrad.errors import InputError, one_of
 from stepgrad.steps.autograd import attach, once
+from stepgrad.steps.estimators import ESTIMATORS
 from stepgrad.steps.evaluate import Function
-from stepgrad.steps.method import ESTIMATORS
 from stepgrad.steps.nearest import check_search_options, pseudogradient, warn_if_incomplete
 
 _PLAIN_OPTIONS = ("radius", "min_step", "vectorized")

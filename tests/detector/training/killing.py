@@ -17,7 +17,7 @@ from time import sleep
 import numpy as np
 import torch
 
-from stepgrad.train.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
+from stepgrad.detector.training.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
 
 SIZE = 200_000
 BYTES = 8 * SIZE  # of a checkpoint: weights and momentum; large enough that most of a child's life goes into writing
@@ -61,7 +61,7 @@ class Killer:
 
 @contextmanager
 def killer() -> Iterator[Killer]:
-    command = [sys.executable, "-m", "tests.train.killing"]
+    command = [sys.executable, "-m", "tests.detector.training.killing"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Killer(process)

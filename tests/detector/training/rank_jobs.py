@@ -18,9 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from stepgrad.errors import StepgradError
 from stepgrad.losses.distributed import DistributedMAPLoss, average_gradients
 from stepgrad.losses.large_batch import large_batch
+from tests.detector.training.windows import CLASSES, Windows, made_windows, small_model
 from tests.patience import PATIENCE
 from tests.scenes import random_batch
-from tests.train.windows import CLASSES, Windows, made_windows, small_model
 
 Shard = tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]]]
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-import stepgrad.train.engine as engine
+import stepgrad.detector.training.engine as engine
 from stepgrad.data import load_dataset
+from stepgrad.detector.training.build import build_model, measure_boxes
+from stepgrad.detector.training.config import TrainConfig, from_dict
+from stepgrad.detector.training.inputs import open_split
+from stepgrad.detector.training.joined import open_training
+from stepgrad.detector.training.run_folder import open_run, read_log
 from stepgrad.errors import DataError
-from stepgrad.train.build import build_model, measure_boxes
-from stepgrad.train.config import TrainConfig, from_dict
-from stepgrad.train.inputs import open_split
-from stepgrad.train.joined import open_training
-from stepgrad.train.run_folder import open_run, read_log
-from tests.train.test_engine import StopAt, last
+from tests.detector.training.test_engine import StopAt, last
 
 STEPS = {"steps": 2, "images": 2, "windows": 24, "foreground": 0.5, "background_overlap": 0.0, "lr": 0.01}
 

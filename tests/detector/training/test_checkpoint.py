@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from stepgrad.errors import DataError, InputError
-from stepgrad.train.checkpoint import (
+from stepgrad.detector.training.checkpoint import (
     Checkpoint,
     checkpoint_step,
     list_checkpoints,
@@ -27,6 +26,7 @@ from stepgrad.train.checkpoint import (
     save_checkpoint,
     save_weights,
 )
+from stepgrad.errors import DataError, InputError
 
 TENSORS = {
     "float": torch.randn(3, 4, 5),
@@ -100,7 +100,7 @@ def test_saving_takes_no_copy_of_the_tensors(tmp_path: Path) -> None:
     code = f"""
 import re, torch
 from pathlib import Path
-from stepgrad.train.checkpoint import save_weights
+from stepgrad.detector.training.checkpoint import save_weights
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 tensors = {{str(i): torch.ones(10_000_000) for i in range(4)}}

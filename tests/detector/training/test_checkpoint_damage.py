@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stepgrad.errors import DataError
-from stepgrad.train.checkpoint import (
+from stepgrad.detector.training.checkpoint import (
     Checkpoint,
     checkpoint_path,
     load_checkpoint,
@@ -19,6 +18,7 @@ from stepgrad.train.checkpoint import (
     save_checkpoint,
     save_weights,
 )
+from stepgrad.errors import DataError
 
 
 def small(step: int) -> Checkpoint:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from stepgrad.detector.training.checkpoint import checkpoint_step, list_checkpoints, load_checkpoint, save_checkpoint
 from stepgrad.files import WriteError
-from stepgrad.train.checkpoint import checkpoint_step, list_checkpoints, load_checkpoint, save_checkpoint
-from tests.train.killing import BYTES, content, same
+from tests.detector.training.killing import BYTES, content, same
 
 
 @contextmanager

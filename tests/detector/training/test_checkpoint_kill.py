@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from stepgrad.train.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from tests.train.killing import content, killer, last_promised, same
+from stepgrad.detector.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from tests.detector.training.killing import content, killer, last_promised, same
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children; this system has no fork")
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from stepgrad.errors import DataError, InputError
-from stepgrad.train.checkpoint import (
+from stepgrad.detector.training.checkpoint import (
     Checkpoint,
     load_checkpoint,
     optimizer_tensors,
     restore_optimizer,
     save_checkpoint,
 )
+from stepgrad.errors import DataError, InputError
 
 Make = Callable[[nn.Module], Optimizer]
 

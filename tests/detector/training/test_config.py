@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stepgrad.detector.training.config import PhaseConfig, TrainConfig, from_dict, to_dict
 from stepgrad.errors import ConfigError
-from stepgrad.train.config import PhaseConfig, TrainConfig, from_dict, to_dict
 
 
 def test_a_config_survives_the_way_to_plain_dicts_and_back() -> None:

@@ -14,13 +14,13 @@ import pytest
 import torch
 import yaml
 
-import stepgrad.train.engine as engine
+import stepgrad.detector.training.engine as engine
 from stepgrad.detector import FastRCNN
+from stepgrad.detector.training.checkpoint import list_checkpoints, load_checkpoint
+from stepgrad.detector.training.config import TrainConfig, from_dict
+from stepgrad.detector.training.progress import QuietProgress
+from stepgrad.detector.training.run_folder import open_run, read_log
 from stepgrad.errors import ConfigError, DataError, NonFiniteError
-from stepgrad.train.checkpoint import list_checkpoints, load_checkpoint
-from stepgrad.train.config import TrainConfig, from_dict
-from stepgrad.train.progress import QuietProgress
-from stepgrad.train.run_folder import open_run, read_log
 from tests.double_precision import double_precision
 
 PHASE = {"steps": 6, "images": 2, "windows": 24, "foreground": 0.5, "background_overlap": 0.0, "lr": 0.01}
@@ -218,17 +218,6 @@ def test_chunks_take_the_steps_of_whole_minibatches(tmp_path: Path, chunk: int) 
         whole, ours = (open_run(tmp_path / name, "last").model.state_dict() for name in ("whole", "chunks"))
     for name, expected in whole.items():
         torch.testing.assert_close(ours[name], expected, rtol=0, atol=1e-9)
-
-
-def test_a_memory_of_scores_survives_a_stop(tmp_path: Path) -> None:
-    config = small_config(loss="map", map_loss={"memory_images": 5}, model={"score": "logprob"})
-    engine.train(config, tmp_path / "unbroken")
-    with pytest.raises(engine.RunInterrupted):
-        engine.train(config, tmp_path / "run", progress=StopAt(3))
-    engine.resume(tmp_path / "run")
-    assert last(tmp_path / "run") == last(tmp_path / "unbroken")
-    engine.train(small_config(loss="map", model={"score": "logprob"}), tmp_path / "without")
-    assert last(tmp_path / "without") != last(tmp_path / "unbroken")
 
 
 def test_the_callers_randomness_is_untouched(tmp_path: Path) -> None:

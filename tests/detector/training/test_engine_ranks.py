@@ -16,13 +16,13 @@ import pytest
 import torch
 import yaml
 
-from stepgrad.train.checkpoint import list_checkpoints
-from stepgrad.train.config import to_dict
-from stepgrad.train.run_folder import open_run, read_log
+from stepgrad.detector.training.checkpoint import list_checkpoints
+from stepgrad.detector.training.config import to_dict
+from stepgrad.detector.training.run_folder import open_run, read_log
 from tests import double_precision
+from tests.detector.training.test_engine import small_config
 from tests.patience import PATIENCE
 from tests.torchrun import ended_well
-from tests.train.test_engine import small_config
 
 
 def start(

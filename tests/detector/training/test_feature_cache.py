@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from stepgrad.detector import Features
-from stepgrad.train.features import FeatureCache, trunk_fingerprint
-from tests.train.test_checkpoint_disk import largest_file
+from stepgrad.detector.training.features import FeatureCache, trunk_fingerprint
+from tests.detector.training.test_checkpoint_disk import largest_file
 
 SCALE = (600 / 375, 1000 / 500 + 1e-16)
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from stepgrad.data import ShapesDataset
+from stepgrad.detector.training.config import from_dict
+from stepgrad.detector.training.engine import train
+from stepgrad.detector.training.inputs import Order, mirrored, mix, open_data
+from stepgrad.detector.training.progress import QuietProgress
 from stepgrad.errors import ConfigError, DataError, StepgradError
-from stepgrad.train.config import from_dict
-from stepgrad.train.engine import train
-from stepgrad.train.inputs import Order, mirrored, mix, open_data
-from stepgrad.train.progress import QuietProgress
 from tests.data.builders import write_voc
 
 

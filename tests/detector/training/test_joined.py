@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from stepgrad.data import PackedProposals, generate_proposals, import_proposals, load_dataset
+from stepgrad.detector.training.config import DataConfig, from_dict
+from stepgrad.detector.training.inputs import open_split
+from stepgrad.detector.training.joined import open_training
 from stepgrad.errors import ConfigError, DataError
-from stepgrad.train.config import DataConfig, from_dict
-from stepgrad.train.inputs import open_split
-from stepgrad.train.joined import open_training
 from tests.data.builders import CAT, DOG, write_image, write_voc
 
 BOTH = "VOC2007/trainval+VOC2012/trainval"
@@ -70,7 +70,7 @@ def test_images_of_both_years_keep_their_pictures_objects_and_windows(config: Da
 
 def test_features_of_images_with_one_id_are_kept_apart(config: DataConfig, tmp_path: Path) -> None:
     from stepgrad.detector import FastRCNN
-    from stepgrad.train.features import FeatureSource
+    from stepgrad.detector.training.features import FeatureSource
 
     model = FastRCNN(20, "tiny", weights=None, hidden=8, freeze="trunk", shortest_side=None, longest_side=None).eval()
     data = open_training(config)
@@ -167,7 +167,7 @@ def test_validation_takes_one_split(config: DataConfig) -> None:
 
 def test_a_run_reads_the_images_of_the_second_year_too(config: DataConfig, tmp_path: Path) -> None:
     """One step of as many images as there are meets the damaged one."""
-    from stepgrad.train.engine import train
+    from stepgrad.detector.training.engine import train
 
     damaged = Path(config.path) / "VOC2012" / "JPEGImages" / "d.jpg"
     damaged.write_bytes(damaged.read_bytes()[:99])

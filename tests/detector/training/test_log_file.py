@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stepgrad.detector.training.run_log import Log, _scalars, read_log
 from stepgrad.files import WriteError
-from stepgrad.train.run_log import Log, _scalars, read_log
 
 
 def line(step: int) -> dict[str, object]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from stepgrad.train.config import PhaseConfig
-from stepgrad.train.step import learning_rate, make_optimizer, parameter_groups, set_learning_rate
+from stepgrad.detector.training.config import PhaseConfig
+from stepgrad.detector.training.step import learning_rate, make_optimizer, parameter_groups, set_learning_rate
 
 
 def _model() -> nn.Sequential:

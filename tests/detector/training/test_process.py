@@ -7,7 +7,7 @@ import pytest
 
 PASS = """
 import sys, torch
-from stepgrad.train.process import return_large_blocks
+from stepgrad.detector.training.process import return_large_blocks
 if sys.argv[1] == "given back":
     assert return_large_blocks()
 torch.manual_seed(0)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import stepgrad.train.engine as engine
+import stepgrad.detector.training.engine as engine
 from stepgrad.cli import main
+from stepgrad.detector.training.checkpoint import list_checkpoints
+from stepgrad.detector.training.run_folder import RunFolder, open_run
 from stepgrad.errors import ConfigError, DataError, StepgradError
 from stepgrad.locks import FolderInUse, only_writer
-from stepgrad.train.checkpoint import list_checkpoints
-from stepgrad.train.run_folder import RunFolder, open_run
-from tests.train.test_engine import small_config
+from tests.detector.training.test_engine import small_config
 
 DAMAGE = {
     "not UTF-8": (b"loss: nll # \xe9\xff", "is damaged .*; restore it from a copy"),

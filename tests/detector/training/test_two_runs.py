@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stepgrad.train.run_folder import open_run, read_log
+from stepgrad.detector.training.run_folder import open_run, read_log
+from tests.detector.training.test_engine import without_times
+from tests.detector.training.test_engine_ranks import start, write_config
 from tests.patience import PATIENCE
-from tests.train.test_engine import without_times
-from tests.train.test_engine_ranks import start, write_config
 
 STEPS = 100_000  # nobody comes to the end of it
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.baselines import BASELINES, make_baseline
 from stepgrad.errors import ConfigError, InputError, NonFiniteError
-from stepgrad.losses.baselines import BASELINES, make_baseline
 from tests.oracles import baselines as oracle
 from tests.scenes import Batch, over_seeds, random_batch
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from stepgrad.losses.baselines.base import ListLoss, row_chunks
-from stepgrad.losses.baselines.error_driven import error_driven_ap
-from stepgrad.losses.baselines.smooth_ap import smooth_ap
-from stepgrad.losses.baselines.soft_rank import TaylorSoftAPLoss, count_distribution, soft_precision
+from experiments.baselines.base import ListLoss, row_chunks
+from experiments.baselines.error_driven import error_driven_ap
+from experiments.baselines.smooth_ap import smooth_ap
+from experiments.baselines.soft_rank import TaylorSoftAPLoss, count_distribution, soft_precision
 from tests.oracles import baselines as oracle
 from tests.scenes import over_seeds
 
@@ -98,7 +98,7 @@ def test_a_few_positives_at_a_time_give_the_same(module: str, monkeypatch: pytes
         chunks.append(len(list(row_chunks(rows, columns, most))))
         return row_chunks(rows, columns, most)
 
-    monkeypatch.setattr(f"stepgrad.losses.baselines.{module}.row_chunks", counted)
+    monkeypatch.setattr(f"experiments.baselines.{module}.row_chunks", counted)
     for one, other in zip(CHUNKED[module](positives, negatives), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
     assert min(chunks) >= 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepgrad.kernels.max_oracle import best_ranking, ranking_loss, ranking_score, score_gradient
-from stepgrad.losses.baselines.structured import song_ap, yue_ap
+from experiments.baselines.max_oracle import best_ranking, ranking_loss, ranking_score, score_gradient
+from experiments.baselines.structured import song_ap, yue_ap
 from tests.oracles import baselines as oracle
 from tests.scenes import over_seeds
 

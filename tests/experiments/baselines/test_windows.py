@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from stepgrad.losses.baselines import windows as labelling
-from stepgrad.losses.baselines.base import average_precision
-from stepgrad.losses.baselines.windows import window_labels
+from experiments.baselines import windows as labelling
+from experiments.baselines.base import average_precision
+from experiments.baselines.windows import window_labels
 from stepgrad.metric.batch import make_batch
 from tests.oracles import baselines as oracle
 from tests.scenes import over_seeds, small_batch

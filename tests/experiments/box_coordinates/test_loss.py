@@ -14,8 +14,8 @@ import stepgrad as sg
 from experiments.box_coordinates import loss as loss_module
 from experiments.box_coordinates.loss import BoxMAPLoss
 from experiments.box_coordinates.steps import BoxMethod, box_pseudogradient
+from experiments.score_memory import ScoreMemory
 from stepgrad.errors import ConfigError
-from stepgrad.losses.score_memory import ScoreMemory
 from stepgrad.reference.mean_ap import batch_map
 from tests.experiments.box_coordinates.brute_force import Taken, box_gradient
 from tests.oracles.options import Options

@@ -28,19 +28,16 @@ class Case(NamedTuple):
 PLAIN = {"estimator": "mee", "balance": "none"}  # what the other losses have unless told otherwise
 LOSSES: dict[str, Case] = {
     "ap": Case(lambda k, **o: sg.APLoss(**o), lambda s, r, k: metrics.average_precision(s, r)),
-    "interpolated ap": Case(
-        lambda k, **o: sg.APLoss(interpolated=True, **o), lambda s, r, k: metrics.average_precision(s, r, True)
-    ),
     "ndcg": Case(lambda k, **o: sg.NDCGLoss(k, **PLAIN | o), metrics.ndcg),
     "linear ndcg": Case(
         lambda k, **o: sg.NDCGLoss(k, "linear", **PLAIN | o), lambda s, r, k: metrics.ndcg(s, r, k, "linear")
     ),
     "whole ndcg": Case(lambda k, **o: sg.NDCGLoss(**PLAIN | o), lambda s, r, k: metrics.ndcg(s, r)),
-    "mrr": Case(lambda k, **o: sg.MRRLoss(**o), lambda s, r, k: metrics.reciprocal_rank(s, r)),
-    "precision": Case(lambda k, **o: sg.PrecisionAtKLoss(k, **o), metrics.precision_at_k),
-    "recall": Case(lambda k, **o: sg.RecallAtKLoss(k, **o), metrics.recall_at_k),
-    "spearman": Case(lambda k, **o: sg.SpearmanLoss(**o), lambda s, r, k: metrics.spearman(s, r)),
-    "auc": Case(lambda k, **o: sg.AUCLoss(**o), lambda s, r, k: metrics.auc(s, r)),
+    "mrr": Case(lambda k, **o: sg.ranking.MRRLoss(**o), lambda s, r, k: metrics.reciprocal_rank(s, r)),
+    "precision": Case(lambda k, **o: sg.ranking.PrecisionAtKLoss(k, **o), metrics.precision_at_k),
+    "recall": Case(lambda k, **o: sg.ranking.RecallAtKLoss(k, **o), metrics.recall_at_k),
+    "spearman": Case(lambda k, **o: sg.ranking.SpearmanLoss(**o), lambda s, r, k: metrics.spearman(s, r)),
+    "auc": Case(lambda k, **o: sg.ranking.AUCLoss(**o), lambda s, r, k: metrics.auc(s, r)),
 }
 
 

@@ -8,6 +8,7 @@ import torch
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError, NonFiniteError
+from stepgrad.losses.ranking.metrics import ndcg
 from tests.losses.ranking.cases import LOSSES, Case
 
 each_loss = pytest.mark.parametrize("case", LOSSES.values(), ids=LOSSES.keys())
@@ -48,8 +49,8 @@ def test_all_tied_has_a_finite_gradient(case: Case) -> None:
 
 
 def test_of_tied_documents_the_first_wins() -> None:
-    assert sg.MRRLoss()(torch.zeros(3), torch.tensor([0, 0, 1])) == pytest.approx(1 - 1 / 3)
-    assert sg.MRRLoss()(torch.zeros(3), torch.tensor([1, 0, 0])) == 0.0
+    assert sg.ranking.MRRLoss()(torch.zeros(3), torch.tensor([0, 0, 1])) == pytest.approx(1 - 1 / 3)
+    assert sg.ranking.MRRLoss()(torch.zeros(3), torch.tensor([1, 0, 0])) == 0.0
 
 
 @each_loss
@@ -83,7 +84,7 @@ def test_negative_relevance_is_an_error_except_for_spearman(case: Case) -> None:
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.5, True, "3"])
-@pytest.mark.parametrize("loss", [sg.NDCGLoss, sg.PrecisionAtKLoss, sg.RecallAtKLoss])
+@pytest.mark.parametrize("loss", [sg.NDCGLoss, sg.ranking.PrecisionAtKLoss, sg.ranking.RecallAtKLoss])
 def test_k_is_a_positive_integer(loss: type, k: object) -> None:
     with pytest.raises(ConfigError, match="to be a whole number >= 1"):
         loss(k=k)
@@ -109,7 +110,7 @@ def test_unknown_options_are_an_error(options: dict[str, object]) -> None:
 
 def test_no_logarithm_of_a_metric_that_can_be_negative() -> None:
     with pytest.raises(ConfigError, match="log=False"):
-        sg.SpearmanLoss(log=True)
+        sg.ranking.SpearmanLoss(log=True)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,9 @@ def test_reductions_agree() -> None:
     assert sg.NDCGLoss()(scores, relevance).item() == pytest.approx(each.mean().item(), rel=1e-14)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor:UserWarning"
+)  # torch asks for it where a graph ends
 def test_the_loss_works_inside_a_compiled_function() -> None:
     loss_fn, relevance = sg.NDCGLoss(k=3), torch.tensor([0, 1, 2, 0, 0, 1])
     start = torch.randn(6, generator=torch.Generator().manual_seed(0))
@@ -186,3 +190,8 @@ def test_complex_numbers_have_no_order_in_any_argument() -> None:
     ):
         with pytest.raises(InputError, match="complex"):
             sg.APLoss()(*given)
+
+
+def test_unknown_gains_of_the_metric_are_an_error() -> None:
+    with pytest.raises(ConfigError, match="Expected gains"):
+        ndcg([1.0, 2.0], [0, 1], gains="exp")

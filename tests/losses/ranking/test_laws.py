@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepgrad.kernels.balance import balanced
+from stepgrad.engine.balance import balanced
 from tests.losses.ranking.cases import LOSSES, Case, gradient_of
 
 each_loss = pytest.mark.parametrize("case", LOSSES.values(), ids=LOSSES.keys())

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-import stepgrad.demo
+import stepgrad.models.demo
 from stepgrad.data import ShapesDataset
-from stepgrad.demo.detector import WEIGHTS, trained_ssd
-from stepgrad.demo.features import WINDOWS, extract
-from stepgrad.demo.trial import ALIGNED, MAP, MORE, START, TrialOutcome
-from stepgrad.fine_tuning import Trained
+from stepgrad.models.demo.detector import WEIGHTS, trained_ssd
+from stepgrad.models.demo.features import WINDOWS, extract
+from stepgrad.models.demo.trial import ALIGNED, MAP, MORE, START, TrialOutcome
+from stepgrad.models.fine_tuning import Trained
 
 
 def test_the_weights_are_the_packages_only_binary_and_below_two_megabytes() -> None:
-    folder = Path(stepgrad.demo.__file__).parent
+    folder = Path(stepgrad.models.demo.__file__).parent
     assert (folder / WEIGHTS).stat().st_size < 2_000_000
     package = folder.parent
     texts = {".py", ".pyi", ".md", ".json", ".yaml", ".css", ".js", ".jinja", ".typed"}
@@ -72,7 +72,7 @@ def test_the_sentence_says_what_happened_whichever_way_it_went(more: list[float]
 
 
 def test_a_head_is_a_function_of_its_seed_and_leaves_the_random_numbers_alone() -> None:
-    from stepgrad.demo.trial import new_head
+    from stepgrad.models.demo.trial import new_head
 
     state = torch.get_rng_state()
     assert torch.equal(new_head(5, 3).get_parameter("0.weight"), new_head(5, 3).get_parameter("0.weight"))

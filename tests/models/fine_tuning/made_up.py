@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from stepgrad.fine_tuning import ImageWindows
+from stepgrad.models.fine_tuning import ImageWindows
 
 CLASSES = 2
 FEATURES = 5

@@ -9,12 +9,21 @@ import pytest
 import torch
 from torch import nn
 
-from stepgrad.fine_tuning import finetune
-from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, FineTuned, Trained, choose, noise_of_gain
-from stepgrad.fine_tuning.training import Task, judge, judge_without
-from stepgrad.fine_tuning.windows import ImageWindows, labelled
 from stepgrad.metric.protocol import get_protocol
+from stepgrad.models.fine_tuning import finetune
+from stepgrad.models.fine_tuning.outputs import Reading
+from stepgrad.models.fine_tuning.result import (
+    CROSS_FITTED,
+    MAP,
+    START,
+    STOCK,
+    FineTuned,
+    Trained,
+    choose,
+    noise_of_gain,
+)
+from stepgrad.models.fine_tuning.training import Task, judge, judge_without
+from stepgrad.models.fine_tuning.windows import ImageWindows, labelled
 
 STEADY = (0.5,) * 10
 

@@ -14,14 +14,16 @@ from torch import nn
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning
-from stepgrad.fine_tuning import ImageWindows, Trained
-from stepgrad.fine_tuning.cross_fit import Corrected, Correction, fresh_outputs
-from stepgrad.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, choose
-from stepgrad.fine_tuning.training import detections, judge
-from stepgrad.fine_tuning.ways import Budget
-from stepgrad.fine_tuning.windows import batches, labelled
 from stepgrad.locks import FolderInUse, only_writer
-from tests.fine_tuning.made_up import CLASSES, FEATURES, images, new_head, weights
+from stepgrad.metric.protocol import get_protocol
+from stepgrad.models.fine_tuning import ImageWindows, Trained
+from stepgrad.models.fine_tuning.cross_fit import Corrected, Correction, fresh_outputs
+from stepgrad.models.fine_tuning.outputs import Reading
+from stepgrad.models.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, choose
+from stepgrad.models.fine_tuning.training import Task, detections, judge
+from stepgrad.models.fine_tuning.ways import Budget
+from stepgrad.models.fine_tuning.windows import batches, labelled
+from tests.models.fine_tuning.made_up import CLASSES, FEATURES, images, new_head, weights
 
 TRAIN, VAL, TEST = images(0, 24), images(100, 10), images(200, 10)
 SMALL: dict[str, Any] = {"steps": 3, "images_per_step": 8, "rates": [3e-3], "stock_rates": [1e-3], "seeds": [0, 1]}
@@ -29,6 +31,11 @@ SMALL: dict[str, Any] = {"steps": 3, "images_per_step": 8, "rates": [3e-3], "sto
 
 def tune(head: nn.Module | None = None, **options: Any) -> sg.fine_tuning.FineTuned:
     return sg.finetune(head or new_head(), TRAIN, VAL, **{**SMALL, **options})
+
+
+def task_of(protocol: str, class_names: list[str] | None = None) -> Task:
+    reading = Reading(CLASSES)
+    return Task(reading, get_protocol(protocol), 0.5, reading.stock_loss, class_names)
 
 
 @given(st.lists(st.tuples(*[st.floats(0, 1)] * 3), min_size=1, max_size=4))
@@ -62,6 +69,37 @@ def test_the_head_that_was_handed_in_is_as_it_was() -> None:
     assert {len(way.val) for name, way in tuned.ways.items() if name != START} == {2}
 
 
+def test_inference_mode_around_the_call_changes_nothing() -> None:
+    usual = tune()
+    with torch.inference_mode():
+        made_there = images(0, 24), images(100, 10)
+        tuned = sg.finetune(new_head(), *made_there, **SMALL)
+        assert torch.is_inference_mode_enabled()
+    assert weights(tuned.head) == weights(usual.head)
+    assert {name: way.val for name, way in tuned.ways.items()} == {name: way.val for name, way in usual.ways.items()}
+    assert all(weight.requires_grad and not weight.is_inference() for weight in tuned.head.parameters())
+
+
+def test_thresholds_have_the_best_F1_of_all_on_held_out_images() -> None:
+    tuned = tune(class_names=["a", "b"])
+    found = detections(tuned.head, labelled("val", VAL, CLASSES), task_of("coco", class_names=["a", "b"])).compute()
+    for row in found.classes:
+        scores = torch.from_numpy(row.scores).sigmoid().numpy()
+
+        def f1(least: float, row: Any = row, scores: Any = scores) -> float:
+            passing = row.verdicts[0][scores >= least]
+            return float(2 * (passing == 1).sum() / ((passing == 1).sum() + (passing == 0).sum() + row.objects))
+
+        assert f1(tuned.thresholds[row.name]) == max(f1(score) for score in scores)
+        assert f"{row.name} from {tuned.thresholds[row.name]:.3f}" in str(tuned)
+
+
+def test_thresholds_of_a_softmax_with_background_are_probabilities() -> None:
+    tuned = tune(new_head(outputs=CLASSES + 1), background="last")
+    assert tuned.thresholds
+    assert all(0.0 < value <= 1.0 for value in tuned.thresholds.values())
+
+
 def test_weights_that_require_no_gradient_stay() -> None:
     head = new_head()
     head[0].requires_grad_(False)  # type: ignore[index]
@@ -88,8 +126,7 @@ def test_numbers_of_the_result_are_those_of_the_heads(tmp_path: Path) -> None:
 
 def test_what_the_report_shows_has_the_mAP_that_was_measured() -> None:
     head = new_head().eval()
-    reading = sg.fine_tuning.outputs.Reading(CLASSES)
-    task = sg.fine_tuning.training.Task(reading, sg.get_protocol("voc12"), 0.5, reading.stock_loss)
+    task = task_of("voc12")
     test = labelled("test", TEST, CLASSES)
     result = detections(head, test, task).compute()
     assert judge(head, test, task, task.reported) == (result.map, result["coco"].map)
@@ -117,18 +154,20 @@ def test_a_fine_tuning_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path
     assert {n: w.val for n, w in resumed.ways.items()} == {n: w.val for n, w in whole.ways.items()}
 
 
-@pytest.mark.parametrize("change", [{"steps": 4}, {"head": new_head(1)}, {"protocol": "voc12"}, {"seeds": [0]}])
-def test_a_folder_of_another_fine_tuning_is_left_alone(tmp_path: Path, change: dict[str, Any]) -> None:
-    tune(out=tmp_path)
-    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    with pytest.raises(ConfigError, match="another head, other images or other settings"):
-        tune(out=tmp_path, **change)
-    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
-
-
 def test_two_fine_tunings_do_not_share_a_folder(tmp_path: Path) -> None:
     with only_writer(tmp_path, "test"), pytest.raises(FolderInUse):
         tune(out=tmp_path)
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_the_rate_with_the_best_map_on_held_out_images_is_chosen_whichever_was_tried_first(turn: int) -> None:
+    rates = [1e-9, 0.03, 0.3][::turn]
+    alone = {rate: tune(rates=[rate], stock_rates=[rate], seeds=[0]).ways for rate in rates}
+    ways = tune(rates=rates, stock_rates=rates, seeds=[0]).ways
+    for name in (STOCK, MAP):
+        values = {rate: alone[rate][name].val[0] for rate in rates}
+        assert len(set(values.values())) == 3, values
+        assert values[ways[name].rate] == ways[name].val[0] == max(values.values())
 
 
 def test_a_rate_at_which_training_diverges_is_not_chosen() -> None:
@@ -238,6 +277,12 @@ def test_bad_images_are_named(arguments: tuple[Any, ...], error: type[Exception]
         ({"rates": []}, "rates to hold at least one"),
         ({"rates": [-1.0]}, "rates"),
         ({"seeds": []}, "at least one seed"),
+        ({"seeds": [0, 0]}, "seeds that differ"),
+        ({"seeds": ["x"]}, "each of seeds to be a whole number"),
+        ({"seeds": [-1]}, "each of seeds to be a whole number"),
+        ({"seeds": 3}, "seeds to be a list"),
+        ({"rates": 1e-3}, "rates to be a list"),
+        ({"class_names": ["a"]}, "2 class names"),
         ({"steps": 0}, "steps"),
         ({"protocol": "coc"}, "coc"),
     ],

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from stepgrad.errors import InputError
-from stepgrad.fine_tuning.outputs import Reading, aligned_labels
-from stepgrad.fine_tuning.windows import ImageWindows, Labelled, labelled
+from stepgrad.models.fine_tuning.outputs import Reading, aligned_labels
+from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled, labelled
 from stepgrad.reference.boxes import iou
-from tests.fine_tuning.made_up import CLASSES, images
+from tests.models.fine_tuning.made_up import CLASSES, images
 
 torch.manual_seed(0)
 NOTHING = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.fine_tuning.training import Plan, Task, train
-from stepgrad.fine_tuning.windows import labelled
 from stepgrad.metric.protocol import COCO
-from tests.fine_tuning.made_up import CLASSES, images
+from stepgrad.models.fine_tuning.outputs import Reading
+from stepgrad.models.fine_tuning.training import Plan, Task, train
+from stepgrad.models.fine_tuning.windows import labelled
+from tests.models.fine_tuning.made_up import CLASSES, images
 
 
 def trained(steps: int, average: float) -> torch.Tensor:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.integrations._held_out import as_used
-from stepgrad.metric.detections import suppress_and_rank
-from stepgrad.new_head.frozen import FrozenDetector
-from stepgrad.new_head.layer import ClassLayer
+from stepgrad.losses.functional import suppress_and_rank
+from stepgrad.models.fine_tuning.outputs import Reading
+from stepgrad.models.held_out import as_used
+from stepgrad.models.new_head.frozen import FrozenDetector
+from stepgrad.models.new_head.layer import ClassLayer
 
 
 def everything(likely: Tensor) -> Tensor:

@@ -10,12 +10,13 @@ from torch import nn
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 from stepgrad.errors import ConfigError
-from stepgrad.integrations._held_out import as_used
-from stepgrad.integrations.torchvision import train_for_map
-from stepgrad.new_head.frozen import WindowChoice
-from stepgrad.new_head.models import frozen_detector
-from tests.integrations.tiny import tiny_batch, tiny_model
-from tests.new_head.laws import check_the_model_gives_what_was_judged, everything, random_layer
+from stepgrad.models.held_out import as_used
+from stepgrad.models.new_head.frozen import WindowChoice
+from stepgrad.models.new_head.layer import FIRST
+from stepgrad.models.new_head.models import frozen_detector
+from stepgrad.models.torchvision import train_for_map
+from tests.models.new_head.laws import check_the_model_gives_what_was_judged, everything, random_layer
+from tests.models.tiny import tiny_batch, tiny_model
 
 ONES = ["ssd", "retinanet", "fcos", "faster_rcnn"]
 
@@ -142,3 +143,27 @@ def test_windows_that_are_kept_already_are_not_chosen_again() -> None:
     known = torch.tensor([47, 49, 3])
     chosen = WindowChoice(best=10, others=37).of(torch.arange(50.0), image=3, known=known)
     assert sorted([*chosen.tolist(), *known.tolist()]) == list(range(50))
+
+
+def test_a_picture_in_bytes_is_the_same_picture_in_shares_of_one() -> None:
+    model, image = model_and_image("ssd")
+    in_bytes = (255 * image).round().to(torch.uint8)
+    detector = frozen_detector(model, centre_only=False)
+    with as_used(model):
+        of_bytes = detector.windows(in_bytes, everything).features
+        of_shares = detector.windows(in_bytes / 255, everything).features
+    assert torch.equal(of_bytes, of_shares)
+
+
+def test_a_two_stage_model_picks_windows_by_how_likely_they_show_anything() -> None:
+    model, image = model_and_image("faster_rcnn")
+    asked = []
+
+    def all_of(likely: torch.Tensor) -> torch.Tensor:
+        asked.append(likely)
+        return everything(likely)
+
+    with as_used(model):
+        rows = frozen_detector(model, centre_only=False).windows(image, all_of).features
+        background = model.roi_heads.box_predictor.cls_score(rows[:, FIRST:]).softmax(dim=1)[:, 0]
+    torch.testing.assert_close(asked[0].exp(), 1.0 - background)

@@ -11,10 +11,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import stepgrad as sg
-from stepgrad.errors import ConfigError, DataError, InputError
-from stepgrad.integrations._held_out import as_used
-from stepgrad.new_head.cache import IMAGES_PER_FILE
-from tests.integrations.tiny import tiny_batch, tiny_model
+from stepgrad.errors import ConfigError, InputError
+from stepgrad.evaluation.result import best_cut
+from stepgrad.models.held_out import as_used
+from stepgrad.models.new_head.cache import IMAGES_PER_FILE
+from stepgrad.models.new_head.start import CrossEntropy
+from tests.models.tiny import tiny_batch, tiny_model
 
 QUICK: dict[str, Any] = {
     "start_steps": 4,
@@ -105,42 +107,15 @@ def test_everything_but_the_class_layer_is_as_it_was(done: tuple[Path, Any]) -> 
 
 def test_features_that_are_there_are_not_made_again(tmp_path: Path) -> None:
     many = Counted(pairs(IMAGES_PER_FILE + 3, seed=3))
-    fingerprints = len(range(0, len(many), len(many) // 16))
-    many.stop_at = fingerprints + IMAGES_PER_FILE + 2
+    options = {"num_classes": 3, "out": tmp_path, "rounds": 1, **QUICK}
+    many.stop_at = len(many) + IMAGES_PER_FILE + 2  # every image is read once before, for its fingerprint
     with pytest.raises(KeyboardInterrupt):
-        sg.train_new_head(tiny_model("ssd"), many, VAL, num_classes=3, out=tmp_path, **QUICK)
+        sg.train_new_head(tiny_model("ssd"), many, VAL, **options)
     (kept,) = (tmp_path / "features").glob("train-*.safetensors")
     many.stop_at, many.reads = None, 0
-    sg.train_new_head(tiny_model("ssd"), many, VAL, num_classes=3, out=tmp_path, **{**QUICK, "rounds": 1})
-    assert many.reads == fingerprints + 3
+    sg.train_new_head(tiny_model("ssd"), many, VAL, **options)
+    assert many.reads == len(many) + 3
     assert kept.exists()
-
-
-@pytest.mark.parametrize(
-    ("changed", "what"),
-    [
-        ({"model": tiny_model("ssd", seed=1)}, "model"),
-        ({"train_data": pairs(6, seed=5)}, "data"),
-        ({"windows": 39}, "best windows"),
-    ],
-)
-def test_a_folder_of_another_run_is_refused_before_any_work(
-    changed: dict[str, Any], what: str, done: tuple[Path, Any]
-) -> None:
-    out, _ = done
-    given: dict[str, Any] = {"model": tiny_model("ssd"), "train_data": TRAIN, "val_data": VAL, **QUICK, **changed}
-    before = {name: value.clone() for name, value in given["model"].state_dict().items()}
-    with pytest.raises(ConfigError, match=rf"features of another run \({what} of train.json differ\)"):
-        sg.train_new_head(**given, num_classes=3, out=out)
-    assert all(torch.equal(value, before[name]) for name, value in given["model"].state_dict().items())
-
-
-def test_a_damaged_file_of_features_is_named(tmp_path: Path) -> None:
-    run(tiny_model("ssd"), tmp_path)
-    (file,) = (tmp_path / "features").glob("val-0*.safetensors")
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(DataError, match=rf"{file.name}: cannot be read"):
-        run(tiny_model("ssd"), tmp_path)
 
 
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,11 +144,69 @@ def test_fewer_classes_than_labels_are_refused() -> None:
         ({"windows": 0}, ConfigError, "windows"),
         ({"start_rates": []}, ConfigError, "at least one of start_rates"),
         ({"refit": lambda images: None}, ConfigError, "leave it out"),
+        ({"seeds": [0, 0]}, ConfigError, "seeds that differ"),
+        ({"seed": "x"}, ConfigError, "seed to be a whole number"),
+        ({"rates": []}, ConfigError, "at least one rate"),
+        ({"step": 3}, ConfigError, "'step'"),
+        ({"class_weights": [1.0]}, InputError, "class_weights"),
+        ({"nms_threshold": 0.5}, ConfigError, "without nms_threshold"),
     ],
 )
-def test_a_wrong_option_is_refused(changed: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_a_wrong_option_is_refused_before_an_image_is_read(
+    changed: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    counted = Counted(TRAIN)
     with pytest.raises(error, match=message):
-        run(tiny_model("ssd"), **changed)
+        sg.train_new_head(tiny_model("ssd"), counted, VAL, **{"num_classes": 3, **QUICK, **changed})
+    assert counted.reads == 0
+
+
+def test_the_result_shows_what_reaches_the_score_of_best_f1(done: tuple[Path, Any]) -> None:
+    _, result = done
+    evaluator = sg.Evaluator(3, "voc12", result.class_names)
+    kept = 0
+    for image, target in VAL:
+        with as_used(result.model):
+            found = result.model([image])[0]
+        shown = result.passes(found["labels"], found["scores"])
+        kept += int(shown.sum())
+        least = [result.thresholds.get(result.names[int(label)], 2.0) for label in found["labels"]]
+        assert (found["scores"] >= torch.tensor(least)).tolist() == shown.tolist()
+        evaluator.update(
+            [{"boxes": found["boxes"], "scores": found["scores"], "labels": found["labels"] - 1}], [target]
+        )
+    rows = evaluator.compute().classes
+    cuts = {row.name: best_cut(row.scores, row.verdicts[0], row.objects) for row in rows}
+    assert result.thresholds == {name: cut.threshold for name, cut in cuts.items() if cut.threshold is not None}
+    assert kept == sum(cut.passing for cut in cuts.values()) > 0
+    assert all(f"{name} from {value:.3f}" in str(result) for name, value in result.thresholds.items())
+    assert str(result).count("best F1") == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("family", ["ssd", "faster_rcnn"])
+def test_half_precision_on_a_cpu_is_refused_with_the_way_out(family: str, dtype: torch.dtype) -> None:
+    with pytest.raises(ConfigError, match=r"call model\.float\(\) first"):
+        run(tiny_model(family).to(dtype))
+
+
+def test_inference_mode_around_the_call_changes_nothing(done: tuple[Path, Any]) -> None:
+    _, usual = done
+    with torch.inference_mode():
+        result = run(tiny_model("ssd"), class_names=["a", "b", "c"])
+        assert torch.is_inference_mode_enabled()
+    assert str(result) == str(usual)
+
+
+def test_without_a_terminal_every_piece_of_work_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    run(tiny_model("ssd"), progress=True)
+    told = capsys.readouterr().err
+    for line in (
+        "features of train images: 6 ...",
+        "cross-entropy, rate 0.01, decay 0: 4 ...",
+        "the model as a whole: 4 ...",
+    ):
+        assert line in told.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -200,3 +233,29 @@ def test_a_second_round_adds_windows_and_keeps_those_of_the_first(tmp_path: Path
         assert len(before) == QUICK["windows"] + QUICK["others"]
         assert len(added) == QUICK["windows"]
         assert not set(before) & set(added)
+
+
+def test_the_rates_it_has_of_its_own_train_too() -> None:
+    own = {"start_rates", "weight_decays", "rates", "stock_rates"}
+    options = {key: value for key, value in QUICK.items() if key not in own} | {"start_steps": 2, "steps": 1}
+    result = sg.train_new_head(tiny_model("ssd"), TRAIN, VAL, num_classes=3, **options)
+    assert all(torch.isfinite(weights).all() for weights in result.model.parameters())
+
+
+def test_before_the_last_round_only_the_first_rate_and_decay_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    best = CrossEntropy.best
+
+    def watched(self: CrossEntropy, plan: Any, folder: Path | None) -> Any:
+        tried.append((list(plan.rates), list(plan.decays)))
+        return best(self, plan, folder)
+
+    monkeypatch.setattr(CrossEntropy, "best", watched)
+    run(tiny_model("ssd"), rounds=2, start_rates=[1e-2, 1e-3], weight_decays=[0.5, 0.1])
+    assert tried == [([1e-2], [0.5]), ([1e-2, 1e-3], [0.5, 0.1])]
+
+
+def test_a_target_without_labels_is_refused_with_the_keys_it_has() -> None:
+    bad = [(TRAIN[0][0], {"boxes": TRAIN[0][1]["boxes"]})]
+    with pytest.raises(InputError, match=r"'boxes' and 'labels' but got \['boxes'\]"):
+        sg.train_new_head(tiny_model("ssd"), bad, VAL, **{"num_classes": 3, **QUICK})

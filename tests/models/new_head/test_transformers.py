@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 import stepgrad as sg
-from stepgrad.integrations._held_out import as_used
-from stepgrad.new_head.frozen import replace_layer
-from stepgrad.new_head.models import frozen_detector
+from stepgrad.errors import ConfigError
+from stepgrad.models.detr.frozen import _last_call
+from stepgrad.models.held_out import as_used
+from stepgrad.models.new_head.frozen import replace_layer
+from stepgrad.models.new_head.models import frozen_detector
 from tests.double_precision import double_precision
-from tests.integrations.hf_models import CLASSES, MODELS, QUERIES, SIDE, make
-from tests.new_head.laws import check_the_model_gives_what_was_judged, everything
-from tests.new_head.test_train_new_head import QUICK, TRAIN, VAL
+from tests.models.hf_models import CLASSES, MODELS, QUERIES, SIDE, make
+from tests.models.new_head.laws import check_the_model_gives_what_was_judged, everything
+from tests.models.new_head.test_train_new_head import QUICK, TRAIN, VAL
 
 
 def an_image() -> Tensor:
@@ -82,3 +84,13 @@ def test_images_go_through_the_processor() -> None:
         tall = detector.windows(torch.ones(3, 40, 20), everything)
     assert all(image.dtype == torch.uint8 and int(image.max()) == 255 for image in seen)
     torch.testing.assert_close(wide.boxes * torch.tensor([0.5, 2, 0.5, 2]), tall.boxes)
+
+
+def test_logits_that_are_more_than_a_shift_from_the_class_layer_are_refused() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features, output = torch.randn(1, 5, 8, generator=generator), torch.randn(1, 5, 3, generator=generator)
+    shift = torch.randn(1, 5, 1, generator=generator)
+    assert _last_call([(features, output)], output + shift) == (features, output)
+    noise = 0.3 * torch.randn(1, 5, 3, generator=generator)
+    with pytest.raises(ConfigError, match="differ by more than a shift"):
+        _last_call([(features, output)], output + noise)

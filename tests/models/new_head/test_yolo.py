@@ -10,10 +10,10 @@ from torch import Tensor
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError
-from stepgrad.integrations._held_out import as_used
-from stepgrad.new_head.models import frozen_detector
-from tests.new_head.laws import NEW_CLASSES, everything, random_layer
-from tests.new_head.test_train_new_head import QUICK, TRAIN, VAL
+from stepgrad.models.held_out import as_used
+from stepgrad.models.new_head.models import frozen_detector
+from tests.models.new_head.laws import NEW_CLASSES, everything, random_layer
+from tests.models.new_head.test_train_new_head import QUICK, TRAIN, VAL
 
 ultralytics = pytest.importorskip("ultralytics")
 SIDE = 64
@@ -59,3 +59,21 @@ def test_the_call_ends_with_a_yolo_that_predicts_the_new_classes() -> None:
 def test_a_head_that_works_end_to_end_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"end to end|Detect head"):
         frozen_detector(made("yolov10n.yaml"))
+
+
+def test_windows_are_picked_by_the_class_they_most_likely_show() -> None:
+    yolo = made()
+    detector: Any = frozen_detector(yolo, image_size=SIDE)
+    with torch.no_grad():
+        for branch in detector.head.cv3:
+            branch[-1].bias[0] += 5.0  # all windows look most like the first class
+    asked = []
+
+    def all_of(likely: Tensor) -> Tensor:
+        asked.append(likely)
+        return everything(likely)
+
+    with as_used(detector.model):
+        detector.windows(an_image(), all_of)
+        output = detector._output(detector._letterboxed(an_image()))
+    assert torch.equal(asked[0], output[4])

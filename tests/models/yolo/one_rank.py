@@ -13,12 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.integrations.yolo.small import EASY  # before ultralytics, which then reads the environment
+from tests.models.yolo.small import EASY  # before ultralytics, which then reads the environment
 
 
 def main(data: str, run: str, size: str) -> None:
-    from stepgrad.integrations._yolo_trainer import bare_model
-    from stepgrad.integrations.ultralytics import MAPTrainer
+    from stepgrad.models.yolo import MAPTrainer
+    from stepgrad.models.yolo.trainer import bare_model
 
     stock_ddp = torch.nn.parallel.DistributedDataParallel
 

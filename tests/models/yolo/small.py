@@ -27,7 +27,7 @@ os.environ.setdefault("YOLO_OFFLINE", "true")
 needs_ultralytics = [
     pytest.mark.skipif(
         find_spec("ultralytics") is None,
-        reason='ultralytics is not installed: pip install "stepgrad[yolo]", best into an environment of its own',
+        reason='ultralytics is not installed: pip install ".[yolo]", best into an environment of its own',
     ),
     pytest.mark.filterwarnings("ignore"),  # those of ultralytics are its own affair
 ]

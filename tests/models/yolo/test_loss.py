@@ -13,10 +13,10 @@ from torch.nn.functional import logsigmoid
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError
-from stepgrad.integrations._switch import FINE_TUNING
-from stepgrad.integrations._yolo_heads import HeadOutput, ranked_pairs, targets_of
-from stepgrad.integrations._yolo_loss import NAME, WithMAP, YoloSettings, make_switches
-from tests.integrations.yolo.small import EASY, NMS_FREE, SIZE, STRIDES, batch_of, needs_ultralytics, network
+from stepgrad.models.switch import FINE_TUNING
+from stepgrad.models.yolo.heads import HeadOutput, ranked_pairs, targets_of
+from stepgrad.models.yolo.loss import NAME, WithMAP, YoloSettings, make_switches
+from tests.models.yolo.small import EASY, NMS_FREE, SIZE, STRIDES, batch_of, needs_ultralytics, network
 
 pytestmark = needs_ultralytics
 EVERY_PAIR = 10_000

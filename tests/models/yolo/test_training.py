@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from stepgrad.integrations._yolo_loss import NAME
-from stepgrad.integrations._yolo_trainer import bare_model
-from tests.integrations.yolo.small import EASY, NMS_FREE, SIZE, needs_ultralytics, rows_of, train, yolo_folder
+from stepgrad.models.yolo.loss import NAME
+from stepgrad.models.yolo.trainer import bare_model
+from tests.models.yolo.small import EASY, NMS_FREE, SIZE, needs_ultralytics, rows_of, train, yolo_folder
 from tests.patience import PATIENCE
 
 pytestmark = needs_ultralytics
@@ -40,7 +40,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def map_trainer(**options: Any) -> Any:
-    from stepgrad.integrations.ultralytics import MAPTrainer
+    from stepgrad.models.yolo import MAPTrainer
 
     return MAPTrainer.options(**options)
 
@@ -82,7 +82,7 @@ def test_checkpoints_load_where_stepgrad_is_not_installed(data: Path, tmp_path: 
     command = [sys.executable, "-c", WITHOUT_STEPGRAD, str(picture), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
     assert done.stdout.splitlines()[-1:] == [f"loaded {len(files)}"], done.stderr
-    assert b"stepgrad.integrations" not in pickle.dumps(bare_model(yolo.trainer.model))  # nor in the model that is left
+    assert b"stepgrad.models" not in pickle.dumps(bare_model(yolo.trainer.model))  # nor in the model that is left
 
 
 def test_mAP_comes_in_when_mosaic_is_closed_and_shows_in_the_log(data: Path, tmp_path: Path) -> None:
@@ -96,33 +96,6 @@ def test_mAP_comes_in_when_mosaic_is_closed_and_shows_in_the_log(data: Path, tmp
     column = [row[f"train/{NAME}"] for row in rows_of(tmp_path / "run")]
     assert column[:2] == [0.0, 0.0]
     assert column[2] > 0
-
-
-def test_a_resumed_training_has_mAP_where_it_would_have_had_it(data: Path, tmp_path: Path) -> None:
-    class Stopped(Exception):
-        pass
-
-    def stop(trainer: Any) -> None:
-        raise Stopped
-
-    trainer = map_trainer(start=2, weight=0.5, **EASY)
-    with pytest.raises(Stopped):
-        train(data, tmp_path / "run", trainer, NMS_FREE, epochs=4, callbacks={"on_fit_epoch_end": stop})
-    enabled, gains = {}, {}
-
-    def note(trainer: Any) -> None:
-        criterion = bare_model(trainer.model).criterion
-        enabled[trainer.epoch] = criterion.switches["one2one"].enabled
-        gains[trainer.epoch] = getattr(criterion, "o2m", 1.0 / (2 + trainer.epoch))
-
-    from ultralytics import YOLO
-
-    yolo = YOLO(tmp_path / "run" / "weights" / "last.pt")
-    yolo.add_callback("on_train_batch_end", note)
-    yolo.train(resume=True, trainer=trainer)
-    assert enabled == {1: False, 2: True, 3: True}
-    assert 0.8 > gains[1] > gains[2] > gains[3]  # the schedule of the two heads goes on where it was
-    assert [row["epoch"] for row in rows_of(tmp_path / "run")] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("task", "model"), [("segment", "yolov8n-seg.yaml"), ("pose", "yolov8n-pose.yaml")])
@@ -176,7 +149,7 @@ def test_a_compiled_network_trains_for_mAP(data: Path, tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path / "run")
     assert hasattr(yolo.trainer.model, "_orig_mod") or yolo.trainer.args.compile is False
     assert row[f"train/{NAME}"] > 0
-    assert b"stepgrad.integrations" not in pickle.dumps(bare_model(yolo.trainer.model))
+    assert b"stepgrad.models" not in pickle.dumps(bare_model(yolo.trainer.model))
 
 
 def test_two_processes_train_alike(data: Path, tmp_path: Path) -> None:
@@ -184,7 +157,7 @@ def test_two_processes_train_alike(data: Path, tmp_path: Path) -> None:
         pytest.skip("the script for two processes on CPUs knows newer versions of ultralytics only")
     port = str(20000 + os.getpid() % 20000)
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.integrations.yolo.one_rank", str(data), str(tmp_path / "run"), str(SIZE)]
+    command = [sys.executable, "-m", "tests.models.yolo.one_rank", str(data), str(tmp_path / "run"), str(SIZE)]
     ranks = [
         subprocess.Popen(
             command,

@@ -51,7 +51,7 @@ def options(how: Estimate) -> dict[str, Any]:
 def _nms(rng: Generator, x: Vector, how: Estimate) -> Case:
     boxes = clustered_boxes(rng, rng.integers(6, 14, size=(2, 2)), len(x), jitter=3)
     limit = float(rng.choice([0.1, 0.3, 0.5]))
-    layer = sg.NMSLayer(limit, **options(how))
+    layer = sg.layers.NMSLayer(limit, **options(how))
     twin = plain.keep_mask(neighbour_sets(boxes, limit))
     return Case(lambda t: layer(t, torch.tensor(boxes)), twin, plain.at_others(x))
 
@@ -61,12 +61,14 @@ def _quantizer(rng: Generator, x: Vector, how: Estimate) -> Case:
     low, high = (-np.inf, np.inf) if rng.random() < 0.5 else (-2.0, 2.0)
     places = (np.arange(-60, 60) + 0.5) * step
     real = places[(places > low) & (places < high)].tolist()
-    return Case(sg.UniformQuantizer(step, low, high, **options(how)), plain.quantizer(step, low, high), [real] * len(x))
+    return Case(
+        sg.layers.UniformQuantizer(step, low, high, **options(how)), plain.quantizer(step, low, high), [real] * len(x)
+    )
 
 
 def _top_k(rng: Generator, x: Vector, how: Estimate) -> Case:
     k = int(rng.integers(1, len(x) + 2))
-    return Case(sg.TopKMask(k, **options(how)), plain.top_k(k), plain.at_others(x))
+    return Case(sg.layers.TopKMask(k, **options(how)), plain.top_k(k), plain.at_others(x))
 
 
 def _simple(layer: type[nn.Module], twin: F, places: Callable[[Vector], list[Vector]], **extra: Any) -> Any:
@@ -80,15 +82,15 @@ def _levels(x: Vector) -> Vector:
 _INTEGERS = (np.arange(-12, 12) + 0.5).tolist()
 _STAIRS = {"locations": [-1.0, 0.5, 1.0], "levels": [0.0, 3.0, 3.0, -1.0]}
 MAKERS: dict[str, Callable[[Generator, Vector, Estimate], Case]] = {
-    "Sign": _simple(sg.Sign, plain.sign, plain.at_places([0.0])),
-    "Threshold": _simple(sg.Threshold, plain.threshold(0.5), plain.at_places([0.5]), at=0.5),
-    "Staircase": _simple(sg.Staircase, _levels, plain.at_places(_STAIRS["locations"]), **_STAIRS),
-    "Round": _simple(sg.Round, plain.quantizer(1.0, -np.inf, np.inf), plain.at_places(_INTEGERS)),
+    "Sign": _simple(sg.layers.Sign, plain.sign, plain.at_places([0.0])),
+    "Threshold": _simple(sg.layers.Threshold, plain.threshold(0.5), plain.at_places([0.5]), at=0.5),
+    "Staircase": _simple(sg.layers.Staircase, _levels, plain.at_places(_STAIRS["locations"]), **_STAIRS),
+    "Round": _simple(sg.layers.Round, plain.quantizer(1.0, -np.inf, np.inf), plain.at_places(_INTEGERS)),
     "UniformQuantizer": _quantizer,
-    "ArgmaxOneHot": _simple(sg.ArgmaxOneHot, plain.top_k(1), plain.at_others),
+    "ArgmaxOneHot": _simple(sg.layers.ArgmaxOneHot, plain.top_k(1), plain.at_others),
     "TopKMask": _top_k,
-    "Ranks": _simple(sg.Ranks, plain.ranks, plain.at_others),
-    "Ranks ascending": _simple(sg.Ranks, plain.ascending_ranks, plain.at_others, descending=False),
+    "Ranks": _simple(sg.layers.Ranks, plain.ranks, plain.at_others),
+    "Ranks ascending": _simple(sg.layers.Ranks, plain.ascending_ranks, plain.at_others, descending=False),
     "NMSLayer": _nms,
 }
 

@@ -20,11 +20,11 @@ from tests.scenes import clustered_boxes, over_seeds
 
 HOW = [{"estimator": "mee"}, {"estimator": "sde", "min_step": 0.1}, {"estimator": "radius", "radius": 0.7}]
 ROW_LAYERS = {
-    "ArgmaxOneHot": sg.ArgmaxOneHot,
-    "TopKMask": lambda **how: sg.TopKMask(3, **how),
-    "Ranks": sg.Ranks,
-    "Round": sg.Round,
-    "Sign": sg.Sign,
+    "ArgmaxOneHot": sg.layers.ArgmaxOneHot,
+    "TopKMask": lambda **how: sg.layers.TopKMask(3, **how),
+    "Ranks": sg.layers.Ranks,
+    "Round": sg.layers.Round,
+    "Sign": sg.layers.Sign,
 }
 row_layers = pytest.mark.parametrize("make", ROW_LAYERS.values(), ids=ROW_LAYERS.keys())
 rows = st.lists(st.floats(-5.0, 5.0, width=32), min_size=1, max_size=30, unique=True)
@@ -60,8 +60,10 @@ def test_permuting_windows_permutes_the_mask_and_its_gradient(n: int, seed: int)
     scores, outer = torch.tensor(rng.permutation(n) / 4.0), torch.tensor(rng.normal(size=n))
     order = torch.tensor(rng.permutation(n))
     for how in HOW:
-        value, gradient = pulled(sg.NMSLayer(0.3, **how), scores, outer, boxes)
-        value_permuted, gradient_permuted = pulled(sg.NMSLayer(0.3, **how), scores[order], outer[order], boxes[order])
+        value, gradient = pulled(sg.layers.NMSLayer(0.3, **how), scores, outer, boxes)
+        value_permuted, gradient_permuted = pulled(
+            sg.layers.NMSLayer(0.3, **how), scores[order], outer[order], boxes[order]
+        )
         assert torch.equal(value_permuted, value[order])
         torch.testing.assert_close(gradient_permuted, gradient[order], rtol=1e-9, atol=1e-9)
 
@@ -84,7 +86,9 @@ def test_nothing_in_nothing_out(make: Any, shape: tuple[int, ...]) -> None:
     assert value.shape == gradient.shape == shape
 
 
-@pytest.mark.parametrize("layer", [sg.ArgmaxOneHot(), sg.Ranks(), sg.TopKMask(1), sg.TopKMask(9)], ids=repr)
+@pytest.mark.parametrize(
+    "layer", [sg.layers.ArgmaxOneHot(), sg.layers.Ranks(), sg.layers.TopKMask(1), sg.layers.TopKMask(9)], ids=repr
+)
 def test_one_number_has_nobody_to_trade_places_with(layer: Any) -> None:
     value, gradient = pulled(layer, torch.tensor([2.0]), torch.ones(1))
     assert value.tolist() == [1.0]
@@ -93,7 +97,7 @@ def test_one_number_has_nobody_to_trade_places_with(layer: Any) -> None:
 
 def test_k_of_at_least_n_lets_all_in_and_has_no_gradient() -> None:
     for k in (4, 5, 100):
-        value, gradient = pulled(sg.TopKMask(k), torch.randn(4), torch.randn(4))
+        value, gradient = pulled(sg.layers.TopKMask(k), torch.randn(4), torch.randn(4))
         assert value.tolist() == [1.0] * 4
         assert gradient.tolist() == [0.0] * 4
 
@@ -107,22 +111,24 @@ def test_ties_give_finite_gradients(make: Any, how: dict[str, Any]) -> None:
 
 def test_of_equal_numbers_the_earlier_ranks_higher() -> None:
     x = torch.tensor([1.0, 2.0, 2.0, 1.0])
-    assert sg.ArgmaxOneHot()(x).tolist() == [0.0, 1.0, 0.0, 0.0]
-    assert sg.TopKMask(3)(x).tolist() == [1.0, 1.0, 1.0, 0.0]
-    assert sg.Ranks()(x).tolist() == [3.0, 1.0, 2.0, 4.0]
-    assert sg.Ranks(descending=False)(x).tolist() == [1.0, 3.0, 4.0, 2.0]
+    assert sg.layers.ArgmaxOneHot()(x).tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert sg.layers.TopKMask(3)(x).tolist() == [1.0, 1.0, 1.0, 0.0]
+    assert sg.layers.Ranks()(x).tolist() == [3.0, 1.0, 2.0, 4.0]
+    assert sg.layers.Ranks(descending=False)(x).tolist() == [1.0, 3.0, 4.0, 2.0]
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e3))
 def test_the_mean_envelope_of_a_quantiser_is_the_straight_through_estimator(x: float, step: float) -> None:
-    _, gradient = pulled(sg.UniformQuantizer(step), torch.tensor([x], dtype=torch.float64), torch.ones(1).double())
+    _, gradient = pulled(
+        sg.layers.UniformQuantizer(step), torch.tensor([x], dtype=torch.float64), torch.ones(1).double()
+    )
     assert gradient.item() == pytest.approx(1.0, rel=1e-6)
 
 
 def test_windows_apart_are_all_kept_and_have_no_gradient() -> None:
     boxes = torch.arange(5.0)[:, None] * 20 + torch.tensor([0.0, 0.0, 10.0, 10.0])
-    value, gradient = pulled(sg.NMSLayer(), torch.randn(5), torch.randn(5), boxes)
+    value, gradient = pulled(sg.layers.NMSLayer(), torch.randn(5), torch.randn(5), boxes)
     assert value.tolist() == [1.0] * 5
     assert gradient.tolist() == [0.0] * 5
 
@@ -133,7 +139,7 @@ def test_the_mask_is_that_of_nms_in_every_class(seed: int) -> None:
     n = int(rng.integers(1, 200))
     boxes = torch.tensor(clustered_boxes(rng, rng.integers(6, 60, size=(6, 2)), n, jitter=4))
     scores = torch.tensor(rng.integers(0, 60, size=(n, 3)) / 4.0)
-    mask = sg.NMSLayer(0.3)(scores, boxes)
+    mask = sg.layers.NMSLayer(0.3)(scores, boxes)
     for c in range(3):
         keep, _ = sg.nms(boxes, scores[:, c], 0.3)
         assert mask[:, c].nonzero().flatten().tolist() == sorted(keep.tolist())
@@ -143,9 +149,9 @@ def test_classes_do_not_touch_each_other() -> None:
     rng = np.random.default_rng(91)
     boxes = torch.tensor(clustered_boxes(rng, np.array([[6, 6], [12, 12]]), 90, jitter=4))
     scores, outer = torch.tensor(rng.normal(size=(90, 2))), torch.tensor(rng.normal(size=(90, 2)))
-    _, both = pulled(sg.NMSLayer(), scores, outer, boxes)
+    _, both = pulled(sg.layers.NMSLayer(), scores, outer, boxes)
     for c in range(2):
-        _, one = pulled(sg.NMSLayer(), scores[:, c], outer[:, c], boxes)
+        _, one = pulled(sg.layers.NMSLayer(), scores[:, c], outer[:, c], boxes)
         assert torch.equal(both[:, c], one)
 
 
@@ -156,7 +162,7 @@ def test_mask_of_more_windows_than_a_word_has_bits_is_that_of_replays(seed: int)
     n = 150
     boxes = clustered_boxes(rng, rng.integers(6, 30, size=(5, 2)), n, jitter=4)
     close, scores, outer = neighbour_sets(boxes, 0.3), rng.permutation(n) * 1.0, rng.normal(size=n)
-    value, gradient = pulled(sg.NMSLayer(0.3), torch.tensor(scores), torch.tensor(outer), torch.tensor(boxes))
+    value, gradient = pulled(sg.layers.NMSLayer(0.3), torch.tensor(scores), torch.tensor(outer), torch.tensor(boxes))
     kept = keep_mask(close)
     for b in rng.choice(n, 8, replace=False):
         slopes = [(math.inf, 0.0)]
@@ -171,7 +177,7 @@ def test_mask_of_more_windows_than_a_word_has_bits_is_that_of_replays(seed: int)
 
 def test_ranks_look_one_unit_of_score_either_way_unless_told() -> None:
     slopes = []
-    for layer in (sg.Ranks(estimator="radius"), sg.Ranks(estimator="radius", radius=1.0)):
+    for layer in (sg.layers.Ranks(estimator="radius"), sg.layers.Ranks(estimator="radius", radius=1.0)):
         x = torch.tensor([0.0, 0.7, 1.5, 4.0], dtype=torch.float64, requires_grad=True)
         layer(x)[1].backward()
         slopes.append(x.grad)

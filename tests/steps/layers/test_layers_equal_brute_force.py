@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import stepgrad as sg
-from tests.layers.layer_cases import MAKERS, jacobian, options, random_case
 from tests.oracles.steps import pseudo_jacobian
 from tests.scenes import over_seeds
+from tests.steps.layers.layer_cases import MAKERS, jacobian, options, random_case
 
 every_layer = pytest.mark.parametrize("name", MAKERS)
 

@@ -19,6 +19,7 @@ from stepgrad.data.convert.to_yolo import write_yolo
 from stepgrad.data.voc import Degenerate
 from stepgrad.errors import DataError, one_of
 from stepgrad.files import WriteError, explain, folder_beside
+from stepgrad.names import from_home
 
 __all__ = ["Conversion", "Format", "convert"]
 
@@ -67,13 +68,13 @@ def convert(
         pictures: "copy", or "link" for symbolic links to the images where they are.
         difficult: for COCO and YOLO, which know no difficult objects: "keep" them as ordinary ones, or "drop" them.
         degenerate: "error" refuses boxes without area, "drop" leaves them out.
-        images_outside: COCO, YOLO: whether file names may lead out of the data's folder.
+        images_outside: whether file names and links may lead out of the data's folder.
         progress: called after each image.
     """
     one_of("to", to, list(FORMATS))
     one_of("pictures", pictures, ["copy", "link"])
     one_of("difficult", difficult, ["keep", "drop"])
-    place = Path(out).expanduser()
+    place = from_home(out)
     if os.path.lexists(place):
         raise DataError(f"{place}: exists already; choose a new folder, since nothing is overwritten")
     source = open_source(

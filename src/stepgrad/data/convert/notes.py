@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 
+from stepgrad.number_text import agreeing, counted
+
 FORMATS = {"yolo": "YOLO", "voc": "VOC", "coco": "COCO"}
 _TEXTS = {
-    "difficult-kept": "{n} difficult objects were written as ordinary ones, since {format} has no such mark",
-    "difficult-dropped": "{n} difficult objects were left out",
-    "crowd": "{n} crowd regions were left out, since {format} cannot store them",
-    "area": "{n} areas were lost: they differ from the areas of the boxes, and {format} stores only boxes",
-    "category": "{n} category ids were not kept, since {format} numbers classes by their order",
-    "numbered": "{n} images got numbers from 1 as ids, as in COCO; their entries keep the names",
-    "named": "{n} image files are named after their ids, not as before, since file names are the ids in {format}",
-    "renamed": "{n} images were renamed, since the names of files must be valid and different",
-    "stored": "{n} images were saved again, since {format} tools treat their EXIF orientation differently",
-    "encoded": "{n} images were saved again, in a format that {format} tools read",
-    "narrow": "{n} boxes narrower than a pixel were made a pixel wide, the smallest width that VOC can store",
-    "beyond": "{n} boxes reach so far beyond their images that their numbers are not in 0 to 1; YOLO tools leave out such images",
-    "cut": "{n} boxes reached far beyond their images and were cut at the edge, since YOLO's numbers go from 0 to 1",
-    "outside": "{n} objects outside their images were left out",
-    "order": "{n} splits are now ordered by id",
+    "difficult-kept": ("difficult object", "{n} {was} written as ordinary, since {format} has no such mark"),
+    "difficult-dropped": ("difficult object", "{n} {was} left out"),
+    "crowd": ("crowd region", "{n} {was} left out, since {format} cannot store them"),
+    "area": ("area", "{n} {was} lost: {format} stores only boxes, and these have other areas"),
+    "category": ("category id", "{n} {was} not kept, since {format} numbers classes by their order"),
+    "numbered": ("image", "{n} got a number from 1 as id, as in COCO; the entry keeps the name"),
+    "named": ("image file", "{n} {was} named after the id, since file names are the ids in {format}"),
+    "renamed": ("image", "{n} {was} renamed, since the names of files must be valid and different"),
+    "stored": ("image", "{n} {was} saved again, since {format} tools treat EXIF orientation differently"),
+    "encoded": ("image", "{n} {was} saved again, in a format that {format} tools read"),
+    "linked": ("image", "{n} {was} linked: use this dataset with --images_outside (images_outside=True in Python)"),
+    "narrow": ("box", "{n} less than a pixel wide {was} made a pixel wide, the smallest width that VOC can store"),
+    "beyond": (
+        "box",
+        "{n} beyond the edge {was} written with numbers outside 0 to 1; YOLO tools leave out such images",
+    ),
+    "cut": ("box", "{n} far beyond the edge {was} cut there, since YOLO's numbers go from 0 to 1"),
+    "outside": ("object", "{n} outside the image {was} left out"),
+    "order": ("split", "{n} {was} ordered by id"),
 }
+"""Of each kind, what is counted and what is said about it."""
 
 
 class Notes:
@@ -40,7 +47,7 @@ class Notes:
     def lines(self) -> list[str]:
         """A line for each kind, in a fixed order."""
         return [
-            text.format(n=self.counts[kind], format=FORMATS[self.to])
-            for kind, text in _TEXTS.items()
-            if self.counts[kind]
+            text.format(n=counted(count, noun), was=agreeing(count, "were"), format=FORMATS[self.to])
+            for kind, (noun, text) in _TEXTS.items()
+            if (count := self.counts[kind])
         ]

@@ -48,6 +48,7 @@ class PictureFiles:
             self.notes.add("encoded")
             return self._store(picture, place)
         if self.how == "link":
+            self.notes.add("linked")
             os.symlink(os.path.abspath(path), place)
         else:
             shutil.copyfile(path, place)

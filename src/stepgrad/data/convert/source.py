@@ -11,6 +11,7 @@ from stepgrad.data.base import DetectionDataset, FileDataset
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.coco_json import CocoImage
 from stepgrad.data.load import coco_files, load_dataset, locate
+from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import raise_errors
 from stepgrad.data.shapes import ShapesDataset, parse_shapes
 from stepgrad.data.shapes.dataset import SPLITS as SHAPES_SPLITS
@@ -19,6 +20,7 @@ from stepgrad.data.yolo import YOLODataset, check_split, is_number
 from stepgrad.data.yolo_images import image_ids_of, list_images
 from stepgrad.data.yolo_yaml import SPLITS, read_data_yaml
 from stepgrad.errors import DataError
+from stepgrad.names import from_home
 
 UNLISTED = "unlisted"
 """The split of the images that no list of a VOC folder names."""
@@ -78,11 +80,14 @@ def open_source(
     images_outside: bool = False,
 ) -> Source:
     """A dataset with all its splits, or one of them; arguments as for `load_dataset`."""
-    path = Path(data).expanduser()
+    path = from_home(data)
     files = coco_files(path) if split is None and path.is_dir() else []
     if len(files) > 1:
+        own = OwnFiles(path, outside=images_outside)
+        for file in files:
+            own.refuses(file, raise_errors)
         return _coco_source([COCODataset(file, images, True, degenerate, None, images_outside) for file in files])
-    located = locate(data, split)
+    located = locate(data, split, images_outside)
     if located.kind == "shapes":
         return _shapes_source(str(data), split)
     dataset = load_dataset(
@@ -107,7 +112,7 @@ def _voc_source(dataset: VOCDataset) -> Source:
         return Source("voc", dataset.class_names, None, {dataset.split: list(pictures.values())})
     splits = {}
     for name in list_splits(dataset.root):
-        listed = image_ids(dataset.root, name)
+        listed = image_ids(dataset.root, name, dataset.own)
         unknown = next((image_id for image_id in listed if image_id not in pictures), None)
         if unknown is not None:
             raise DataError(
@@ -178,7 +183,7 @@ def _yolo_source(dataset: YOLODataset, images_outside: bool) -> Source:
     made: dict[int, SourcePicture] = {}
     splits = {}
     for name in data.splits if dataset.split is None else [dataset.split]:
-        paths = list_images(data, name, images_outside, raise_errors)
+        paths = list_images(data, name)
         for path, image_id in zip(paths, image_ids_of(paths, data.root), strict=True):
             index = position[os.path.abspath(path)]
             made.setdefault(index, SourcePicture(dataset, index, image_id))

@@ -31,13 +31,17 @@ def write_coco(
         objects[picture] = _annotations(picture, categories, difficult, notes)
         tick()
     (out / "annotations").mkdir()
+    numbered: set[SourcePicture] = set()  # a picture of several splits counts once
     for name, pictures in source.splits.items():
-        content = _content(name, pictures, entries, objects, notes)
+        ids = image_numbers(pictures, notes)
+        numbered |= {picture for picture, number in zip(pictures, ids, strict=True) if picture.number != number}
+        content = _content(name, pictures, ids, entries, objects)
         content["categories"] = [
             {"id": category, "name": text} for category, text in zip(categories, source.class_names, strict=True)
         ]
         place = out / "annotations" / f"instances_{file_name(name)}.json"
         place.write_bytes(json.dumps(content).encode())
+    notes.add("numbered", len(numbered))
 
 
 def _annotations(
@@ -60,12 +64,11 @@ def _annotations(
 def _content(
     split: str,
     pictures: list[SourcePicture],
+    ids: list[int],
     entries: dict[SourcePicture, dict[str, Any]],
     objects: dict[SourcePicture, list[dict[str, Any]]],
-    notes: Notes,
 ) -> dict[str, Any]:
     """One file. File names are relative to images/SPLIT if all images are there, else to images."""
-    ids = image_numbers(pictures, notes)
     inside = f"{file_name(split)}/"
     all_inside = all(entries[picture]["file_name"].startswith(inside) for picture in pictures)
     images: list[dict[str, Any]] = []
@@ -89,5 +92,4 @@ def image_numbers(pictures: list[SourcePicture], notes: Notes) -> list[int]:
     if len(set(known)) == len(pictures):
         notes.add("order", int(known != sorted(known)))
         return known
-    notes.add("numbered", len(pictures))
     return list(range(1, len(pictures) + 1))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepgrad.data.coco import image_file, outside, usual_folders, xyxy_from_xywh
+from stepgrad.data.coco import image_file, own_files, refuses, usual_folders, xyxy_from_xywh
 from stepgrad.data.coco_json import CocoFile, CocoImage, read_coco
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage
 from stepgrad.data.problems import Problem, Report
@@ -20,12 +20,11 @@ def examine_coco(
     file = read_coco(path, report) or CocoFile([], {})
     tried = [Path(images)] if images else usual_folders(path)
     folder = _find_folder(path, file.images, tried, report) if need_images and file.images else None
+    own = own_files(path, images, images_outside)
     entries = []
     for image in file.images:
         picture = image_file(folder, image) if folder else None
-        problem = outside(path, image, [folder] if folder else tried, images)
-        if problem and need_images and not images_outside:
-            report(problem)
+        if need_images and refuses(own, path, image, [folder] if folder else tried, report):
             picture = None  # not even looked at
         entries.append(_entry(image, path, picture, file.categories, report))
     return ExaminedDataset("COCO file", path.stem, entries, tuple(file.categories.values()))
@@ -54,12 +53,17 @@ def _entry(
         report(Problem(str(picture), f"no such image ({path.name}, image {image.id})", fix, "error", "image-missing"))
         picture = None
     xywh = np.array([annotation.xywh for annotation in image.annotations], dtype=np.float64).reshape(-1, 4)
+    ids = [annotation.id for annotation in image.annotations]
+    numbers = tuple(number for number in ids if isinstance(number, int))
+    by_id = len(numbers) == len(ids)
     return ExaminedImage(
         image_id=image.id,
         source=f"{path}, image {image.id}",
         image=picture,
         size=image.size,
         names=tuple(categories[annotation.category] for annotation in image.annotations),
+        numbers=numbers if by_id else tuple(range(len(ids))),
+        word="annotation" if by_id else "object",
         boxes=xyxy_from_xywh(xywh),
         difficult=np.zeros(len(xywh), dtype=np.bool_),
         crowd=np.array([annotation.crowd for annotation in image.annotations], dtype=np.bool_),

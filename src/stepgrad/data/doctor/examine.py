@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from stepgrad.data.base import DetectionDataset, ImageId
+from stepgrad.data.doctor.boxes import examine_boxes
 from stepgrad.data.doctor.coco import examine_coco
 from stepgrad.data.doctor.images import examine_image
+from stepgrad.data.doctor.shared import report_shared
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Summary, report_counts, summarise
 from stepgrad.data.doctor.voc import examine_voc
 from stepgrad.data.doctor.windows import examine_windows
@@ -64,16 +66,17 @@ def examine(
         need_images: False examines the annotations alone.
         proposals: windows to check against the images, as for `load_proposals`.
         pixels: False reads only the headers of the images: faster, but misses truncated ones.
-        images_outside: COCO, YOLO: whether file names may lead out of the data's folder.
+        images_outside: whether file names and links may lead out of the data's folder.
         progress: called now and then.
 
     >>> examine("shapes:val,length=5").errors
     0
     """
-    located = locate(data, split)
+    located = locate(data, split, images_outside)
     problems: list[Problem] = []
     records = _read_records(located, str(data), class_names, images, need_images, images_outside, problems.append)
     facts = _examine_images(records.entries, pixels, problems.append, progress or (lambda done, total: None))
+    report_shared(records.splits, str(located.path), problems.append)
     if proposals is not None:
         sizes = {entry.image_id: entry.size for entry in records.entries if entry.size}
         sizes |= {image_id: fact.size for image_id, fact in facts.items()}
@@ -82,7 +85,7 @@ def examine(
             examine_windows(windows, records.entries, records.name, sizes, problems.append)
     summary = summarise(records, facts)
     report_counts(summary, str(located.path), problems.append)
-    return Diagnosis(tuple(problems), summary)
+    return Diagnosis(tuple(dict.fromkeys(problems)), summary)  # all files behind one link have the same problem
 
 
 def _read_records(
@@ -95,7 +98,7 @@ def _read_records(
     report: Report,
 ) -> ExaminedDataset:
     if located.kind == "voc":
-        return examine_voc(located.path, located.split, class_names, need_images, report)
+        return examine_voc(located.path, located.split, class_names, need_images, images_outside, report)
     if located.kind == "coco":
         return examine_coco(located.path, images, need_images, images_outside, report)
     if located.kind == "yolo":
@@ -118,6 +121,7 @@ def _drawn_entries(dataset: DetectionDataset) -> list[ExaminedImage]:
                 image=None,
                 size=(dataset.size, dataset.size),
                 names=names,
+                numbers=tuple(range(len(names))),
                 boxes=target["boxes"].double().numpy(),
                 difficult=target["difficult"].numpy(),
                 crowd=np.zeros(len(names), dtype=np.bool_),
@@ -137,7 +141,7 @@ def _examine_images(
         for done, (entry, (fact, problems)) in enumerate(zip(entries, results, strict=True), start=1):
             if fact is not None:
                 facts[entry.image_id] = fact
-            for problem in problems:
+            for problem in (*problems, *examine_boxes(entry)):
                 report(problem)
             progress(done, len(entries))
     finally:

@@ -71,7 +71,7 @@ def _size_problems(entry: ExaminedImage, facts: ImageFacts) -> Iterator[Problem]
 def _box_problems(entry: ExaminedImage, size: tuple[int, int]) -> Iterator[Problem]:
     outside, excess = lies_outside(entry.boxes, size), _excess(entry.boxes, size)
     for number in np.flatnonzero(outside | (excess > SLACK)):
-        where, box = f"object {number} ({entry.names[number]})", entry.boxes[number]
+        where, box = entry.place(int(number)), entry.boxes[number]
         image = f"the {size[0]} x {size[1]} image"
         if outside[number]:
             defect = f"{where} lies outside {image}: {', '.join(f'{value:g}' for value in box)}"

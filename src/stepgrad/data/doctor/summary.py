@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stepgrad.data.base import ImageId
 from stepgrad.data.images import ImageFacts
 from stepgrad.data.problems import Problem, Report
+from stepgrad.number_text import agreeing, counted
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,25 @@ class ExaminedImage:
     size: tuple[int, int] | None
     """As the annotation gives it."""
     names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    """What the annotation calls each object, see `word`; regions that are crowds of every class come last and have none."""
     boxes: NDArray[np.float64]
     difficult: NDArray[np.bool_]
     crowd: NDArray[np.bool_]
     as_shown: bool = False
     """Whether size and boxes are of the picture as viewers show it (YOLO), EXIF orientation applied, or as it is stored."""
+    word: str = "object"
+    """What the numbers count: objects of a file, lines of a label file, or annotations by their ids."""
+
+    def place(self, index: int) -> str:
+        """Where to find an object in the annotation, and its class."""
+        if index >= len(self.numbers):
+            return "an ignored region"
+        return f"{self.word} {self.numbers[index]} ({self.names[index]})"
+
+
+Splits = dict[str, dict[str, Path | None]]
+"""Of each split, the file of every image, by the id or path that makes it one image; None for files that are not looked at."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +56,20 @@ class ExaminedDataset:
     name: str
     entries: list[ExaminedImage]
     class_names: tuple[str, ...]
+    splits: Splits = field(default_factory=dict)
+    """The images of train, val and test, of those that there are."""
 
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """One class; sides are square roots of box areas, in pixels, smallest, median and largest."""
+    """One class; sides are square roots of box areas, in pixels, smallest, median and largest. Crowds are no objects."""
 
     name: str
     images: int
     objects: int
     difficult: int
     crowd: int
+    """Number of crowd regions. A region that is a crowd of every class counts once in the row of all classes."""
     sides: tuple[float, float, float] | None
 
 
@@ -81,7 +99,7 @@ def summarise(records: ExaminedDataset, facts: dict[ImageId, ImageFacts]) -> Sum
         kind=records.kind,
         name=records.name,
         images=len(entries),
-        without_objects=sum(not entry.names for entry in entries),
+        without_objects=sum(bool(entry.crowd.all()) for entry in entries),
         classes=tuple(_count(name, entries, name) for name in records.class_names),
         total=_count("all", entries, None),
         smallest=_pair(sizes.min(axis=0)) if len(sizes) else None,
@@ -96,19 +114,20 @@ def _pair(values: np.ndarray) -> tuple[int, int]:
 
 def _count(title: str, entries: list[ExaminedImage], name: str | None) -> ClassSummary:
     """Counts of one class, or of all."""
-    chosen = [
+    of_class = [
         np.array([name is None or object_name == name for object_name in entry.names], dtype=np.bool_)
         for entry in entries
     ]
-    pairs = list(zip(entries, chosen, strict=True))
+    pairs = [(entry, mask & ~entry.crowd) for entry, mask in zip(entries, of_class, strict=True)]
     areas = [(entry.boxes[mask, 2:] - entry.boxes[mask, :2]).prod(axis=1) for entry, mask in pairs]
     sides = np.sqrt(np.concatenate([np.zeros(0), *areas]))
+    crowds = [entry.boxes[mask & entry.crowd] for entry, mask in zip(entries, of_class, strict=True)]
     return ClassSummary(
         name=title,
-        images=sum(bool(mask.any()) for mask in chosen),
+        images=sum(bool(mask.any()) for _, mask in pairs),
         objects=len(sides),
         difficult=sum(int(entry.difficult[mask].sum()) for entry, mask in pairs),
-        crowd=sum(int(entry.crowd[mask].sum()) for entry, mask in pairs),
+        crowd=sum(len(np.unique(boxes, axis=0)) for boxes in crowds if len(boxes)),
         sides=(float(sides.min()), float(np.median(sides)), float(sides.max())) if len(sides) else None,
     )
 
@@ -116,11 +135,11 @@ def _count(title: str, entries: list[ExaminedImage], name: str | None) -> ClassS
 def report_counts(summary: Summary, where: str, report: Report) -> None:
     """Report a dataset without objects, and classes without objects that count."""
     if summary.images and not summary.total.objects:
-        defect = f"none of the {summary.images} images has an object"
+        defect = f"none of {counted(summary.images, 'image')} has an object"
         report(Problem(where, defect, "check that the annotations belong to the images", "error", "no-objects-at-all"))
         return
-    empty = [row.name for row in summary.classes if row.objects == row.difficult + row.crowd]
+    empty = [row.name for row in summary.classes if row.objects == row.difficult]
     if empty:
-        defect = f"{len(empty)} classes have no objects that are counted: {', '.join(empty)}"
+        defect = f"{counted(len(empty), 'class')} {agreeing(len(empty), 'have')} no objects that are counted: {', '.join(empty)}"
         fix = "the protocol sets their AP to 0 or leaves them out of the mean; annotate some objects, or remove the classes"
         report(Problem(where, defect, fix, "warning", "class-empty"))

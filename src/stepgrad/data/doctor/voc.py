@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage
+from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Splits
+from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import Problem, Report
 from stepgrad.data.voc import (
     CLASS_FILE,
@@ -23,22 +23,33 @@ from stepgrad.data.voc import (
     read_class_file,
 )
 from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
+from stepgrad.data.yolo_yaml import SPLITS
 from stepgrad.errors import DataError, suggest
+from stepgrad.number_text import agreeing, counted
 
 
 def examine_voc(
-    root: Path, split: str | None, class_names: Sequence[str] | None, need_images: bool, report: Report
+    root: Path,
+    split: str | None,
+    class_names: Sequence[str] | None,
+    need_images: bool,
+    images_outside: bool,
+    report: Report,
 ) -> ExaminedDataset:
     """Read the folder; return the readable images, and report every problem."""
-    ids = image_ids(root, split, report)
-    if split is None:
-        ids = _check_lists(root, ids, report)
-    images = _find_images(root, ids, split, report) if need_images else {}
-    read = {i: read_annotation(annotation_file(root, i), report) for i in ids}
+    own = OwnFiles(root, outside=images_outside)
+    ids = image_ids(root, split, own, report)
+    lists = {name: image_ids(root, name, own, report) for name in list_splits(root)} if split is None else {}
+    ids = list(dict.fromkeys([*ids, *(image_id for listed in lists.values() for image_id in listed)]))
+    found = _find_images(root, ids, split, report) if need_images else {}
+    images = {image_id: path for image_id, path in found.items() if not own.refuses(path, report)}
+    read = {i: read_annotation(annotation_file(root, i), own, report) for i in ids}
     annotations = {image_id: annotation for image_id, annotation in read.items() if annotation}
-    names = _check_classes(root, list(annotations.values()), class_names, report)
+    names = _check_classes(root, list(annotations.values()), class_names, own, report)
     entries = [_entry(image_id, annotation, images.get(image_id)) for image_id, annotation in annotations.items()]
-    return ExaminedDataset("VOC folder", f"{root.resolve().name}{f' {split}' if split else ''}", entries, names)
+    name = f"{root.resolve().name}{f' {split}' if split else ''}"
+    splits: Splits = {part: {i: images.get(i) for i in lists[part]} for part in SPLITS if part in lists}
+    return ExaminedDataset("VOC folder", name, entries, names, splits)
 
 
 def _entry(image_id: str, annotation: VOCAnnotation, image: Path | None) -> ExaminedImage:
@@ -48,22 +59,11 @@ def _entry(image_id: str, annotation: VOCAnnotation, image: Path | None) -> Exam
         image=image,
         size=annotation.size,
         names=annotation.names,
+        numbers=annotation.numbers,
         boxes=annotation.boxes,
         difficult=annotation.difficult,
         crowd=np.zeros(len(annotation.names), dtype=np.bool_),
     )
-
-
-def _check_lists(root: Path, ids: list[str], report: Report) -> list[str]:
-    """Look through every image set; gives the ids of the annotations and of all lists together."""
-    lists = {split: image_ids(root, split, report) for split in list_splits(root)}
-    for first, second in combinations([split for split in lists if split in ("train", "val", "test")], 2):
-        common = sorted(set(lists[first]) & set(lists[second]))
-        if common:
-            defect = f"shares {len(common)} images with {second}.txt, first {common[0]!r}"
-            fix = "remove them from one of the lists, or the scores will be too high"
-            report(Problem(str(root / "ImageSets" / "Main" / f"{first}.txt"), defect, fix, "warning", "splits-overlap"))
-    return list(dict.fromkeys([*ids, *(image_id for listed in lists.values() for image_id in listed)]))
 
 
 def _find_images(root: Path, ids: list[str], split: str | None, report: Report) -> dict[str, Path]:
@@ -80,21 +80,27 @@ def _find_images(root: Path, ids: list[str], split: str | None, report: Report) 
             report(Problem(str(folder / f"{image_id}.jpg"), "no such image", fix, "error", "image-missing"))
     spare = sorted(set(names) - set(ids))
     if spare and split is None:
-        defect = f"{len(spare)} images have no annotation, first {names[spare[0]]!r}"
+        defect = (
+            f"{counted(len(spare), 'image')} {agreeing(len(spare), 'have')} no annotation, first {names[spare[0]]!r}"
+        )
         report(Problem(str(folder), defect, "they are not used; annotate or remove them", "warning", "image-spare"))
     return {image_id: folder / name for image_id, name in names.items()}
 
 
 def _check_classes(
-    root: Path, annotations: list[VOCAnnotation], class_names: Sequence[str] | None, report: Report
+    root: Path,
+    annotations: list[VOCAnnotation],
+    class_names: Sequence[str] | None,
+    own: OwnFiles,
+    report: Report,
 ) -> tuple[str, ...]:
     """Names must be among those given; where none are given, report names that look misspelt."""
-    listed = tuple(class_names) if class_names else read_class_file(root)
+    listed = tuple(class_names) if class_names else read_class_file(root, own)
     if listed:
         for annotation in annotations:
             check_names(annotation, listed, report)
         return listed
-    names = infer_classes(root, annotations)
+    names = infer_classes(root, annotations, own)
     counts = Counter(name for annotation in annotations for name in annotation.names)
     for annotation in annotations:
         for number, name in enumerate(annotation.names):
@@ -107,8 +113,11 @@ def _check_classes(
 
 
 def _slip(name: str, counts: Counter[str]) -> str:
-    """A suggestion where a rare name looks like one of VOC's or like one a hundred times as frequent."""
+    """A suggestion where a rare name looks like one of VOC's, like one a hundred times as frequent, or is a more frequent one
+    but for capital letters."""
     if name in VOC_CLASSES:
         return ""
+    alike = [other for other in counts if other != name and other.casefold() == name.casefold()]
     common = [other for other, count in counts.items() if other != name and count >= 100 * counts[name]]
-    return suggest(name, common + [other for other in VOC_CLASSES if other in counts])
+    likely = [other for other in alike if counts[other] > counts[name]] or common
+    return suggest(name, likely + [other for other in VOC_CLASSES if other in counts])

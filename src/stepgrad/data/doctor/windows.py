@@ -13,6 +13,7 @@ from stepgrad.data.problems import Complaints, Problem, Report
 from stepgrad.data.proposals import CachedProposals, Proposals
 from stepgrad.data.proposals.cache import WAY_OUT, misfit
 from stepgrad.errors import DataError
+from stepgrad.number_text import counted
 
 MANY = 10_000
 ImageSizes = dict[Any, tuple[int, int]]
@@ -24,9 +25,7 @@ def examine_windows(
     """Report images without windows, with too few or too many, and windows of other images."""
     missing = [entry for entry in entries if entry.image_id not in proposals]
     if len(missing) == len(entries) and entries:
-        defect = (
-            f"has no windows for any of the {len(entries)} images, but for others such as {next(iter(proposals), '')!r}"
-        )
+        defect = f"has windows for none of {counted(len(entries), 'image')}, but for others such as {next(iter(proposals), '')!r}"
         fix = "pass the windows of this dataset, or make them with `stepgrad propose`"
         report(Problem(proposals.source, defect, fix, "error", "windows-missing"))
         return
@@ -49,7 +48,9 @@ def _examine_entry(
     complain, image = Complaints(where, report), f"image {entry.image_id!r}"
     if len(windows) == 0:
         fix = "its objects count as missed; search again with a smaller --min_side"
-        complain(f"no windows for {image}, which has {len(entry.names)} objects", fix, "windows-none", "warning")
+        complain(
+            f"no windows for {image}, which has {counted(len(entry.numbers), 'object')}", fix, "windows-none", "warning"
+        )
         return
     if len(windows) > MANY:
         fix = "all are used, which takes time and memory; search again with a larger --min_side"

@@ -12,6 +12,7 @@ from stepgrad.data.base import DetectionDataset
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.errors import InputError
 from stepgrad.metric.boxes import areas_of, overlap_table
+from stepgrad.number_text import counted
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Recall:
     def __str__(self) -> str:
         shares = ", ".join(f"{share:.1%} at IoU {t:g}" for t, share in zip(self.thresholds, self.recall, strict=True))
         mean = self.windows.mean() if len(self.windows) else 0.0
-        return f"recall {shares} ({int(self.objects.sum())} objects, {mean:.0f} windows per image)"
+        return f"recall {shares} ({counted(int(self.objects.sum()), 'object')}, {mean:.0f} windows per image)"
 
 
 def best_overlaps(boxes: ArrayLike, windows: ArrayLike) -> NDArray[np.float64]:

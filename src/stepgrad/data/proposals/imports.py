@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.data.problems import brief
+from stepgrad.data.proposals.mat_file import MatValue, read_mat
 from stepgrad.data.proposals.windows import PackedProposals
 from stepgrad.errors import DataError
-from stepgrad.extras import need
+from stepgrad.number_text import counted, part_counted
 from stepgrad.pixels import continuous_from_devkit
 
 NUMBERS = "iuf"
@@ -50,44 +52,48 @@ def import_mat(path: str | Path) -> PackedProposals:
     content = _load_mat(path)
     if "boxes" not in content or "images" not in content:
         raise DataError(f"{path}: expected cells `images` and `boxes` but it has {sorted(content)}")
-    ids = [_text(cell) for cell in np.asarray(content["images"], dtype=object).ravel()]
-    cells = [_columns(cell, path) for cell in np.asarray(content["boxes"]).ravel()]
+    ids = [_text(cell, path) for cell in _cells(content["images"], "text in `images`", path)]
+    cells = [_columns(cell, path) for cell in _cells(content["boxes"], "(N, 4) numbers in `boxes`", path)]
     if len(ids) != len(cells):
-        raise DataError(f"{path}: {len(ids)} images but windows for {len(cells)}; download the file again")
+        raise DataError(f"{path}: {counted(len(ids), 'image')} but windows for {len(cells)}; download the file again")
     rows = np.concatenate([np.zeros((0, 4)), *cells])
-    boxes = continuous_from_devkit(rows[:, [1, 0, 3, 2]]).astype(np.float32)
+    boxes = continuous_from_devkit(rows[:, [1, 0, 3, 2]])
     check_windows(boxes, str(path))
-    return PackedProposals(ids, np.cumsum([0, *(len(cell) for cell in cells)]), boxes, str(path))
+    offsets = np.cumsum([0, *(len(cell) for cell in cells)])
+    return PackedProposals(ids, offsets, boxes.astype(np.float32), str(path))
 
 
-def _load_mat(path: Path) -> dict[str, Any]:
-    need("scipy.io", purpose="reading .mat files")
-    from scipy.io import loadmat
-
+def _load_mat(path: Path) -> dict[str, MatValue]:
     try:
-        content: dict[str, Any] = loadmat(path)
+        return read_mat(path.read_bytes())
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; make windows with `stepgrad propose`") from None
     except NotImplementedError:
         raise DataError(
             f"{path}: is a MATLAB 7.3 file; save it with -v7, or as .npz with ids, offsets, boxes"
         ) from None
-    except Exception as error:  # SciPy raises whatever its parser stumbles over
+    except (OSError, ValueError) as error:
         raise DataError(f"{path}: is not a readable .mat file ({error}); download it again") from error
-    return {key: value for key, value in content.items() if not key.startswith("__")}
 
 
-def _text(cell: Any) -> str:
-    """The string inside a MATLAB cell."""
-    return str(np.asarray(cell).ravel()[0]) if np.asarray(cell).size else ""
+def _cells(value: MatValue, wanted: str, path: Path) -> list[MatValue]:
+    if not isinstance(value, list):
+        raise DataError(f"{path}: expected cells of {wanted} but got no cells")
+    return value
 
 
-def _columns(cell: Any, path: Path) -> np.ndarray:
+def _text(cell: MatValue, path: Path) -> str:
+    if not isinstance(cell, str):
+        raise DataError(f"{path}: expected cells of text in `images` but got {brief(cell)}")
+    return cell
+
+
+def _columns(cell: MatValue, path: Path) -> NDArray[np.float64]:
     """(N, 4) the windows of one image."""
-    windows = np.asarray(cell)
-    if windows.size and (windows.ndim != 2 or windows.shape[1] != 4 or windows.dtype.kind not in "iuf"):
-        raise DataError(f"{path}: expected cells of (N, 4) numbers in `boxes` but got {windows.shape} {windows.dtype}")
-    return windows.astype(np.float64).reshape(-1, 4)
+    if isinstance(cell, np.ndarray) and (cell.size == 0 or (cell.ndim == 2 and cell.shape[1] == 4)):
+        return cell.astype(np.float64).reshape(-1, 4)
+    got = f"{cell.shape} {cell.dtype}" if isinstance(cell, np.ndarray) else brief(cell)
+    raise DataError(f"{path}: expected cells of (N, 4) numbers in `boxes` but got {got}")
 
 
 def check_windows(boxes: np.ndarray, source: str) -> None:
@@ -97,8 +103,9 @@ def check_windows(boxes: np.ndarray, source: str) -> None:
     good = np.isfinite(boxes).all(axis=1) & (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     if not good.all():
         first = int(np.argmin(good))
+        count = part_counted(int((~good).sum()), len(good), "window", "are")
         raise DataError(
-            f"{source}: {int((~good).sum())} windows are not finite or have no area, first number {first}, "
+            f"{source}: {count} not finite or without area, first number {first}, "
             f"{boxes[first].tolist()}; expected x1 y1 x2 y2 with x1 < x2, y1 < y2: check the column order"
         )
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from stepgrad.data.base import DetectionDataset, ImageId
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.errors import DataError
-from stepgrad.names import on_disk
+from stepgrad.names import from_home
+from stepgrad.number_text import counted
 
 
 class Proposals(Mapping[ImageId, Tensor], ABC):
@@ -46,7 +47,7 @@ class Proposals(Mapping[ImageId, Tensor], ABC):
         if missing:
             count = len(dataset if indices is None else indices)
             raise DataError(
-                f"{self.source}: has no windows for {len(missing)} of the {count} images of {dataset.name}, "
+                f"{self.source}: has no windows for {len(missing)} of the {counted(count, 'image')} of {dataset.name}, "
                 f"first {missing[0]!r}; make them with `stepgrad propose`, or pass the windows of this dataset"
             )
 
@@ -141,7 +142,7 @@ def _open(source: str | Path, dataset: DetectionDataset | None) -> Proposals:
         if not isinstance(dataset, ShapesDataset):
             raise DataError("Only `shapes` has built-in windows; make some for this dataset with `stepgrad propose`")
         return ShapesProposals(dataset)
-    path = Path(on_disk(str(source))).expanduser()
+    path = from_home(source)
     if path.is_dir():
         return CachedProposals(path)
     if path.suffix == ".npz":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from safetensors import safe_open
 from torch import Tensor
@@ -11,15 +9,14 @@ from torch import Tensor
 from stepgrad.detector import FastRCNN, Sampling, WeightsReport
 from stepgrad.detector.inputs import objects_on_cpu
 from stepgrad.detector.sampling import Sample, sample_windows
+from stepgrad.detector.training.checkpoint import load_checkpoint
+from stepgrad.detector.training.config import PhaseConfig, PhaseName, TrainConfig
+from stepgrad.detector.training.inputs import mirrored_boxes
+from stepgrad.detector.training.joined import TrainingData
+from stepgrad.detector.training.run_folder import RunFolder, load_into
 from stepgrad.losses.distributed import DistributedDetectionLoss, DistributedMAPLoss
-from stepgrad.losses.score_memory import RememberingLoss, ScoreMemory
-from stepgrad.names import on_disk
-from stepgrad.train.checkpoint import load_checkpoint
-from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
-from stepgrad.train.inputs import mirrored_boxes
-from stepgrad.train.joined import TrainingData
-from stepgrad.train.run_folder import RunFolder, load_into
-from stepgrad.train.weights_file import load_weights
+from stepgrad.names import from_home
+from stepgrad.weights_file import load_weights
 
 
 def build_model(config: TrainConfig, num_classes: int, weights: str | None) -> FastRCNN:
@@ -79,7 +76,7 @@ def own_weights(source: str | None) -> dict[str, Tensor] | None:
     """The weights of a run (the best), or in one of its files; None if `source` is none of these."""
     if source is None:
         return None
-    path = Path(on_disk(str(source))).expanduser()
+    path = from_home(source)
     if path.is_dir():
         return load_weights(RunFolder(path).best_file)[0]
     if not path.is_file() or path.suffix != ".safetensors":
@@ -94,17 +91,13 @@ def own_weights(source: str | None) -> dict[str, Tensor] | None:
     return load_weights(path)[0] if is_own else None
 
 
-def build_map_loss(config: TrainConfig, num_classes: int) -> RememberingLoss:
+def build_map_loss(config: TrainConfig, num_classes: int) -> DistributedDetectionLoss:
     """The loss of the mAP phase: the run's metric and protocol, the model's NMS, one over all processes."""
-    others = ("nll_weight", "memory_images")
-    options = {name: value for name, value in vars(config.map_loss).items() if name not in others}
+    options = {name: value for name, value in vars(config.map_loss).items() if name != "nll_weight"}
     options |= {"timeout": config.run.timeout, "nms_threshold": config.model.nms_threshold}
-    loss_fn = (
-        DistributedDetectionLoss(num_classes, config.metric, config.protocol, **options)
-        if config.metrics
-        else DistributedMAPLoss(num_classes, config.protocol, **options)
-    )
-    return RememberingLoss(loss_fn, ScoreMemory(config.map_loss.memory_images))
+    if config.metrics:
+        return DistributedDetectionLoss(num_classes, config.metric, config.protocol, **options)
+    return DistributedMAPLoss(num_classes, config.protocol, **options)
 
 
 def enter_phase(model: FastRCNN, config: TrainConfig, name: PhaseName, phase: PhaseConfig, num_classes: int) -> None:

@@ -8,7 +8,7 @@ from stepgrad.errors import ConfigError, one_of
 from stepgrad.metric.protocol import PROTOCOLS
 
 if TYPE_CHECKING:
-    from stepgrad.train.config import PhaseConfig, TrainConfig
+    from stepgrad.detector.training.config import PhaseConfig, TrainConfig
 
 
 def check_config(config: TrainConfig) -> None:
@@ -26,14 +26,12 @@ def check_config(config: TrainConfig) -> None:
     for key in ("keep", "log_every", "devices"):
         if getattr(config.run, key) < 1:
             raise ConfigError(f"run.{key}: expected a number >= 1 but got {getattr(config.run, key)!r}.")
-    if config.map_loss.memory_images < 0:
-        raise ConfigError(f"map_loss.memory_images: expected a number >= 0 but got {config.map_loss.memory_images}.")
     if not config.phases():
         raise ConfigError(f"loss: {config.loss!r} has no steps; give nll.steps or map.steps.")
 
 
 def _check_metric(config: TrainConfig) -> None:
-    from stepgrad.metric.named_metrics import get_metric  # not for AP: the help page should not wait for numba
+    from stepgrad.metric.options import get_metric  # not for AP: the help page should not wait for numba
 
     metric = get_metric(config.metric)
     for protocol in (config.protocol, *config.also_report):

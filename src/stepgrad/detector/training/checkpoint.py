@@ -18,10 +18,10 @@ from typing import Any
 
 from torch import Tensor
 
+from stepgrad.detector.training.optimizer_state import optimizer_tensors, restore_optimizer
 from stepgrad.errors import DataError, InputError
 from stepgrad.files import WriteError, remove_leftovers
-from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
-from stepgrad.train.weights_file import load_weights, read_tensors, save_weights, write_tensors
+from stepgrad.weights_file import load_weights, read_tensors, save_weights, write_tensors
 
 __all__ = [
     "Checkpoint",

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from stepgrad.detector.training.check_config import check_config
 from stepgrad.errors import ConfigError, suggest
-from stepgrad.train.check_config import check_config
 
 LossName = Literal["nll", "map", "nll-then-map"]
 PhaseName = Literal["nll", "map"]
@@ -48,7 +48,7 @@ class DataConfig:
     flip: bool = True
     """Whether to train on mirror images as well."""
     images_outside: bool = False
-    """Whether file names in a COCO file or a data.yaml may point outside the folder of the data."""
+    """Whether file names and links in the data may lead out of its folder."""
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,11 @@ class MAPLossConfig:
     balance: Literal["none", "class", "class+scale"] = "class"
     """What is removed from the gradient: the part that shifts all scores of a class, so that pushes up and down sum to zero
     (`class`), also the part that only stretches them (`class+scale`), or nothing, as in the paper (`none`)."""
-    absent_classes: Literal["zero", "skip"] = "zero"
-    """How classes without objects in the minibatch count: as an AP of zero (`zero`), or not at all (`skip`)."""
+    absent_classes: Literal["zero", "skip"] | None = None
+    """How classes without objects in the minibatch count: as an AP of zero (`zero`), or not at all (`skip`); None: as the
+    protocol has it."""
     nll_weight: float = 0.0
     """Weight of the cross-entropy of the same windows in the loss; any weight but 0 needs `model.score: logprob`."""
-    memory_images: int = 0
-    """Number of images of earlier minibatches whose windows are ranked together with those of each new one; their scores are
-    constants."""
 
 
 @dataclass(frozen=True)

@@ -15,24 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stepgrad.detector.training.build import build_model, enter_phase, measure_boxes
+from stepgrad.detector.training.checkpoint import Checkpoint, save_checkpoint
+from stepgrad.detector.training.config import PhaseConfig, PhaseName, TrainConfig
+from stepgrad.detector.training.features import source_for
+from stepgrad.detector.training.finish import finish_run, merit_of, save_best, validate, validate_best
+from stepgrad.detector.training.inputs import Data, Example, Images, Order, find_split
+from stepgrad.detector.training.joined import TrainingData, find_training, join_training
+from stepgrad.detector.training.launch import launch, owning
+from stepgrad.detector.training.optimizer_state import optimizer_tensors, restore_optimizer
+from stepgrad.detector.training.process import Interrupts, RunInterrupted, Stop
+from stepgrad.detector.training.progress import Progress, QuietProgress, Times
+from stepgrad.detector.training.run_folder import RunFolder, load_into
+from stepgrad.detector.training.run_log import open_log, versions
+from stepgrad.detector.training.state import RunResult, State
+from stepgrad.detector.training.step import Stepper, make_optimizer
 from stepgrad.errors import DataError, NonFiniteError, StepgradError
-from stepgrad.losses.score_memory import RememberingLoss
 from stepgrad.names import on_disk
-from stepgrad.train.build import build_model, enter_phase, measure_boxes
-from stepgrad.train.checkpoint import Checkpoint, save_checkpoint
-from stepgrad.train.config import PhaseConfig, PhaseName, TrainConfig
-from stepgrad.train.features import source_for
-from stepgrad.train.finish import finish_run, merit_of, save_best, validate, validate_best
-from stepgrad.train.inputs import Data, Example, Images, Order, find_split
-from stepgrad.train.joined import TrainingData, find_training, join_training
-from stepgrad.train.launch import launch, owning
-from stepgrad.train.optimizer_state import optimizer_tensors, restore_optimizer
-from stepgrad.train.process import Interrupts, RunInterrupted, Stop
-from stepgrad.train.progress import Progress, QuietProgress, Times
-from stepgrad.train.run_folder import RunFolder, load_into
-from stepgrad.train.run_log import open_log, versions
-from stepgrad.train.state import RunResult, State
-from stepgrad.train.step import Stepper, make_optimizer
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN
 
 __all__ = ["RunInterrupted", "RunResult", "resume", "train"]
-
-_MEMORY = "score_memory/"  # names of what the loss remembers, in a checkpoint
 
 
 def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> RunResult:
@@ -109,6 +106,8 @@ class _Engine:
             raise DataError(
                 f"Expected the same classes in both splits but got {names} and {val_images.dataset.class_names}."
             )
+        for images in (*train_images, val_images):
+            images.check_packages()  # before weights are downloaded
         self.state = State.of(checkpoint) if checkpoint else State(class_names=list(names))
         self.model = self._model(checkpoint)
         with self.times.of("windows"):  # after all that can go wrong at once, since a search may take hours
@@ -188,11 +187,7 @@ class _Engine:
         """Fresh for each phase; its memory comes back if the run was stopped within it."""
         optimizer = make_optimizer(self.model, phase.config)
         if self.state.step > phase.first:
-            own = {name: value for name, value in self.restored.items() if not name.startswith(_MEMORY)}
-            restore_optimizer(optimizer, self._names(), own)
-            if isinstance(self.model.map_loss, RememberingLoss):
-                others = {n.removeprefix(_MEMORY): t for n, t in self.restored.items() if n.startswith(_MEMORY)}
-                self.model.map_loss.memory.load_tensors(others)
+            restore_optimizer(optimizer, self._names(), self.restored)
         return self.fabric.setup_optimizers(optimizer)
 
     def _names(self) -> dict[torch.Tensor, str]:
@@ -270,21 +265,13 @@ class _Engine:
             return
         state.log_length = self.log.sync()
         weights = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
-        memory = self._memory(optimizer) if optimizer is not None else self.restored
+        memory = self.restored if optimizer is None else optimizer_tensors(optimizer.optimizer, self._names())
         counters = {name: value for name, value in asdict(state).items() if name != "step"}
         pinned = {phase.end for phase in self.phases if phase.end <= state.step}  # later ones are of another course
         save_checkpoint(
             self.folder.checkpoints, Checkpoint(state.step, weights, memory, counters), self.config.run.keep, pinned
         )
         self.saved = (state.step, state.validated)
-
-    def _memory(self, optimizer: Any) -> dict[str, torch.Tensor]:
-        """What the optimizer and the loss remember of earlier steps."""
-        found = optimizer_tensors(optimizer.optimizer, self._names())
-        loss = self.model.map_loss
-        if isinstance(loss, RememberingLoss) and loss.memory.size_images:
-            found.update({_MEMORY + name: tensor for name, tensor in loss.memory.tensors().items()})
-        return found
 
     @contextmanager
     def _saved_on_error(self, optimizer: Any) -> Iterator[None]:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.data.base import DatasetTarget
+from stepgrad.detector.training.inputs import Data, Example, mirrored_boxes
 from stepgrad.errors import DataError
 from stepgrad.files import WriteError
 from stepgrad.names import to_utf8
-from stepgrad.train.inputs import Data, Example, mirrored_boxes
-from stepgrad.train.weights_file import bytes_of, read_tensors, write_tensors
+from stepgrad.weights_file import bytes_of, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN
@@ -104,7 +104,7 @@ class FeatureCache:
         try:
             x, y = json.loads(facts["scale"])
             return Features(tensors["map"], (float(x), float(y)))
-        except (KeyError, ValueError, TypeError, RecursionError):
+        except (KeyError, ValueError, TypeError, OverflowError, RecursionError):
             return None  # written by something else
 
     def put(self, key: str, features: Features) -> None:

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepgrad.data.base import DetectionDataset
+from stepgrad.detector.training.config import TrainConfig, to_dict
+from stepgrad.detector.training.features import ImageSource
+from stepgrad.detector.training.inputs import Data
+from stepgrad.detector.training.progress import Progress, QuietProgress
+from stepgrad.detector.training.run_folder import RunFolder, load_into
+from stepgrad.detector.training.run_log import NoLog, RunLog, finite
+from stepgrad.detector.training.state import RunResult, State
 from stepgrad.evaluation import Evaluator
-from stepgrad.evaluation.result import EvaluationResult, best_cut
+from stepgrad.evaluation.result import EvaluationResult, best_thresholds
 from stepgrad.files import write_whole
-from stepgrad.losses.collectives import gather_objects, rank, world
-from stepgrad.metric.named_metrics import get_metric
-from stepgrad.train.config import TrainConfig, to_dict
-from stepgrad.train.features import ImageSource
-from stepgrad.train.inputs import Data
-from stepgrad.train.progress import Progress, QuietProgress
-from stepgrad.train.run_folder import RunFolder, load_into
-from stepgrad.train.run_log import NoLog, RunLog, finite
-from stepgrad.train.state import RunResult, State
-from stepgrad.train.weights_file import load_weights, save_weights
+from stepgrad.metric.options import get_metric
+from stepgrad.processes import gather_objects, rank, world
+from stepgrad.weights_file import load_weights, save_weights
 
 if TYPE_CHECKING:
     from stepgrad.detector import FastRCNN
@@ -152,9 +152,3 @@ def validate(
     in_order = [found[i] for i in range(len(data))]
     evaluator.update([d for d, _ in in_order], [target for _, target in in_order])
     return evaluator
-
-
-def best_thresholds(result: EvaluationResult) -> dict[str, float]:
-    """By class, the score at which F1 is best; classes never found have none."""
-    cuts = {row.name: best_cut(row.scores, row.verdicts[0], row.objects) for row in result.classes}
-    return {name: cut.threshold for name, cut in cuts.items() if cut.threshold is not None}

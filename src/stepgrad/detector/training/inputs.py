@@ -7,7 +7,6 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, cast
 
@@ -17,12 +16,13 @@ from torch import Tensor
 from stepgrad.data import DetectionDataset, Proposals, generate_proposals, load_dataset, load_proposals
 from stepgrad.data.base import DatasetTarget
 from stepgrad.data.proposals.generate import default_folder, missing_windows
+from stepgrad.data.proposals.search import check_installed
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.data.voc import VOCDataset, folder_name
-from stepgrad.errors import ConfigError, DataError
-from stepgrad.names import on_disk, to_utf8
-from stepgrad.train.config import DataConfig
-from stepgrad.train.progress import Progress, QuietProgress
+from stepgrad.detector.training.config import DataConfig
+from stepgrad.detector.training.progress import Progress, QuietProgress
+from stepgrad.errors import ConfigError, DataError, MissingDependencyError
+from stepgrad.names import from_home, to_utf8
 
 MEMORY_BYTES = 1 << 30
 """Decoded images kept in memory."""
@@ -139,7 +139,17 @@ class Images:
     def _named(self, source: str) -> Proposals:
         return load_proposals(_own_folder(source, self.dataset), self.dataset, verify=False, indices=self.indices)
 
+    def check_packages(self) -> None:
+        """Raise MissingDependencyError if windows must be searched for and OpenCV, which the search needs, is missing."""
+        if self.windows is None:
+            try:
+                check_installed()
+            except MissingDependencyError:
+                if missing_windows(self.dataset, default_folder(self.dataset, "fast"), indices=self.indices):
+                    raise
+
     def _searched(self, progress: Progress) -> Proposals:
+        self.check_packages()
         folder = default_folder(self.dataset, "fast")
         missing = missing_windows(self.dataset, folder, indices=self.indices)
         if missing:
@@ -240,7 +250,7 @@ def parse_split(split: str | None) -> tuple[str | None, int, int | None]:
 def _own_folder(source: str, dataset: DetectionDataset) -> str:
     """Where `source` has a folder with the name of a VOC folder, its windows are there: `proposals/VOC2007`."""
     if isinstance(dataset, VOCDataset):
-        own = Path(on_disk(source)).expanduser() / folder_name(dataset.root)
+        own = from_home(source) / folder_name(dataset.root)
         return str(own) if own.is_dir() else source
     return source
 

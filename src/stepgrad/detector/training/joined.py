@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from stepgrad.data.base import DetectionDataset
+from stepgrad.detector.training.config import DataConfig
+from stepgrad.detector.training.inputs import JOIN, Data, Images, find_split
+from stepgrad.detector.training.progress import Progress
 from stepgrad.errors import ConfigError, DataError
-from stepgrad.train.config import DataConfig
-from stepgrad.train.inputs import JOIN, Data, Images, find_split
-from stepgrad.train.progress import Progress
 
 
 @dataclass(frozen=True)

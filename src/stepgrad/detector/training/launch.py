@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from stepgrad.detector.training.config import TrainConfig
 from stepgrad.errors import ConfigError, StepgradError
 from stepgrad.locks import only_writer
-from stepgrad.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -43,7 +43,7 @@ class Interrupts:
 
     def agree(self, timeout: float) -> None:
         """What one process was asked, all were."""
-        from stepgrad.losses.collectives import sum_over_processes  # torch, for which `stepgrad --help` does not wait
+        from stepgrad.processes import sum_over_processes  # torch, for which `stepgrad --help` does not wait
 
         self.asked = sum_over_processes([float(self.asked)], timeout)[0] > 0
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import yaml
 
+from stepgrad.detector.training.checkpoint import Checkpoint, checkpoint_step, list_checkpoints, load_checkpoint
+from stepgrad.detector.training.config import TrainConfig, from_dict, to_dict
+from stepgrad.detector.training.run_log import read_log
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.files import write_whole
-from stepgrad.train.checkpoint import Checkpoint, checkpoint_step, list_checkpoints, load_checkpoint
-from stepgrad.train.config import TrainConfig, from_dict, to_dict
-from stepgrad.train.run_log import read_log
-from stepgrad.train.weights_file import load_weights
+from stepgrad.weights_file import load_weights
 from stepgrad.yaml_text import load_yaml
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def open_run(folder: str | Path, checkpoint: str | int = "best") -> Run:
         folder: the `--out` of the run.
         checkpoint: "best" (by validation mAP), "last", or a step that has a checkpoint.
     """
-    from stepgrad.train.build import build_model
+    from stepgrad.detector.training.build import build_model
 
     run = RunFolder(Path(folder))
     config = run.config()

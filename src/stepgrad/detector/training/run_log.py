@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import stepgrad
+from stepgrad.detector.training.state import State
 from stepgrad.files import WriteError, explain
 from stepgrad.names import visible
-from stepgrad.train.state import State
 
 if TYPE_CHECKING:
-    from stepgrad.train.run_folder import RunFolder
+    from stepgrad.detector.training.run_folder import RunFolder
 
 PACKAGES = ("torch", "torchvision", "numpy", "numba", "lightning-fabric")
 

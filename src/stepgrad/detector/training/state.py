@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepgrad.detector.training.checkpoint import Checkpoint
 from stepgrad.errors import DataError
 from stepgrad.evaluation.result import EvaluationResult
-from stepgrad.train.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)

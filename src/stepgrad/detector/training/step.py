@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from stepgrad.detector.training.config import PhaseConfig
+from stepgrad.detector.training.inputs import Example, mix
 from stepgrad.errors import NonFiniteError
-from stepgrad.losses.collectives import average_gradients, sum_over_processes
 from stepgrad.losses.large_batch import large_batch
-from stepgrad.train.config import PhaseConfig
-from stepgrad.train.inputs import Example, mix
+from stepgrad.processes import average_gradients, sum_over_processes
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

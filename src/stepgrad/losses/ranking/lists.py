@@ -11,10 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.kernels.list_records import Floats, Ints
-from stepgrad.kernels.rank_steps import NONE
-
-__all__ = ["NONE", "Floats", "Ints", "Lists"]
+NONE = -1  # no document
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class Lists(NamedTuple):

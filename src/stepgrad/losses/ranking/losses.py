@@ -21,9 +21,9 @@ from stepgrad.losses.ranking.steps import (
     pseudogradient_by_position,
     step_columns,
 )
-from stepgrad.plain_tensors import keep_out_of_compiled_graphs, narrowed
+from stepgrad.plain_tensors import narrowed, outside_graphs
 from stepgrad.steps.autograd import attach
-from stepgrad.steps.method import Method, Steps
+from stepgrad.steps.estimators import Method, Steps
 
 REDUCTIONS = ["mean", "sum", "none"]
 EMPTY = ["skip", "zero", "one"]
@@ -67,7 +67,6 @@ class RankingLoss(nn.Module):
         empty: str = "skip",
     ) -> None:
         super().__init__()
-        keep_out_of_compiled_graphs(RankingLoss)
         one_of("reduction", reduction, REDUCTIONS)
         one_of("empty", empty, EMPTY)
         one_of("balance", balance, BALANCES)
@@ -83,6 +82,7 @@ class RankingLoss(nn.Module):
         self.empty = empty
         self.metrics: dict[str, Any] = {}
 
+    @outside_graphs
     def forward(
         self, scores: Values, relevance: Values, query: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
@@ -187,7 +187,6 @@ class APLoss(RankingLoss):
     """Average precision as a loss: the mean over a query's relevant documents (relevance > 0) of the precision at their rank.
 
     Args:
-        interpolated: take the best precision at that rank or any later one, as detection benchmarks do.
         options: as for `RankingLoss`.
 
     >>> scores = torch.tensor([2.0, 1.0, 0.0], requires_grad=True)
@@ -198,18 +197,9 @@ class APLoss(RankingLoss):
     """
 
     name = "ap"
-    own = ("interpolated",)
-
-    def __init__(self, interpolated: bool = False, **options: Any) -> None:
-        super().__init__(**options)
-        self.interpolated = interpolated
 
     def _metric(self, lists: Lists) -> RankingMetric:
-        if not self.interpolated:
-            return AveragePrecision(lists)
-        from stepgrad.losses.ranking.interpolated import InterpolatedPrecision  # brings the kernels of detection
-
-        return InterpolatedPrecision(lists)
+        return AveragePrecision(lists)
 
 
 class NDCGLoss(RankingLoss):

@@ -18,20 +18,16 @@ GAINS = ["exponential", "linear"]
 Array = NDArray[np.float64]
 
 
-def average_precision(scores: ArrayLike, relevance: ArrayLike, interpolated: bool = False) -> Any:
-    """Mean over the relevant documents of precision at their rank, or at that rank or any later one (`interpolated`).
+def average_precision(scores: ArrayLike, relevance: ArrayLike) -> Any:
+    """Mean over the relevant documents of precision at their rank.
 
     nan without relevant documents.
 
     >>> float(average_precision([0.9, 0.5, 0.1], [1, 0, 1])), float(average_precision([0.9, 0.5, 0.1], [0, 1, 1]))
     (0.8333333333333333, 0.5833333333333333)
-    >>> float(average_precision([0.9, 0.5, 0.1], [0, 1, 1], interpolated=True))
-    0.6666666666666666
     """
     hit = _ranked(scores, _relevant(relevance))
     precision = np.cumsum(hit, axis=-1) / _ranks(hit)
-    if interpolated:
-        precision = np.maximum.accumulate(precision[..., ::-1], axis=-1)[..., ::-1]
     return _ratio((hit * precision).sum(-1), hit.sum(-1))
 
 

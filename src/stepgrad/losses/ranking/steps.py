@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from stepgrad.losses.ranking.linear import Moves
 from stepgrad.losses.ranking.lists import NONE, Floats, Ints, Lists, target_positions
-from stepgrad.steps.estimators import radius_difference
-from stepgrad.steps.method import Method, Steps
+from stepgrad.steps.estimators import Method, Steps, radius_difference
 
 BALANCES = ["none", "query"]
 

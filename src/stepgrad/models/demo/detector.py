@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from stepgrad.extras import need
 
-need("torchvision", "safetensors", purpose="stepgrad.demo")
+need("torchvision", "safetensors", purpose="stepgrad.models.demo")
 
 from safetensors.torch import load
 from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
@@ -68,7 +68,7 @@ def small_ssd(classes: int = CLASSES) -> nn.Module:
 
 def trained_ssd() -> Any:
     """The SSD with the weights of the package, in eval mode, without gradients."""
-    halves = load(files("stepgrad.demo").joinpath(WEIGHTS).read_bytes())
+    halves = load(files("stepgrad.models.demo").joinpath(WEIGHTS).read_bytes())
     with torch.random.fork_rng():
         model = small_ssd()
     model.load_state_dict(

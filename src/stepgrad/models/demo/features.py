@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stepgrad.data.base import DetectionDataset
-from stepgrad.fine_tuning import ImageWindows
+from stepgrad.models.fine_tuning import ImageWindows
 
 WINDOWS = 300
 """Per image: those that most likely hold something."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from stepgrad.demo.trial import MAP, MORE, NOTES, Pictures, Settings, TrialOutcome, task
-from stepgrad.fine_tuning.report import arm
+from stepgrad.models.demo.trial import MAP, MORE, NOTES, Pictures, Settings, TrialOutcome, task
+from stepgrad.models.fine_tuning.report import arm
 from stepgrad.report import write_comparison
 
 

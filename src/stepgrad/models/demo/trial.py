@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from stepgrad.data import ShapesDataset
-from stepgrad.demo.detector import CLASSES, trained_ssd
-from stepgrad.demo.features import extract, standardised
-from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.fine_tuning.records import FinishedHeads
-from stepgrad.fine_tuning.result import Trained, differences, mean_and_spread
-from stepgrad.fine_tuning.training import Plan, Task, judge, train
-from stepgrad.fine_tuning.windows import Labelled, labelled
 from stepgrad.metric.protocol import get_protocol
+from stepgrad.models.demo.detector import CLASSES, trained_ssd
+from stepgrad.models.demo.features import extract, standardised
+from stepgrad.models.fine_tuning.outputs import Reading
+from stepgrad.models.fine_tuning.records import FinishedHeads
+from stepgrad.models.fine_tuning.result import Trained, differences, mean_and_spread
+from stepgrad.models.fine_tuning.training import Plan, Task, judge, train
+from stepgrad.models.fine_tuning.windows import Labelled, labelled
 
 NMS_THRESHOLD = 0.5
 UNITS = 128

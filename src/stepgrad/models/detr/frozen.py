@@ -1,6 +1,6 @@
 """DETR-style detectors of transformers as a new last class layer sees them: every query is a window, and there is no NMS.
 
-What a family's scores and boxes are is known to `stepgrad.integrations.transformers`.
+What a family's scores and boxes are is known to `stepgrad.models.detr.transformers`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError
-from stepgrad.integrations.transformers import corners, every_class, family_of, log_scores
-from stepgrad.new_head.frozen import Found, FrozenDetector, Pick, linear_of, replace_layer, rows
+from stepgrad.models.detr.transformers import corners, every_class, family_of, log_scores
+from stepgrad.models.new_head.frozen import Found, FrozenDetector, Pick, linear_of, replace_layer, rows
 
 Processor = Callable[..., Any]
 """An image processor of transformers."""
@@ -23,7 +23,7 @@ _CLASS_LAYER = re.compile(r"(?:^|\.)(?:class_labels_classifier(?:\.layers\.\d+)?
 
 
 class QueryDetector(FrozenDetector):
-    """A model of `stepgrad.integrations.transformers.FAMILIES`.
+    """A model of `stepgrad.models.detr.transformers.FAMILIES`.
 
     What the model adds to the logits of all classes of a query after the class layer (D-FINE: how well it takes the box to
     fit) stays, as the quality of the window.
@@ -77,7 +77,7 @@ class QueryDetector(FrozenDetector):
 
     def install(self, weight: Tensor, bias: Tensor, class_names: Sequence[str]) -> None:
         """All decoder layers get the new class layer: those before the last have no other use than losses in training."""
-        from stepgrad.integrations.transformers import restore
+        from stepgrad.models.detr.transformers import restore
 
         restore(self.model)  # a loss for mAP would be one of the old classes
         new = linear_of(weight, bias)

@@ -19,15 +19,14 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError
-from stepgrad.integrations._auto_weight import AutoWeight, StockLoss
-from stepgrad.integrations._detector import MAP_KEY, Specialised, despecialise, specialise
-from stepgrad.integrations._switch import NAME, loss_settings
-from stepgrad.integrations.transformers import Family, QuerySwitch
-from stepgrad.losses.detection_loss import DetectionLoss
+from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
-from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol
+from stepgrad.models.auto_weight import AutoWeight, StockLoss
+from stepgrad.models.detr.transformers import Family, QuerySwitch
+from stepgrad.models.switch import NAME, loss_settings
+from stepgrad.models.torchvision.detector import MAP_KEY, Specialised, despecialise, specialise
 
 __all__ = ["AutoWeight", "restore", "train_for_map"]
 
@@ -50,7 +49,7 @@ def train_for_map(
         module: a criterion with a `weight_dict`, or what holds one, such as RF-DETR's Lightning module.
         weight: of MAPLoss: "auto", `AutoWeight(share=...)` or a number, as for transformers' models.
         enabled: False keeps the losses for now and only measures mAP: `criterion.map_loss_switch.enabled` turns it on and off,
-            as does `MAPCallback` of `stepgrad.integrations.lightning`.
+            as does `MAPCallback` of `stepgrad.models.frameworks.lightning`.
         protocol: "voc07", "voc12" (the default), "coco" or a `Protocol`.
         loss_fn: a ready `MAPLoss`, or another `DetectionLoss`, with `nms_threshold=None`.
         loss_options: of `MAPLoss`, if `loss_fn` is None.

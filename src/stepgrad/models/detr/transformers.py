@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, suggest
 from stepgrad.extras import need
-from stepgrad.integrations._auto_weight import AutoWeight, StockLoss
-from stepgrad.integrations._best import keep_best
-from stepgrad.integrations._switch import NAME, MapLossSwitch, check_int64, loss_settings, pair_of
-from stepgrad.losses.detection_loss import DetectionLoss
+from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
-from stepgrad.losses.map_loss import MAPLoss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol
+from stepgrad.models.auto_weight import AutoWeight, StockLoss
+from stepgrad.models.keep_best import keep_best
+from stepgrad.models.switch import NAME, MapLossSwitch, check_int64, loss_settings, pair_of
 
 __all__ = ["FAMILIES", "AutoWeight", "keep_best", "restore", "train_for_map"]
 
@@ -100,7 +99,7 @@ def train_for_map(
     >>> model.map_loss_switch.metrics["objects"]
     1
     """
-    need("transformers", purpose="stepgrad.integrations.transformers")
+    need("transformers", purpose="stepgrad.models.detr.transformers")
     family = family_of(model)
     config: Any = model.config
     settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)

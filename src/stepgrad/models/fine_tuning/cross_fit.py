@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import InputError
-from stepgrad.fine_tuning.training import outputs_of
-from stepgrad.fine_tuning.windows import ImageWindows, Labelled
+from stepgrad.models.fine_tuning.training import outputs_of
+from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled
 
 Refit = Callable[[list[ImageWindows]], nn.Module]
 """Trains a new head on the images it is given."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +22,27 @@ from stepgrad.errors import (
     positive_number,
     whole_number,
 )
-from stepgrad.fine_tuning.cross_fit import Refit
-from stepgrad.fine_tuning.outputs import Reading, StockLoss, check_reading
-from stepgrad.fine_tuning.records import FinishedHeads, fingerprint
-from stepgrad.fine_tuning.result import FineTuned
-from stepgrad.fine_tuning.training import Task, outputs_of
-from stepgrad.fine_tuning.ways import Budget, FineTuning, TuningImages, Watch
-from stepgrad.fine_tuning.windows import ImageWindows, checked, labelled
 from stepgrad.locks import only_writer
 from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.models.fine_tuning.bar import Watch, bar
+from stepgrad.models.fine_tuning.cross_fit import Refit
+from stepgrad.models.fine_tuning.identity import by_value
+from stepgrad.models.fine_tuning.outputs import Reading, StockLoss, check_reading
+from stepgrad.models.fine_tuning.records import FinishedHeads
+from stepgrad.models.fine_tuning.result import FineTuned
+from stepgrad.models.fine_tuning.training import Task, outputs_of
+from stepgrad.models.fine_tuning.ways import Budget, FineTuning, TuningImages
+from stepgrad.models.fine_tuning.windows import ImageWindows, checked, images_by_value, labelled
 
 if TYPE_CHECKING:
     from stepgrad.data.base import DetectionDataset
 
+_BUDGET = ("steps", "images_per_step", "rates", "stock_rates", "seeds")
+_ALSO_FREE = ("fresh_images", "stock_loss", "refit", "folds")
+"""Options, besides those of the budget, that a caller of `finetune` leaves to its own caller."""
 
+
+@torch.inference_mode(False)  # in which nothing could be trained
 def finetune(
     head: nn.Module,
     train_images: Sequence[ImageWindows],
@@ -59,6 +67,7 @@ def finetune(
     out: str | Path | None = None,
     pictures: DetectionDataset | None = None,
     watch: Watch | None = None,
+    progress: bool = True,
     **loss_options: Any,
 ) -> FineTuned:
     """Fine-tune a trained class head for mAP, compare with a control of equal budget, and keep the better one.
@@ -90,11 +99,13 @@ def finetune(
         rates: learning rates of Adam to try for mAP.
         stock_rates: learning rates of Adam to try for the usual loss.
         stock_weight_decay: weight decay of AdamW for the usual loss: the one the head was trained with.
-        seeds: seeds of the order of images. The spread over seeds shows whether a gain is more than luck.
+        seeds: seeds of the order of images, no two of them equal. The spread over seeds shows whether a gain is more than luck.
         class_names: for the report.
-        out: a folder for the report and for finished trainings, with which the same call continues.
+        out: a folder for the report and for finished trainings, with which the same call continues. A call with another head,
+            other images or other settings is refused there; of your own functions it knows the names only.
         pictures: the dataset of `test_images`, or without them of `val_images`, in order: for pictures in the report.
         watch: is called with the name of the present training, its steps so far and its total steps.
+        progress: without `watch`, show a bar on a terminal, and lines where there is none.
         loss_options: options of `MAPLoss`.
 
     >>> g = torch.Generator().manual_seed(0)
@@ -117,6 +128,7 @@ def finetune(
     task = Task(
         reading, get_protocol(protocol), nms_threshold, stock_loss or reading.stock_loss, class_names, loss_options
     )
+    task.check()
     K = reading.num_classes
     images = TuningImages(
         labelled("train_images", train_images, K),
@@ -125,28 +137,37 @@ def finetune(
         None if fresh_images is None else labelled("fresh_images", fresh_images, K),
     )
     _warn_of_background(images, reading)
-    budget = Budget(
-        whole_number("steps", steps, least=1),
-        whole_number("images_per_step", images_per_step, least=1),
-        _rates("rates", rates),
-        _rates("stock_rates", stock_rates),
-        tuple(seeds),
-        not_negative("stock_weight_decay", stock_weight_decay),
-    )
-    if not budget.seeds:
-        raise ConfigError("Expected at least one seed but got none.")
+    budget = _budget(steps, images_per_step, rates, stock_rates, seeds, stock_weight_decay)
     folder = None if out is None else Path(out)
-    with nullcontext() if folder is None else only_writer(folder, "wait until it has finished, or choose another out"):
-        settings = _settings(head, images, task, budget, folds if refit else None)
+    lock = nullcontext() if folder is None else only_writer(folder, "wait until it has finished, or choose another out")
+    with lock, bar(progress and watch is None) as shown:
+        settings = {} if folder is None else _settings(head, images, task, budget, refit, folds)
         records = FinishedHeads(folder, settings)
-        tuning = FineTuning(head, images, task, budget, records, watch or (lambda *_: None))
+        tuning = FineTuning(head, images, task, budget, records, watch or shown)
         tuning.run(refit, folds)
         tuned = tuning.result()
         if folder is None:
             return tuned
-        from stepgrad.fine_tuning.report import write
+        from stepgrad.models.fine_tuning.report import write
 
         return replace(tuned, report=write(folder, tuning, tuned, pictures, settings))
+
+
+def check_options(task: Task, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless `finetune` can work with the options, for a caller that works for hours before it.
+
+    Args:
+        task: what the caller trains for.
+        options: of `finetune`; those of the loss are among them.
+    """
+    own = {name: p.default for name, p in signature(finetune).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    taken = [name for name in options if name in own and name not in (*_BUDGET, *_ALSO_FREE)]
+    if taken:
+        raise ConfigError(
+            f"Expected options without {taken[0]}, which follows from the detector and its data; leave it out."
+        )
+    _budget(**{name: options.get(name, own[name]) for name in _BUDGET})
+    replace(task, loss_options={name: value for name, value in options.items() if name not in own}).check()
 
 
 def _own_copy(head: nn.Module) -> nn.Module:
@@ -180,28 +201,71 @@ def _warn_of_background(images: TuningImages, reading: Reading) -> None:
         )
 
 
+def _budget(
+    steps: int,
+    images_per_step: int,
+    rates: Sequence[float],
+    stock_rates: Sequence[float],
+    seeds: Sequence[int],
+    stock_weight_decay: float = 0.0,
+) -> Budget:
+    return Budget(
+        whole_number("steps", steps, least=1),
+        whole_number("images_per_step", images_per_step, least=1),
+        _rates("rates", rates),
+        _rates("stock_rates", stock_rates),
+        _seeds(seeds),
+        not_negative("stock_weight_decay", stock_weight_decay),
+    )
+
+
 def _rates(name: str, rates: Sequence[float]) -> tuple[float, ...]:
-    checked = tuple(positive_number(name, rate) for rate in rates)
-    if not checked:
-        raise ConfigError(f"Expected {name} to hold at least one rate but it is empty.")
-    return checked
+    return tuple(positive_number(name, rate) for rate in _listed(name, rates, "rate"))
 
 
-def _settings(head: nn.Module, images: TuningImages, task: Task, budget: Budget, folds: int | None) -> dict[str, Any]:
+def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    numbers = tuple(whole_number("each of seeds", seed, least=0) for seed in _listed("seeds", seeds, "seed"))
+    if len(set(numbers)) < len(numbers):
+        raise ConfigError(
+            f"Expected seeds that differ but got {list(numbers)}: equal ones train equal heads, and a spread over seeds of 0 "
+            "would let any gain pass for a sure one."
+        )
+    return numbers
+
+
+def _listed(name: str, values: Any, what: str) -> list[Any]:
+    try:
+        listed = list(values)
+    except TypeError:
+        raise ConfigError(f"Expected {name} to be a list but got {values!r}.") from None
+    if not listed:
+        raise ConfigError(f"Expected {name} to hold at least one {what} but it is empty.")
+    return listed
+
+
+def _settings(
+    head: nn.Module, images: TuningImages, task: Task, budget: Budget, refit: Refit | None, folds: int
+) -> dict[str, Any]:
     """All that the trainings depend on, but the code of `stock_loss` and `refit`."""
-    return {
-        "head": fingerprint(head.state_dict().values()),
-        "images": fingerprint(tensor for image in images.all for tensor in image.tensors),
-        "protocol": task.protocol.name,
-        "nms_threshold": task.nms_threshold,
-        "background": task.reading.background,
-        "labels": task.reading.labels,
-        "loss_options": {name: str(value) for name, value in task.loss_options.items()},
-        "steps": budget.steps,
-        "images_per_step": budget.images,
-        "rates": budget.rates,
-        "stock_rates": budget.stock_rates,
-        "stock_weight_decay": budget.stock_weight_decay,
-        "seeds": budget.seeds,
-        "folds": folds,
-    }
+    settings: dict[str, Any] = by_value(
+        {
+            "head": head,
+            "frozen weights": [name for name, weight in head.named_parameters() if not weight.requires_grad],
+            **{f"{name}_images": images_by_value(part) for name, part in vars(images).items()},
+            "protocol": task.protocol,
+            "nms_threshold": task.nms_threshold,
+            "background": task.reading.background,
+            "labels": task.reading.labels,
+            "stock_loss": None if task.stock_loss == task.reading.stock_loss else task.stock_loss,
+            "loss_options": task.loss_options,
+            "steps": budget.steps,
+            "images_per_step": budget.images,
+            "rates": budget.rates,
+            "stock_rates": budget.stock_rates,
+            "stock_weight_decay": budget.stock_weight_decay,
+            "seeds": budget.seeds,
+            "refit": refit,
+            "folds": folds if refit else None,
+        }
+    )
+    return settings

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stepgrad.errors import ConfigError, InputError, one_of
-from stepgrad.fine_tuning.windows import Labelled
+from stepgrad.models.fine_tuning.windows import Labelled
 
 StockLoss = Callable[[Tensor, Sequence[Labelled]], Tensor]
 """Of the outputs for all windows of some images, in order."""
@@ -52,6 +52,11 @@ class Reading:
             return outputs
         columns = outputs.log_softmax(dim=1)
         return columns[:, 1:] if self.background == "first" else columns[:, :-1]
+
+    def probability(self, score: float) -> float:
+        """What a score to rank by stands for."""
+        number = torch.tensor(score, dtype=torch.float64)
+        return float(number.sigmoid() if self.background is None else number.exp())
 
     def stock_loss(self, outputs: Tensor, images: Sequence[Labelled]) -> Tensor:
         """Cross-entropy; what shows a difficult object or a crowd takes no part."""

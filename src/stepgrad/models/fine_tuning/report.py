@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from stepgrad.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, FineTuned
-from stepgrad.fine_tuning.training import Task, detections
-from stepgrad.fine_tuning.ways import FineTuning
-from stepgrad.fine_tuning.windows import Labelled
+from stepgrad.models.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, FineTuned
+from stepgrad.models.fine_tuning.training import Task, detections
+from stepgrad.models.fine_tuning.ways import FineTuning
+from stepgrad.models.fine_tuning.windows import Labelled
 from stepgrad.report import Arm, write_comparison
 
 if TYPE_CHECKING:

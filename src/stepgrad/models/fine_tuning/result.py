@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import nn
 
+from stepgrad.models.fine_tuning.thresholds import thresholds_text
 from stepgrad.number_text import per_cent
 
 START = "start"
@@ -50,6 +51,9 @@ class FineTuned:
     ways: dict[str, Trained]
     protocol: str
     report: Path | None = None
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """By class, the probability from which F1 is best on held-out images, at the protocol's first IoU: the sigmoid of the
+    head's output, or with background the softmax. Classes of which no object was found have none."""
 
     def gain(self, way: str, over: str) -> tuple[float, float]:
         """The gain of one way over another on held-out images: mean and spread over seeds."""
@@ -71,6 +75,11 @@ class FineTuned:
         )
 
     def __str__(self) -> str:
+        return f"{self.summary}\n{thresholds_text(self.thresholds, self.protocol)}"
+
+    @property
+    def summary(self) -> str:
+        """The table of all ways, and the result in words."""
         lines = [f"{'training':<26}{'rate':>8}{f'held-out {self.protocol}':>20}"]
         names = [name for way in self.ways.values() for name in way.test]
         tests = list(dict.fromkeys(names))

@@ -13,13 +13,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from stepgrad.errors import ConfigError, NonFiniteError
 from stepgrad.evaluation import Evaluator
-from stepgrad.fine_tuning.outputs import Reading, StockLoss
-from stepgrad.fine_tuning.windows import ImageWindows, Labelled, batches
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection import MAPLoss
+from stepgrad.losses.functional import mean_average_precision, suppress_and_rank
 from stepgrad.losses.objective import BatchLoss
-from stepgrad.metric.detections import suppress_and_rank
-from stepgrad.metric.mean_ap import mean_average_precision
 from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.models.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled, batches
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,18 @@ class Task:
         """What numbers on test images go by: the protocol that is trained for, and the best-known others."""
         others = [get_protocol(name) for name in ("coco", "voc12") if name != self.protocol.name]
         return [self.protocol, *others]
+
+    def check(self) -> None:
+        """Raise ConfigError if class names or options of the loss do not fit, before anything is trained."""
+        self.evaluator()
+        try:
+            _map_loss(self)
+        except TypeError as error:  # an option that nobody knows
+            raise ConfigError(f"Expected options of finetune or of MAPLoss but got others: {error}.") from error
+
+    def evaluator(self) -> Evaluator:
+        """An empty one, for what a head finds."""
+        return Evaluator(self.reading.num_classes, self.reported, self.class_names)
 
 
 @dataclass(frozen=True)
@@ -141,7 +152,7 @@ def _mean_ap(scores: Sequence[Tensor], images: Sequence[Labelled], task: Task, p
 
 def detections(head: nn.Module, images: Sequence[Labelled], task: Task, ids: Sequence[Any] | None = None) -> Evaluator:
     """An evaluator that holds what the head finds, in images of these ids; by default they are counted from 0."""
-    evaluator = Evaluator(task.reading.num_classes, task.reported, task.class_names)
+    evaluator = task.evaluator()
     for i, (image, scores) in enumerate(zip(images, scores_of(head, images, task), strict=True)):
         kept, labels, values = suppress_and_rank(scores, image.boxes, task.nms_threshold, candidates=None)
         found = {"boxes": image.boxes[kept], "labels": labels, "scores": values}

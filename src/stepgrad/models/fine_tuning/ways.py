@@ -11,28 +11,16 @@ import torch
 from torch import nn
 
 from stepgrad.errors import NonFiniteError
-from stepgrad.fine_tuning.cross_fit import Corrected, Correction, Refit, fresh_outputs
-from stepgrad.fine_tuning.records import FinishedHeads
-from stepgrad.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, FineTuned, Trained, choose
-from stepgrad.fine_tuning.training import Plan, Task, judge, judge_without, train
-from stepgrad.fine_tuning.windows import Labelled
+from stepgrad.evaluation.result import best_thresholds
+from stepgrad.models.fine_tuning.bar import Watch, ticker
+from stepgrad.models.fine_tuning.cross_fit import Corrected, Correction, Refit, fresh_outputs
+from stepgrad.models.fine_tuning.records import FinishedHeads
+from stepgrad.models.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, FineTuned, Trained, choose
+from stepgrad.models.fine_tuning.training import Plan, Task, detections, judge, judge_without, train
+from stepgrad.models.fine_tuning.windows import Labelled
 
-Watch = Callable[[str, int, int], object]
-"""Told the training at work, its steps so far and its steps in all."""
 STOCK_IMAGES = 8
 """Per step of the usual loss, which likes small steps; mAP likes large ones. Both see as many images in all."""
-
-
-def ticker(watch: Watch, what: str, total: int) -> Callable[[], None]:
-    """A function that tells `watch` of one more each time it is called."""
-    done = 0
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        watch(what, done, total)
-
-    return tick
 
 
 @dataclass(frozen=True)
@@ -151,7 +139,12 @@ class FineTuning:
         """The choice, by held-out images; then, once, the test images."""
         chosen = choose(self.ways)
         ways = {name: replace(way, test=self._on_test(name)) for name, way in self.ways.items()}
-        return FineTuned(self.heads[chosen][0], chosen, ways, self.task.protocol.name)
+        head = self.heads[chosen][0]
+        return FineTuned(head, chosen, ways, self.task.protocol.name, thresholds=self._thresholds(head))
+
+    def _thresholds(self, head: nn.Module) -> dict[str, float]:
+        found = best_thresholds(detections(head, self.images.val, self.task).compute())
+        return {name: self.task.reading.probability(score) for name, score in found.items()}
 
     def _on_test(self, name: str) -> dict[str, tuple[float, ...]]:
         if self.images.test is None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError
-from stepgrad.losses.baselines.windows import best_overlaps
-from stepgrad.metric.batch import make_batch
-from stepgrad.metric.boxes import areas_of, overlap_table
+from stepgrad.metric.batch import Batch, make_batch
+from stepgrad.metric.boxes import areas_of, overlap_table, overlaps_with
+from stepgrad.models.fine_tuning.identity import digest
 
 
 class ImageWindows(NamedTuple):
@@ -50,11 +50,6 @@ class Labelled:
                 counted &= ~self.target[flag].numpy().astype(np.bool_)
         table = overlap_table(boxes, areas, objects, other_areas, np.zeros_like(counted))
         return torch.from_numpy(table * counted).float()
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All that was handed in."""
-        return [self.features, self.boxes, *(v for _, v in sorted(self.target.items()) if isinstance(v, Tensor))]
 
 
 def _float64(boxes: Tensor) -> NDArray[np.float64]:
@@ -119,3 +114,28 @@ def batches(images: Sequence[Labelled], size: int, generator: torch.Generator) -
             waiting += torch.randperm(len(images), generator=generator).tolist()
         chosen, waiting = waiting[:size], waiting[size:]
         yield [images[i] for i in chosen]
+
+
+def images_by_value(images: Sequence[Labelled] | None) -> dict[str, str] | None:
+    """Digests of what the head sees and of what it should find there; None where there are no images."""
+    if images is None:
+        return None
+    return {
+        "windows": digest([(image.features, image.boxes) for image in images]),
+        "targets": digest([image.target for image in images]),
+    }
+
+
+def best_overlaps(batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """(N, K) largest IoU with an object of the class, and whether that object is to be ignored."""
+    overlap = np.zeros(batch.scores.shape)
+    ignored = np.zeros(batch.scores.shape, dtype=np.bool_)
+    ignore_object = batch.difficult | batch.crowd
+    for g, (image, label) in enumerate(zip(batch.object_images, batch.object_labels, strict=True)):
+        rows = slice(batch.offsets[image], batch.offsets[image + 1])
+        windows = batch.boxes[rows, label] if batch.boxes_by_class else batch.boxes[rows]
+        iou = overlaps_with(batch.object_boxes[g], windows, 0.0)
+        better = iou > overlap[rows, label]
+        overlap[rows, label] = np.where(better, iou, overlap[rows, label])
+        ignored[rows, label] = np.where(better, ignore_object[g], ignored[rows, label])
+    return overlap, ignored

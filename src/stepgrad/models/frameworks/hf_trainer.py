@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from stepgrad.errors import whole_number
 from stepgrad.extras import need
-from stepgrad.integrations._best import BestWeights, keep_best, turn_on
-from stepgrad.integrations._switch import check_switch_at, find_switch
+from stepgrad.models.keep_best import BestWeights, keep_best, turn_on
+from stepgrad.models.switch import check_switch_at, find_switch
 
-need("transformers.trainer_callback", purpose="stepgrad.integrations.hf_trainer")
+need("transformers.trainer_callback", purpose="stepgrad.models.frameworks.hf_trainer")
 
 from transformers.trainer_callback import TrainerCallback
 
 if TYPE_CHECKING:
-    from stepgrad.integrations._held_out import HeldOut
+    from stepgrad.models.held_out import HeldOut
 
 __all__ = ["MAPCallback"]
 
@@ -23,7 +23,7 @@ __all__ = ["MAPCallback"]
 class MAPCallback(TrainerCallback):
     """Logs the true mAP of the training batches, and switches from the model's own loss to MAPLoss at a step.
 
-    For a model prepared by `stepgrad.integrations.transformers.train_for_map`. Each entry of the log that has the
+    For a model prepared by `stepgrad.models.detr.transformers.train_for_map`. Each entry of the log that has the
     training loss gets the mean mAP of the batches since the last entry as "batch_map" (for a `DetectionLoss`, "batch_" and the
     name of its metric); TensorBoard and others show it as train/batch_map.
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from stepgrad.errors import whole_number
 from stepgrad.extras import need
-from stepgrad.integrations._best import BestWeights, keep_best, turn_on
-from stepgrad.integrations._switch import check_switch_at, find_switch
+from stepgrad.models.keep_best import BestWeights, keep_best, turn_on
+from stepgrad.models.switch import check_switch_at, find_switch
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from stepgrad.integrations._held_out import HeldOut
+    from stepgrad.models.held_out import HeldOut
 
 __all__ = ["MAPCallback"]
 
@@ -26,7 +26,7 @@ def _callback_classes() -> tuple[type, ...]:
         with suppress(ImportError):
             classes.append(import_module(name).Callback)
     if not classes:
-        need("lightning.pytorch.callbacks", purpose="stepgrad.integrations.lightning")
+        need("lightning.pytorch.callbacks", purpose="stepgrad.models.frameworks.lightning")
         import_module("lightning.pytorch.callbacks")  # there but broken: its own error says how
     return tuple(classes)
 
@@ -34,7 +34,7 @@ def _callback_classes() -> tuple[type, ...]:
 class _MAPCallback:
     """Logs the true mAP of each training batch, and switches from the model's own loss to MAPLoss at a step.
 
-    For a LightningModule that holds a detector prepared by `train_for_map` (of `stepgrad.integrations.torchvision` or
+    For a LightningModule that holds a detector prepared by `train_for_map` (of `stepgrad.models.torchvision` or
     `.transformers`), anywhere among its modules. Works with the Trainers of `lightning` and of `pytorch_lightning`.
 
     Args:

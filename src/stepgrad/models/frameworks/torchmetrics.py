@@ -15,7 +15,7 @@ from stepgrad.evaluation.records import ImageDict
 from stepgrad.extras import need
 from stepgrad.metric.protocol import Protocol, get_protocol
 
-need("torchmetrics", purpose="stepgrad.integrations.torchmetrics")
+need("torchmetrics", purpose="stepgrad.models.frameworks.torchmetrics")
 
 from torchmetrics import Metric
 

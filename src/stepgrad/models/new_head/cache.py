@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,16 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, DataError, InputError
+from stepgrad.errors import DataError, InputError
 from stepgrad.extras import need
-from stepgrad.files import write_whole
-from stepgrad.fine_tuning.records import fingerprint
-from stepgrad.fine_tuning.windows import ImageWindows
-from stepgrad.integrations._held_out import as_used
-from stepgrad.new_head.frozen import FrozenDetector, WindowChoice
+from stepgrad.models.fine_tuning.identity import digest, expect_folder, fingerprint
+from stepgrad.models.fine_tuning.windows import ImageWindows
+from stepgrad.models.held_out import as_used
+from stepgrad.models.new_head.frozen import FrozenDetector, WindowChoice
 
 IMAGES_PER_FILE = 25
-_SAMPLE = 16  # images whose content is looked at where a dataset has no fingerprints
 _KEYS = ("boxes", "labels", "difficult", "iscrowd")
 Tick = Callable[[], object]
 Data = Sequence[tuple[Any, Mapping[str, Any]]]
@@ -49,7 +46,7 @@ class WindowCache:
         folder: for the files; None: nothing is kept.
         part: which dataset of a run this is: "train", "val".
         data: the images.
-        content: the fingerprint of the data.
+        owner: digest of all that the features depend on; a folder takes no others.
         detector: what reads them.
         choice: which windows are kept.
         dtype: of the features kept.
@@ -62,42 +59,19 @@ class WindowCache:
         folder: Path | None,
         part: str,
         data: Data,
-        content: str,
+        owner: str,
         detector: FrozenDetector,
         choice: WindowChoice,
         dtype: torch.dtype,
         num_classes: int,
         known: Sequence[KeptImage] | None = None,
     ) -> None:
-        self.folder, self.part, self.data, self.content, self.detector = folder, part, data, content, detector
+        self.folder, self.part, self.data, self.owner, self.detector = folder, part, data, owner, detector
         self.choice, self.dtype, self.num_classes = choice, dtype, num_classes
         self.known = known
         if folder is not None:
             need("safetensors", purpose="a cache of features")
-            self._claim(folder)
-
-    def _claim(self, folder: Path) -> None:
-        """The folder is for these settings from now on; ConfigError if it is for others."""
-        settings = {
-            "model": fingerprint(self.detector.model.state_dict().values()),
-            "data": self.content,
-            "images": len(self.data),
-            "best windows": self.choice.best,
-            "other windows": self.choice.others,
-            "width": self.detector.width,
-            "dtype": str(self.dtype),
-        }
-        file = folder / f"{self.part}.json"
-        if not file.exists():
-            write_whole(file, (json.dumps(settings, indent=1) + "\n").encode())
-            return
-        known = _settings_in(file)
-        differing = [name for name, value in settings.items() if known.get(name) != value]
-        if differing:
-            raise ConfigError(
-                f"{folder}: holds features of another run ({', '.join(differing)} of {file.name} differ); choose another "
-                "out, or delete the folder."
-            )
+            expect_folder(folder)
 
     def read(self, tick: Tick) -> list[KeptImage]:
         """The windows of all images; the detector runs for those that are not there. `tick` after each image."""
@@ -108,22 +82,33 @@ class WindowCache:
         return found
 
     def _stored(self, first: int, numbers: range, tick: Tick) -> list[KeptImage]:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file, save
+        from stepgrad.weights_file import write_tensors
 
         assert self.folder is not None
         file = self.folder / f"{self.part}-{first:06}.safetensors"
         if not file.exists():
             made = {n: self._image(n, tick) for n in numbers}
-            write_whole(file, save({k: v for n, image in made.items() for k, v in _packed(n, image).items()}))
+            tensors = {k: v for n, image in made.items() for k, v in _packed(n, image).items()}
+            write_tensors(file, tensors, {"owner": self.owner})
         else:
             for _ in numbers:
                 tick()
         try:
-            tensors = load_file(file)  # also what was made just now: pages of the file need no memory of their own
+            return self._read(file, numbers)
+        except DataError as error:
+            raise DataError(f"{error}; delete it, and it is made again") from error
+
+    def _read(self, file: Path, numbers: range) -> list[KeptImage]:
+        """Also what was made just now: pages of the file need no memory of their own."""
+        from stepgrad.weights_file import map_tensors
+
+        tensors, facts = map_tensors(file)
+        if facts.get("owner") != self.owner:
+            raise DataError(f"{file}: holds features of another run")
+        try:
             return [_unpacked(n, tensors) for n in numbers]
-        except (SafetensorError, KeyError, OSError) as error:
-            raise DataError(f"{file}: cannot be read ({error}); delete it, and it is made again") from error
+        except KeyError as error:
+            raise DataError(f"{file}: has no {error}") from error
 
     def _image(self, number: int, tick: Tick) -> KeptImage:
         image, target = pair(self.data, number, self.part)
@@ -164,31 +149,31 @@ def pair(data: Data, number: int, part: str) -> tuple[Tensor, dict[str, Tensor]]
     if not isinstance(target, Mapping) or not {"boxes", "labels"} <= set(target):
         came = str(sorted(target)) if isinstance(target, Mapping) else type(target).__name__
         raise InputError(f"{part} image {number}: expected a target with 'boxes' and 'labels' but got {came}.")
-    return image, {key: torch.as_tensor(target[key]) for key in _KEYS if key in target}
+    return image, _kept(target)
 
 
-def data_fingerprint(data: Data) -> str:
-    """A number for the content: of every image if the dataset knows fingerprints, else of some of them."""
-    content = hashlib.blake2b(digest_size=16)
+def _kept(target: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {key: torch.as_tensor(target[key]) for key in _KEYS if key in target}
+
+
+def data_by_value(data: Data, part: str, tick: Tick) -> dict[str, Any]:
+    """How many images there are, and digests of all images and of all targets. `tick` after each image.
+
+    A dataset that knows fingerprints of its images, such as of the bytes of their files, need not decode them.
+    """
+    images, targets = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
     known = getattr(data, "fingerprint", None)
-    numbers = range(len(data)) if known else range(0, len(data), max(1, len(data) // _SAMPLE))
-    for n in numbers:
-        if known is not None:
-            target: Any = data.target(n)  # type: ignore[attr-defined]  # of every dataset with fingerprints
-            content.update(str(known(n)).encode())
-            tensors = [torch.as_tensor(target[key]) for key in _KEYS if key in target]
+    decoded = known is None or getattr(data, "transforms", None) is not None  # transforms may change both
+    for n in range(len(data)):
+        if decoded:
+            image, target = pair(data, n, part)
+            content = fingerprint([image])
         else:
-            image, kept = pair(data, n, "given")
-            tensors = [image, *kept.values()]
-        content.update(fingerprint(tensors).encode())
-    return content.hexdigest()
-
-
-def _settings_in(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{file}: cannot be read ({error}); delete the folder, and it is made again") from error
+            content, target = str(known(n)), _kept(data.target(n))  # type: ignore[attr-defined, misc]  # as `known` is
+        images.update(content.encode())
+        targets.update(digest(target).encode())
+        tick()
+    return {"count": len(data), "images": images.hexdigest(), "targets": targets.hexdigest()}
 
 
 def _packed(number: int, kept: KeptImage) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from stepgrad.new_head.layer import FIRST, ClassLayer
+from stepgrad.models.new_head.layer import FIRST, ClassLayer
 
 Pick = Callable[[Tensor], Tensor]
 """From (N,) values, the larger the likelier, to the numbers of some windows in ascending order."""

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from stepgrad.errors import ConfigError
-from stepgrad.new_head.frozen import FrozenDetector
+from stepgrad.models.new_head.frozen import FrozenDetector
 
 
 def frozen_detector(
@@ -16,15 +16,15 @@ def frozen_detector(
     """The model as a new last class layer sees it; ConfigError for models that are not known."""
     origin = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     if "torchvision" in origin:
-        from stepgrad.new_head.torchvision_models import torchvision_detector
+        from stepgrad.models.torchvision.frozen import torchvision_detector
 
         return torchvision_detector(model, centre_only)
     if "transformers" in origin:
-        from stepgrad.new_head.queries import QueryDetector
+        from stepgrad.models.detr.frozen import QueryDetector
 
         return QueryDetector(model, processor)
     if "ultralytics" in origin:
-        from stepgrad.new_head.yolo import YOLODetector
+        from stepgrad.models.yolo.frozen import YOLODetector
 
         return YOLODetector(model, image_size)
     hint = "; pass the model inside it" if isinstance(model, nn.Module) and hasattr(model, "module") else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ import torch
 from torch import nn
 
 from stepgrad.errors import ConfigError, NonFiniteError
-from stepgrad.fine_tuning.records import FinishedHeads, fingerprint
-from stepgrad.fine_tuning.training import Plan, Task, judge, train
-from stepgrad.fine_tuning.ways import STOCK_IMAGES, Watch, ticker
-from stepgrad.fine_tuning.windows import ImageWindows, labelled
-from stepgrad.new_head.cache import Data, KeptImage, WindowCache, data_fingerprint
-from stepgrad.new_head.frozen import FrozenDetector, WindowChoice
-from stepgrad.new_head.layer import ClassLayer
+from stepgrad.models.fine_tuning.bar import Watch, ticker
+from stepgrad.models.fine_tuning.identity import claim
+from stepgrad.models.fine_tuning.records import FinishedHeads
+from stepgrad.models.fine_tuning.training import Plan, Task, judge, train
+from stepgrad.models.fine_tuning.ways import STOCK_IMAGES
+from stepgrad.models.fine_tuning.windows import ImageWindows, images_by_value, labelled
+from stepgrad.models.new_head.cache import Data, KeptImage, WindowCache, data_by_value
+from stepgrad.models.new_head.frozen import FrozenDetector, WindowChoice
+from stepgrad.models.new_head.layer import ClassLayer
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class StartPlan:
         return [Plan("stock", self.steps, STOCK_IMAGES, rate, decay) for rate in self.rates for decay in self.decays]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reader:
     """Reads the images of a run, in rounds."""
 
@@ -53,16 +55,29 @@ class Reader:
     dtype: torch.dtype
     num_classes: int
     watch: Watch
-    contents: dict[str, str] = field(default_factory=dict)
-    """Fingerprints of the data, each found once."""
+    owner: str = ""
+    """Digest of all that the features depend on, round by round."""
+
+    def claim(self, settings: Mapping[str, Any]) -> None:
+        """The folder holds features of these settings and of all images from now on; ConfigError if it holds others."""
+        if self.folder is not None:
+            data = {f"{name}_data": self._by_value(name) for name in self.data}
+            self.owner = claim(self.folder / "settings.json", {**settings, **data})
+
+    def claim_round(self, number: int, settings: Mapping[str, Any]) -> None:
+        """The same for the windows that a round adds."""
+        if self.folder is not None:
+            self.owner = claim(self.folder / f"settings-{number}.json", {**settings, "round before": self.owner})
+
+    def _by_value(self, name: str) -> dict[str, Any]:
+        images = self.data[name]
+        return data_by_value(images, name, ticker(self.watch, f"looking at {name} images", len(images)))
 
     def read(
         self, detector: FrozenDetector, number: int, known: Mapping[str, list[KeptImage]]
     ) -> dict[str, list[KeptImage]]:
         """What is kept of each image after a round, by the name of its dataset."""
-        # all parts are looked at before any work is done
-        parts = {name: self._features(name, detector, number, known.get(name)) for name in self.data}
-        found = {name: self._with_bar(features) for name, features in parts.items()}
+        found = {name: self._with_bar(self._features(name, detector, number, known.get(name))) for name in self.data}
         return {
             name: [k.joined(f) for k, f in zip(known[name], more, strict=True)] if known else more
             for name, more in found.items()
@@ -71,11 +86,8 @@ class Reader:
     def _features(self, name: str, detector: FrozenDetector, number: int, known: list[KeptImage] | None) -> WindowCache:
         part = name if number == 1 else f"{name}-{number}"
         choice = self.choice if number == 1 else WindowChoice(self.choice.best, 0)
-        if name not in self.contents:
-            self.contents[name] = "" if self.folder is None else data_fingerprint(self.data[name])
-        content = self.contents[name]
         return WindowCache(
-            self.folder, part, self.data[name], content, detector, choice, self.dtype, self.num_classes, known
+            self.folder, part, self.data[name], self.owner, detector, choice, self.dtype, self.num_classes, known
         )
 
     def _with_bar(self, features: WindowCache) -> list[KeptImage]:
@@ -117,6 +129,7 @@ def start(
         folder = None if out is None else out / f"cross-entropy-{number}"
         layer, decay = crossing.best(plan if number == rounds else first, folder)
         if number < rounds:
+            reader.claim_round(number + 1, {"start": first, "labels": task.reading.labels, "layer": layer})
             used = again(copy.deepcopy(detector.model))
             used.install(*layer.folded(), [str(k) for k in range(task.reading.num_classes)])
     return Started(layer, decay, images)
@@ -165,8 +178,8 @@ class CrossEntropy:
 
     def _settings(self, plan: StartPlan) -> dict[str, Any]:
         return {
-            "layer": fingerprint(self.layer.state_dict().values()),
-            "images": fingerprint(tensor for image in self.train_images for tensor in image.tensors),
+            "layer": self.layer,
+            "train_images": images_by_value(self.train_images),
             "labels": self.task.reading.labels,
             "steps": plan.steps,
             "seed": plan.seed,

@@ -9,25 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from stepgrad.errors import ConfigError, InputError, whole_number
 from stepgrad.evaluation import Evaluator
-from stepgrad.fine_tuning import finetune
-from stepgrad.fine_tuning.outputs import Reading
-from stepgrad.fine_tuning.training import Task
-from stepgrad.fine_tuning.ways import Watch
-from stepgrad.integrations._held_out import as_used
+from stepgrad.evaluation.result import EvaluationResult, best_thresholds
 from stepgrad.locks import only_writer
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.new_head.bar import bar
-from stepgrad.new_head.cache import Data, pair
-from stepgrad.new_head.frozen import FrozenDetector, WindowChoice
-from stepgrad.new_head.layer import ClassLayer
-from stepgrad.new_head.models import frozen_detector
-from stepgrad.new_head.result import NewHead
-from stepgrad.new_head.start import Reader, StartPlan, start
+from stepgrad.models.fine_tuning import finetune
+from stepgrad.models.fine_tuning.bar import Watch, bar
+from stepgrad.models.fine_tuning.finetune import check_options
+from stepgrad.models.fine_tuning.outputs import Reading
+from stepgrad.models.fine_tuning.training import Task
+from stepgrad.models.held_out import as_used
+from stepgrad.models.new_head.cache import Data, pair
+from stepgrad.models.new_head.frozen import FrozenDetector, WindowChoice
+from stepgrad.models.new_head.layer import ClassLayer
+from stepgrad.models.new_head.models import frozen_detector
+from stepgrad.models.new_head.result import NewHead
+from stepgrad.models.new_head.start import Reader, StartPlan, start
 
 
+@torch.inference_mode(False)  # in which nothing could be trained
 def train_new_head(
     model: Any,
     train_data: Data,
@@ -68,7 +71,8 @@ def train_new_head(
         test_data: images in the same form, used once, at the end; None: no such images.
         num_classes: K. None: as many as `class_names`, or as `train_data` has.
         class_names: None: those of `train_data`, or numbers.
-        out: a folder for features, trained layers and a report; the same call continues from there. None: memory only.
+        out: a folder for features, trained layers and a report; the same call continues from there. A call with another
+            model, other images or targets, or other settings is refused there. None: memory only.
         protocol: what mAP means.
         windows: number of windows per image: those with the highest scores of the detector as it is.
         others: number of further windows per image, drawn at random.
@@ -85,14 +89,21 @@ def train_new_head(
         labels: labels of cross-entropy, see `finetune`. None: "aligned" where classes have a sigmoid each and NMS comes after,
             "soft" where it does not, "hard" for a softmax with background.
         seed: seed of the layer's first weights and of the order of images.
-        progress: show a bar on a terminal.
+        progress: show a bar on a terminal, and lines where there is none.
         options: options of `finetune`.
     """
     again = partial(frozen_detector, centre_only=centre_only, processor=processor, image_size=image_size)
     detector = again(model)
+    _check_precision(detector)
     names = _class_names(train_data, num_classes, class_names)
     choice = WindowChoice(whole_number("windows", windows, least=1), whole_number("others", others, least=0))
     whole_number("rounds", rounds, least=1)
+    plan = StartPlan(
+        whole_number("start_steps", start_steps, least=1),
+        start_rates,
+        weight_decays,
+        whole_number("seed", seed, least=0),
+    )
     given = {"train": _checked("train_data", train_data), "val": _checked("val_data", val_data)}
     if test_data is not None:
         given["test"] = _checked("test_data", test_data)
@@ -104,10 +115,21 @@ def train_new_head(
     reading = Reading(len(names), detector.background, labels=kind)
     folder = None if out is None else Path(out)
     lock = nullcontext() if folder is None else only_writer(folder, "wait until it has finished, or choose another out")
+    task = Task(reading, get_protocol(protocol), detector.nms_threshold, reading.stock_loss, names)
+    check_options(task, options)
+    seen_by = {  # all that features depend on, but the data
+        "model": detector.model,
+        "num_classes": len(names),
+        "windows": choice.best,
+        "others": choice.others,
+        "centre_only": centre_only,
+        "processor": processor.to_dict() if hasattr(processor, "to_dict") else processor,
+        "image_size": image_size,
+        "dtype": dtype,
+    }
     with lock, bar(progress) as watch:
-        task = Task(reading, get_protocol(protocol), detector.nms_threshold, reading.stock_loss, names)
         reader = Reader(None if folder is None else folder / "features", given, choice, dtype, len(names), watch)
-        plan = StartPlan(whole_number("start_steps", start_steps, least=1), start_rates, weight_decays, seed)
+        reader.claim(seen_by)
         begun = start(detector, again, reader, task, plan, 1 if detector.keeps_all else rounds, folder)
         tuned = finetune(
             begun.layer,
@@ -127,7 +149,20 @@ def train_new_head(
         )
         assert isinstance(tuned.head, ClassLayer)
         detector.install(*tuned.head.folded(), names)
-        return NewHead(model, tuned, tuple(names), detector.first_label, _whole(detector, val_data, task, watch))
+        whole = _whole(detector, val_data, task, watch)
+        thresholds = best_thresholds(whole)
+        return NewHead(model, tuned, tuple(names), detector.first_label, whole.map, thresholds)
+
+
+def _check_precision(detector: FrozenDetector) -> None:
+    """Raise ConfigError where the model's own NMS would fail: on a CPU it has no half precision."""
+    weights: Tensor = next(detector.model.parameters())
+    half = weights.dtype in (torch.float16, torch.bfloat16)
+    if half and weights.device.type == "cpu" and detector.nms_threshold is not None:
+        raise ConfigError(
+            f"Expected a model in float32 or float64 but got {str(weights.dtype).removeprefix('torch.')}, for which there is "
+            "no NMS on a CPU; call model.float() first."
+        )
 
 
 def _usual_labels(detector: FrozenDetector) -> str:
@@ -137,15 +172,15 @@ def _usual_labels(detector: FrozenDetector) -> str:
     return "soft" if detector.nms_threshold is None else "aligned"
 
 
-def _whole(detector: FrozenDetector, data: Data, task: Task, watch: Watch) -> float:
-    """mAP of the model as a whole, with the new layer in it, on held-out images."""
-    evaluator = Evaluator(task.reading.num_classes, task.protocol)
+def _whole(detector: FrozenDetector, data: Data, task: Task, watch: Watch) -> EvaluationResult:
+    """What the model as a whole finds, with the new layer in it, on held-out images."""
+    evaluator = Evaluator(task.reading.num_classes, task.protocol, task.class_names)
     with as_used(detector.model):
         for n in range(len(data)):
             image, target = pair(data, n, "val")
             evaluator.update([detector.detect(image)], [target])
             watch("the model as a whole", n + 1, len(data))
-    return evaluator.compute().map
+    return evaluator.compute()
 
 
 def _with_pictures(data: Any) -> Any:

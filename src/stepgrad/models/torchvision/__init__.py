@@ -16,7 +16,7 @@ from torch import nn
 
 from stepgrad.extras import need
 
-need("torchvision", purpose="stepgrad.integrations.torchvision")
+need("torchvision", purpose="stepgrad.models.torchvision")
 
 from torchvision.models.detection import FCOS, RetinaNet
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
@@ -24,15 +24,21 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.ssd import SSD
 
 from stepgrad.errors import ConfigError, InputError
-from stepgrad.integrations._auto_weight import AutoWeight
-from stepgrad.integrations._best import keep_best
-from stepgrad.integrations._dense import AnchorHead, DenseDetector, FCOSDetector, RetinaNetDetector, SSDDetector
-from stepgrad.integrations._detector import Detector, DetectorSwitch, Selection, Specialised, despecialise, specialise
-from stepgrad.integrations._switch import NAME, loss_settings
-from stepgrad.integrations._two_stage import BoxHeads, TwoStageDetector, has_batch_norm
-from stepgrad.losses.detection_loss import DetectionLoss
-from stepgrad.losses.map_loss import MAPLoss
+from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.metric.protocol import Protocol
+from stepgrad.models.auto_weight import AutoWeight
+from stepgrad.models.keep_best import keep_best
+from stepgrad.models.switch import NAME, loss_settings
+from stepgrad.models.torchvision.dense import AnchorHead, DenseDetector, FCOSDetector, RetinaNetDetector, SSDDetector
+from stepgrad.models.torchvision.detector import (
+    Detector,
+    DetectorSwitch,
+    Selection,
+    Specialised,
+    despecialise,
+    specialise,
+)
+from stepgrad.models.torchvision.two_stage import BoxHeads, TwoStageDetector, has_batch_norm
 
 __all__ = ["SUPPORTED", "AutoWeight", "keep_best", "restore", "train_for_map"]
 

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, logsigmoid
 from torchvision.ops.boxes import clip_boxes_to_image
 
-from stepgrad.integrations._auto_weight import StockLoss
-from stepgrad.integrations._detector import Detector, DetectorSwitch, Specialised, wide
 from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
+from stepgrad.models.auto_weight import StockLoss
+from stepgrad.models.torchvision.detector import Detector, DetectorSwitch, Specialised, wide
 
 KEY = "classification"  # of the loss dict
 Outputs = dict[str, Tensor]

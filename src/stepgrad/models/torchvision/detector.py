@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, real_number, whole_number
-from stepgrad.integrations._auto_weight import StockLoss
-from stepgrad.integrations._switch import MapLossSwitch, check_int64, pair_of
-from stepgrad.losses.detection_loss import DetectionLoss
+from stepgrad.losses.detection import DetectionLoss
 from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 from stepgrad.metric.batch import Target
+from stepgrad.models.auto_weight import StockLoss
+from stepgrad.models.switch import MapLossSwitch, check_int64, pair_of
 
 MAP_KEY = "loss_map"  # what "mix" adds to the loss dict
 M = TypeVar("M", bound=nn.Module)

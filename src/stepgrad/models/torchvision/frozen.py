@@ -1,5 +1,5 @@
 """torchvision's detectors as a new last class layer sees them. What a family's scores and boxes are is known to
-`stepgrad.integrations.torchvision`."""
+`stepgrad.models.torchvision`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
 from torchvision.models.detection.ssd import SSD
 from torchvision.ops.boxes import clip_boxes_to_image
 
-from stepgrad.integrations._detector import wide
-from stepgrad.integrations._two_stage import SMALLEST_BOX
-from stepgrad.integrations.torchvision import family_of, restore
-from stepgrad.new_head.convolutions import ClassConvolutions
-from stepgrad.new_head.frozen import Found, FrozenDetector, Pick, inputs_of, linear_of, replace_layer, rows
+from stepgrad.models.new_head.convolutions import ClassConvolutions
+from stepgrad.models.new_head.frozen import Found, FrozenDetector, Pick, inputs_of, linear_of, replace_layer, rows
+from stepgrad.models.torchvision import family_of, restore
+from stepgrad.models.torchvision.detector import wide
+from stepgrad.models.torchvision.two_stage import SMALLEST_BOX
 
 
 class TorchvisionDetector(FrozenDetector):

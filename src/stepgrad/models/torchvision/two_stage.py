@@ -22,10 +22,10 @@ from torch.nn.functional import cross_entropy, log_softmax
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops.boxes import clip_boxes_to_image
 
-from stepgrad.integrations._auto_weight import StockLoss
-from stepgrad.integrations._detector import Detector, DetectorSwitch, Specialised, wide
 from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
+from stepgrad.models.auto_weight import StockLoss
+from stepgrad.models.torchvision.detector import Detector, DetectorSwitch, Specialised, wide
 
 SMALLEST_BOX = 1e-2  # width and height below which RoIHeads itself drops a detection
 

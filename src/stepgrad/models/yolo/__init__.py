@@ -1,7 +1,7 @@
 """Train YOLO of ultralytics for mAP: `trainer=MAPTrainer`, nothing else changes.
 
     from ultralytics import YOLO
-    from stepgrad.integrations.ultralytics import MAPTrainer
+    from stepgrad.models.yolo import MAPTrainer
 
     YOLO("yolov8n.pt").train(data="my.yaml", epochs=100, trainer=MAPTrainer)
     YOLO("yolov8n.pt").train(data="my.yaml", epochs=100, trainer=MAPTrainer.options(weight=0.5, start=90))
@@ -14,17 +14,23 @@ only when a trainer is asked for.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from stepgrad.integrations._auto_weight import AutoWeight
-from stepgrad.integrations._yolo_trainer import TRAINERS, make_trainer
+from stepgrad.models.auto_weight import AutoWeight
+from stepgrad.models.yolo.counted import save_counted
+from stepgrad.models.yolo.resume import watch_resumes
+from stepgrad.models.yolo.trainer import TRAINERS, make_trainer
 
 if TYPE_CHECKING:
-    from stepgrad.integrations._yolo_trainer import MAPTraining as MAPPoseTrainer
-    from stepgrad.integrations._yolo_trainer import MAPTraining as MAPSegmentationTrainer
-    from stepgrad.integrations._yolo_trainer import MAPTraining as MAPTrainer
+    from stepgrad.models.yolo.trainer import MAPTraining as MAPPoseTrainer
+    from stepgrad.models.yolo.trainer import MAPTraining as MAPSegmentationTrainer
+    from stepgrad.models.yolo.trainer import MAPTraining as MAPTrainer
 
-__all__ = ["AutoWeight", "MAPPoseTrainer", "MAPSegmentationTrainer", "MAPTrainer"]
+__all__ = ["AutoWeight", "MAPPoseTrainer", "MAPSegmentationTrainer", "MAPTrainer", "save_counted"]
+
+if sys.modules.get("ultralytics") is not None:
+    watch_resumes()
 
 
 def __getattr__(name: str) -> Any:

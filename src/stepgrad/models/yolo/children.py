@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from stepgrad.integrations._auto_weight import AutoWeight
-from stepgrad.integrations._yolo_loss import YoloSettings
 from stepgrad.metric.protocol import Protocol
+from stepgrad.models.auto_weight import AutoWeight
+from stepgrad.models.yolo.loss import YoloSettings
 
 _NAME = "STEPGRAD_YOLO_OPTIONS"
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError
-from stepgrad.new_head.convolutions import ClassConvolutions
-from stepgrad.new_head.frozen import Found, FrozenDetector, Pick, inputs_of, replace_layer, rows
+from stepgrad.models.new_head.convolutions import ClassConvolutions
+from stepgrad.models.new_head.frozen import Found, FrozenDetector, Pick, inputs_of, replace_layer, rows
 
 NMS_THRESHOLD, LEAST_SCORE, MOST_FOUND = 0.7, 0.001, 300
 """As ultralytics validates by default."""

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from stepgrad.errors import ConfigError
-from stepgrad.integrations._auto_weight import StockLoss
 from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
+from stepgrad.models.auto_weight import StockLoss
 
 ONE, MANY = "one2one", "one2many"  # the heads of a detector that needs no NMS, as its outputs and its loss call them
 _WHAT_A_LOSS_KNOWS = ("bbox_decode", "stride", "nc", "reg_max")

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from stepgrad.errors import ConfigError, whole_number
-from stepgrad.integrations._auto_weight import AutoWeight, weight_of
-from stepgrad.integrations._switch import MapLossSwitch
-from stepgrad.integrations._yolo_heads import (
+from stepgrad.losses.distributed import DistributedMAPLoss
+from stepgrad.losses.ragged import ragged_map_loss
+from stepgrad.metric.batch import Target
+from stepgrad.models.auto_weight import AutoWeight, weight_of
+from stepgrad.models.switch import MapLossSwitch
+from stepgrad.models.yolo.heads import (
     MANY,
     ONE,
     HeadOutput,
@@ -22,10 +25,7 @@ from stepgrad.integrations._yolo_heads import (
     read_heads,
     targets_of,
 )
-from stepgrad.losses.collectives import world
-from stepgrad.losses.distributed import DistributedMAPLoss
-from stepgrad.losses.ragged import ragged_map_loss
-from stepgrad.metric.batch import Target
+from stepgrad.processes import world
 
 NAME = "batch_map"  # among the loss items: in the progress line, the CSV and the log
 CLOSE_MOSAIC = "close_mosaic"
@@ -67,6 +67,24 @@ class YoloSettings:
                 "set the start yourself: trainer=MAPTrainer.options(start=90), after 90 epochs of the stock loss."
             )
         return int(epochs - args.close_mosaic)
+
+    def in_words(self, args: Any, epochs: int) -> str:
+        """From which epoch on mAP takes part, epochs counted from 1, and with which weight.
+
+        >>> YoloSettings(start=90, weight=0.5).in_words(None, 100)
+        'mAP takes part from epoch 91 of 100 on, with weight 0.5'
+        """
+        first = max(self.first_epoch(args, epochs), 0) + 1
+        if first > epochs:
+            return f"mAP takes no part, as it starts with epoch {first} and training ends after {epochs}"
+        if not self.weighs:
+            return (
+                f"mAP takes no part (weight 0); it is measured from epoch {1 if self.measure else first} of {epochs} on"
+            )
+        weight = f"weight {self.weight:g}" if isinstance(self.weight, (int, float)) else "a weight that balances itself"
+        if isinstance(self.weight, AutoWeight):
+            weight += f" ({self.weight.share:g} of the stock losses' gradient)"
+        return f"mAP takes part from epoch {first} of {epochs} on, with {weight}"
 
 
 class HeadSwitch(MapLossSwitch):

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import nn
 
 from stepgrad.errors import ConfigError
 from stepgrad.extras import need
-from stepgrad.integrations._auto_weight import AutoWeight
-from stepgrad.integrations._switch import loss_settings
-from stepgrad.integrations._yolo_children import handed_on, inherited
-from stepgrad.integrations._yolo_heads import MANY, ONE
-from stepgrad.integrations._yolo_loss import (
+from stepgrad.files import remove_leftovers
+from stepgrad.losses.detection import MAPLoss
+from stepgrad.losses.distributed import DistributedMAPLoss
+from stepgrad.metric.protocol import Protocol
+from stepgrad.models.auto_weight import AutoWeight
+from stepgrad.models.switch import loss_settings
+from stepgrad.models.yolo.children import handed_on, inherited
+from stepgrad.models.yolo.heads import MANY, ONE
+from stepgrad.models.yolo.loss import (
     CLOSE_MOSAIC,
     NAME,
     HeadSwitch,
@@ -23,23 +29,36 @@ from stepgrad.integrations._yolo_loss import (
     make_switches,
     without_item,
 )
-from stepgrad.losses.distributed import DistributedMAPLoss
-from stepgrad.losses.map_loss import MAPLoss
-from stepgrad.metric.protocol import Protocol
+from stepgrad.models.yolo.resume import (
+    WholePath,
+    in_columns,
+    remember,
+    remembered,
+    resume_line,
+    stripped_whole,
+    watch_resumes,
+)
 
-MODULE = "stepgrad.integrations.ultralytics"  # where the classes are found by name
+MODULE = "stepgrad.models.yolo"  # where the classes are found by name
 TRAINERS = {"detect": "MAPTrainer", "segment": "MAPSegmentationTrainer", "pose": "MAPPoseTrainer"}
 _STOCK = {"detect": "DetectionTrainer", "segment": "SegmentationTrainer", "pose": "PoseTrainer"}
 
 
 class MAPTraining:
-    """Mixin of the trainers; see `stepgrad.integrations.ultralytics`."""
+    """Mixin of the trainers; see `stepgrad.models.yolo`."""
 
     settings: ClassVar[YoloSettings] = YoloSettings(loss=loss_settings({}, "coco", None, [MAPLoss], YoloSettings))
+    given: bool = False  # whether these are options that somebody gave, and not the usual ones
     map_switches: Mapping[str, HeadSwitch] = {}
     map_loss_switch: HeadSwitch
     """That of the head whose mAP is in the log; like the switch of other models, its `metrics` are of the last batch."""
     args: Any
+    csv: Any
+    resume: Any
+    optimizer: Any
+    wdir: Any
+    last: Any
+    best: Any
     model: Any
     loss_names: Any
     loss_items: Any
@@ -79,7 +98,7 @@ class MAPTraining:
             weight=weight, start=start, candidates=candidates, per_object=per_object, measure=measure, loss=loss
         )
         # The name stays: ultralytics before 8.4.140 starts its processes with a trainer that it imports by name.
-        about = {"settings": settings, "__module__": cls.__module__, "__doc__": cls.__doc__}
+        about = {"settings": settings, "given": True, "__module__": cls.__module__, "__doc__": cls.__doc__}
         return type(cls.__name__, (cls,), about)
 
     def __new__(cls, cfg: Any = None, overrides: Any = None, *more: Any, **named: Any) -> Any:
@@ -91,12 +110,38 @@ class MAPTraining:
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
-        self.map_settings = inherited() or type(self).settings
+        handed = inherited()
+        self.map_settings = handed or type(self).settings
+        self.given = handed is not None or type(self).given
+        self.wdir, self.last, self.best = (WholePath(path) for path in (self.wdir, self.last, self.best))
 
     def train(self) -> Any:
         """As the stock trainer; processes that it starts get the options."""
-        with handed_on(self.map_settings):
-            return super().train()  # type: ignore[misc]
+        try:
+            with handed_on(self.map_settings) if self.given else nullcontext():
+                return super().train()  # type: ignore[misc]
+        except BaseException:
+            if self.last.exists():
+                _say(f"To continue this run for mAP: {resume_line(self.last)}")
+            raise
+
+    def resume_training(self, checkpoint: Any) -> None:
+        """Go on from a checkpoint, with the options of the run unless others are given."""
+        super().resume_training(checkpoint)  # type: ignore[misc]
+        if checkpoint is None or not self.resume:
+            return
+        remove_leftovers(Path(self.wdir))  # of a run that was killed while it saved
+        if not self.given:
+            self.map_settings = remembered(checkpoint) or self.map_settings
+
+    def final_eval(self) -> None:
+        """As the stock trainer; weights without the optimiser are put in place whole."""
+        with stripped_whole():
+            super().final_eval()  # type: ignore[misc]
+
+    def save_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """A row of results.csv, each number below its name."""
+        super().save_metrics(in_columns(self.csv, metrics))  # type: ignore[misc]
 
     def run_callbacks(self, event: str) -> None:
         """The callbacks of an event, and then what mAP needs at it."""
@@ -132,12 +177,13 @@ class MAPTraining:
         self.map_switches = make_switches(self.map_settings, stock, self.args)
         # Validation reports the head without NMS where nms is False; elsewhere the other, if there are two.
         shown = ONE if getattr(self.args, "nms", None) is False else MANY
-        self.map_settings.first_epoch(self.args, self.epochs)  # says at once if it never comes
         shown = shown if shown in self.map_switches else ""
         self.map_loss_switch = self.map_switches[shown]
         model.criterion = WithMAP(stock, self.map_switches, shown)
         if self.loss_names and NAME not in self.loss_names:  # where they are not taken from the first batch
             self.loss_names = (*self.loss_names, NAME)
+        remember(self.optimizer, self.map_settings)
+        _say(f"MAPTrainer: {self.map_settings.in_words(self.args, self.epochs)}")
 
     def _set_switches(self) -> None:
         """By the epoch alone, so a resumed run has mAP where it would have had it."""
@@ -152,6 +198,14 @@ class MAPTraining:
         criterion = getattr(model, "criterion", None)
         if isinstance(criterion, WithMAP):
             model.criterion = criterion.stock  # type: ignore[union-attr]
+
+
+def _say(text: str) -> None:
+    """A line in the log of ultralytics, from one of several processes."""
+    from ultralytics.utils import LOGGER, RANK
+
+    if RANK in (-1, 0):
+        LOGGER.info(text)
 
 
 def bare_model(model: Any) -> Any:
@@ -176,6 +230,7 @@ def make_trainer(task: str) -> type:
     """The trainer of a task with the usual options; always the same one."""
     if (MAPTraining, task) not in _made:
         need("ultralytics", purpose=MODULE)
+        watch_resumes()
         about = {"__module__": MODULE, "__doc__": MAPTraining.options.__doc__}
         first = (MAPTraining,) if task == "detect" else (make_trainer("detect"),)
         _made[MAPTraining, task] = type(TRAINERS[task], (*first, _stock_trainer(task)), about)

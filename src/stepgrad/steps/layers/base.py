@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.plain_tensors import narrowed, refuse_unreadable
 from stepgrad.steps.autograd import attach, once
-from stepgrad.steps.method import Method, Steps
+from stepgrad.steps.estimators import Method, Steps
 from stepgrad.steps.nearest import pseudogradient
 
 FourTensors = tuple[Tensor, Tensor, Tensor, Tensor]

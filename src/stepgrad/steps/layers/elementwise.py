@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stepgrad.errors import ConfigError
-from stepgrad.layers.base import ElementwiseLayer, FourTensors
+from stepgrad.steps.layers.base import ElementwiseLayer, FourTensors
 
 
 class Staircase(ElementwiseLayer):

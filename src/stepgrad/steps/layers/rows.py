@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from stepgrad.errors import whole_number
-from stepgrad.layers.base import FourTensors, StepLayer
-from stepgrad.steps.method import Method, Steps
+from stepgrad.steps.estimators import Method, Steps
+from stepgrad.steps.layers.base import FourTensors, StepLayer
 
 _TINY = torch.finfo(torch.float64).tiny
 _PAIRS_AT_ONCE = 1 << 22

@@ -1,0 +1,1 @@
+"""Real calls interrupted by Ctrl-C at random moments: `python -m tests.interrupts`."""
