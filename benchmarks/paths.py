@@ -121,7 +121,9 @@ def counts(tree: Path) -> dict[str, float]:
     home = next(name for name in ("losses.detection", "losses.map_loss") if f"stepgrad.{name}" in known)
     loss = pulled_in(graph, f"stepgrad.{home}")
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "NUMBA_DISABLE_JIT": "1"}
-    walk = subprocess.run([sys.executable, "-c", _WALK], env=environment, capture_output=True, text=True, check=True)
+    walk = subprocess.run(
+        [sys.executable, "-c", _WALK], env=environment, capture_output=True, encoding="utf-8", check=True
+    )
     files, records = json.loads(walk.stdout)
     engine = next(folder for folder in (package / "engine", package / "kernels") if folder.exists())
     return {

@@ -17,7 +17,7 @@ from stepgrad.extras import EXTRAS
 ROOT = Path(__file__).parents[1]
 CORE = [
     *("errors", "extras", "files", "names", "pixels", "plain_tensors", "reference", "evaluation", "evaluation.plots"),
-    *("metric.mean_ap", "steps.nearest", "losses.map_loss", "losses.ranking.losses"),
+    *("metric.over_classes", "steps.nearest", "losses.detection", "losses.ranking.losses"),
     *("steps.layers", "models.detr.transformers", "cli"),
 ]
 PARTS = {"data": "pillow", "detector.training": "lightning-fabric", "report": "jinja2"}

@@ -21,7 +21,7 @@ _HOME = {  # the first names: what most people need
     "MAPResult": "metric.over_classes",
     "NDCGLoss": "losses.ranking",
     "Protocol": "metric.protocol",
-    "Steps": "steps.method",
+    "Steps": "steps.estimators",
     "find_steps": "steps.nearest",
     "finetune": "models.fine_tuning",
     "large_batch": "losses.large_batch",

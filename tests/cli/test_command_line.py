@@ -34,7 +34,7 @@ def test_help_of_every_command_explains_its_options(name: str, capsys: pytest.Ca
     assert main([name, "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: stepgrad {name}")
-    assert "  --" in shown
+    assert "  --" in shown or name == "warmup"  # which has no options
 
 
 def test_a_default_of_zero_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

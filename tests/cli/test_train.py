@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from stepgrad.cli import main
-from stepgrad.cli.judged import Judged, only_images
+from stepgrad.cli.judged import JudgedInput, only_images
 from stepgrad.cli.progress import RichProgress
 from stepgrad.data import load_dataset
 from stepgrad.data.read_detections import FileDetections
@@ -277,7 +277,7 @@ def test_one_run_has_one_number_however_it_is_asked_for(
 def test_images_nobody_looked_at_are_not_missed(tmp_path: Path) -> None:
     dataset = load_dataset(write_coco(tmp_path / "C", coco_content()))
     assert len(dataset) == 2
-    counts = {n: Judged(only_images(dataset, 0, n), NOTHING).evidence().objects.images.tolist() for n in (1, 2)}
+    counts = {n: JudgedInput(only_images(dataset, 0, n), NOTHING).evidence().objects.images.tolist() for n in (1, 2)}
     assert counts[1] == [image for image in counts[2] if image == 0] != counts[2]
 
 
@@ -290,7 +290,7 @@ def test_images_from_the_middle_of_a_split_keep_their_objects(kind: str, tmp_pat
     }[kind]()
     assert dataset.index_of(dataset.ids[1]) == 1
     part = only_images(dataset, 1, 1)
-    found, expected = (Judged(d, NOTHING).evidence() for d in (part, dataset))
+    found, expected = (JudgedInput(d, NOTHING).evidence() for d in (part, dataset))
     assert found.image_ids == expected.image_ids[1:]
     assert np.array_equal(found.objects.boxes, expected.objects.boxes[expected.objects.images == 1])
     assert part.index_of(dataset.ids[1]) == 0

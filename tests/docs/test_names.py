@@ -63,7 +63,7 @@ def names_used(text: str) -> set[str]:
 def is_there(name: str) -> bool:
     """Whether a dotted name is a module, or something in one.
 
-    >>> is_there("stepgrad.metric.mean_ap"), is_there("stepgrad.steps.layers.Round"), is_there("stepgrad.steps.layers.Square")
+    >>> is_there("stepgrad.metric.batch"), is_there("stepgrad.steps.layers.Round"), is_there("stepgrad.steps.layers.Square")
     (True, True, False)
     """
     try:

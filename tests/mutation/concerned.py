@@ -10,12 +10,11 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _SCENES = ("tests/engine/test_small_scenes.py",)
-_METRIC = ("tests/engine/test_small_parts.py", "tests/engine/test_scene.py", "tests/engine/test_nms.py", *_SCENES)
+_METRIC = ("tests/engine/test_matching.py", "tests/engine/test_nms.py", *_SCENES)
 _KERNELS = (
-    *("tests/engine/test_small_parts.py", "tests/engine/test_edited_ap.py", "tests/engine/test_scene.py"),
-    "tests/engine/test_cascade.py",
-    *("tests/engine/test_rank_steps.py", "tests/engine/test_replay.py", *_SCENES),
-    *("tests/steps/test_map_steps.py", "tests/engine/test_nms.py"),
+    *("tests/engine/test_overlaps.py", "tests/engine/test_nms.py", "tests/engine/test_worlds.py"),
+    *("tests/engine/test_matching.py", "tests/engine/test_lists.py", *_SCENES),
+    "tests/steps/test_map_steps.py",
 )
 _LOSS = (
     *("tests/losses/test_map_loss_edges.py", "tests/losses/test_empties.py", "tests/losses/test_bad_input.py"),
@@ -68,62 +67,47 @@ _YOLO = (
 )
 
 _METRICS = ("tests/losses/test_detection_loss.py", "tests/steps/test_metric_steps.py")
-_COMPILING = ("tests/engine/test_linking.py", "tests/engine/test_warmup.py")
+_COMPILING = ("tests/engine/test_compiling.py",)
 
 CONCERNED: dict[str, tuple[str, ...]] = {
     "engine/": _KERNELS,
+    "engine/accelerator.py": _COMPILING,
     "engine/balance.py": ("tests/losses/test_balance.py", "tests/steps/test_gradient_laws.py"),
     "engine/cache.py": ("tests/engine/test_cache_damage.py", "tests/engine/test_cache_folder.py"),
-    "engine/dispatch.py": _COMPILING,
-    "engine/linking.py": _COMPILING,
-    "engine/uses.py": _COMPILING,
-    "engine/warmup.py": _COMPILING,
-    "engine/metric_code.py": _METRICS,
-    "engine/edited_metric.py": _METRICS,
+    "engine/classes.py": (*_SCENES, "tests/steps/test_map_steps.py", "tests/losses/test_balance.py"),
+    "engine/jit.py": (*_COMPILING, "tests/engine/test_compilation_notice.py"),
+    "engine/own_metric.py": _METRICS,
     "metric/": (
-        "tests/metric/test_arrange.py",
         *_METRIC,
         "tests/metric/test_mean_average_precision.py",
         "tests/evaluation/test_evaluator.py",
     ),
     "metric/batch.py": ("tests/metric/test_batch.py", *_LOSS, "tests/losses/test_empty_windows.py", *_METRIC),
-    "metric/areas.py": (*_METRICS, "tests/evaluation/test_metrics.py"),
-    "metric/cut.py": _METRICS,
     "metric/forms.py": ("tests/losses/test_forms.py",),
     "metric/list_metric.py": ("tests/metric/test_list_metrics.py", *_METRICS),
     "metric/metrics.py": ("tests/metric/test_list_metrics.py", *_METRICS),
-    "metric/named_metrics.py": ("tests/metric/test_list_metrics.py",),
+    "metric/options.py": ("tests/metric/test_list_metrics.py", "tests/losses/test_options.py"),
     "metric/over_classes.py": _METRICS,
     "metric/boxes.py": (
         "tests/metric/test_measurable.py",
         "tests/experiments/baselines/test_windows.py",
         "tests/report/test_found.py",
     ),
-    "metric/mean_ap.py": (
-        *_LOSS,
-        *("tests/engine/test_small_parts.py", "tests/metric/test_mean_average_precision.py"),
-        "tests/evaluation/test_evaluator.py",
-    ),
-    "metric/arithmetic.py": ("tests/evaluation/test_ultralytics.py", "tests/evaluation/test_torchmetrics.py"),
     "metric/protocol.py": (
         "tests/evaluation/test_ultralytics.py",
-        "tests/engine/test_small_parts.py",
         *("tests/evaluation/test_compare.py", "tests/evaluation/test_evaluator_differences.py"),
     ),
     "steps/": _SEARCH,
-    "steps/own_steps.py": _METRICS,
     "steps/estimators.py": (*_SCENES, "tests/steps/test_estimators.py", "tests/steps/test_map_steps.py"),
-    "steps/map_steps.py": (*_SCENES, *_LOSS, "tests/steps/test_map_steps.py", "tests/losses/test_balance.py"),
     "steps/layers/": ("tests/steps/layers", "tests/steps"),
     "losses/": (*_LOSS, "tests/losses/test_balance.py"),
-    "losses/detection_loss.py": _METRICS,
-    "losses/collectives.py": _RANKS,
+    "losses/detection.py": (*_LOSS, *_METRICS),
+    "losses/functional.py": (*_LOSS, "tests/metric/test_mean_average_precision.py"),
     "losses/distributed.py": _RANKS,
-    "losses/shards.py": _RANKS,
+    "losses/shards.py": (*_RANKS, "tests/losses/test_ragged_ranks.py"),
     "losses/large_batch.py": ("tests/losses/test_large_batch.py",),
     "losses/likely_mistakes.py": ("tests/losses/test_likely_mistakes.py",),
     "losses/ragged.py": ("tests/losses/test_ragged.py",),
-    "losses/ragged_ranks.py": ("tests/losses/test_ragged_ranks.py",),
     "losses/ranking/": _RANKING,
     "evaluation/edges.py": ("tests/evaluation/test_edges.py",),
     "evaluation/": _EVALUATOR,

@@ -12,7 +12,7 @@ from stepgrad.errors import ConfigError
 from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
-    from stepgrad.cli.judged import Judged
+    from stepgrad.cli.judged import JudgedInput
     from stepgrad.data import DetectionDataset
     from stepgrad.data.read_detections import FileDetections
     from stepgrad.evaluation.compare import Comparison
@@ -171,7 +171,7 @@ def evaluate(
     return 0
 
 
-def _edge_notes(made: Judged, evidence: Evidence, protocols: list[Protocol]) -> list[str]:
+def _edge_notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol]) -> list[str]:
     """Notes on boxes cut at the edges of images: by `yolo val` after it counted them, or for want of sizes by nobody."""
     import numpy as np
 

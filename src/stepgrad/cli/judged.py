@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedInput:
     """Detections and the data they were made on."""
 
     dataset: DetectionDataset
@@ -97,7 +97,7 @@ def read(
     degenerate: Degenerate,
     empty_boxes: str,
     images_outside: bool = False,
-) -> Judged:
+) -> JudgedInput:
     """Detections and annotations from disk; of images at most the sizes are looked at."""
     dataset = load_dataset(
         data,
@@ -108,7 +108,7 @@ def read(
         images_outside=images_outside,
     )
     name = f"{Path(detections).name} on {dataset.name}"
-    return Judged(dataset, read_detections(detections, dataset, empty_boxes), name=name)
+    return JudgedInput(dataset, read_detections(detections, dataset, empty_boxes), name=name)
 
 
 def with_pictures(
@@ -136,7 +136,7 @@ def run_on(
     images_outside: bool = False,
     compress: str | None = None,
     candidates: int | None = None,
-) -> Judged:
+) -> JudgedInput:
     """Detect with a run on its validation data, or on other data."""
     from stepgrad.detector.training.finish import validate
     from stepgrad.detector.training.run_folder import RunFolder, open_run
@@ -157,7 +157,7 @@ def run_on(
     dataset = only_images(images.dataset, images.first, len(images))
     if save_to is not None:
         save_detections(save_to, detections, dataset)
-    return Judged(
+    return JudgedInput(
         dataset,
         FileDetections(detections, inclusive=False),
         run.config.protocol,

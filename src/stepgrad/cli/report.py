@@ -12,7 +12,7 @@ from stepgrad.errors import ConfigError
 from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
-    from stepgrad.cli.judged import Judged
+    from stepgrad.cli.judged import JudgedInput
     from stepgrad.data import DetectionDataset
     from stepgrad.evaluation.records import Evidence
     from stepgrad.metric.list_metric import ListMetric
@@ -89,7 +89,7 @@ def report(
     return 0
 
 
-def _judged(run: str, data: str | None, split: str | None, checkpoint: str, images_outside: bool) -> Judged:
+def _judged(run: str, data: str | None, split: str | None, checkpoint: str, images_outside: bool) -> JudgedInput:
     """The detections of a run folder, or of a file."""
     from stepgrad.cli.judged import read, run_on
 
@@ -104,7 +104,7 @@ def _judged(run: str, data: str | None, split: str | None, checkpoint: str, imag
 
 def report_page(
     page: Path,
-    made: Judged,
+    made: JudgedInput,
     evidence: Evidence,
     protocols: Sequence[Protocol],
     pictures: DetectionDataset,
@@ -131,7 +131,7 @@ def report_page(
 def _comparison(
     folder: Path,
     names: Sequence[str],
-    made: Sequence[Judged],
+    made: Sequence[JudgedInput],
     protocols: Sequence[Protocol],
     pictures: DetectionDataset,
 ) -> Path:
@@ -152,7 +152,7 @@ def _comparison(
     )
 
 
-def _arm(name: str, made: Judged, protocols: Sequence[Protocol]) -> Arm:
+def _arm(name: str, made: JudgedInput, protocols: Sequence[Protocol]) -> Arm:
     from stepgrad.evaluation.judge import Counting
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.report import Arm

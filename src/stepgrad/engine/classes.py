@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stepgrad.engine.balance import Sums, finish_class
 from stepgrad.engine.lists import ranked_hits, values_of_class
 from stepgrad.engine.matching import OneClass, Rules
-from stepgrad.engine.nearest import THROUGH_EXACT, THROUGH_NONE, Steps, steps_of_class
+from stepgrad.engine.nearest import THROUGH_EXACT, THROUGH_NONE, ClassSteps, steps_of_class
 from stepgrad.engine.neighbours import Neighbours, neighbours_of
 from stepgrad.engine.nms import NONE, suppress
 from stepgrad.engine.order import descending_order
@@ -36,7 +36,7 @@ _THROUGH = {"exact": THROUGH_EXACT, "none": THROUGH_NONE}
 
 
 @dataclass(frozen=True)
-class ClassResult:
+class RankedClass:
     """The metric of a class and its slope in the class's scores, by window; None where nothing can change it."""
 
     value: float
@@ -201,24 +201,24 @@ def _with_cut(batch: Batch, protocol: Protocol, threshold: float | None) -> Batc
     )
 
 
-def all_classes(prepared: Prepared, method: SlopeMethod | None) -> list[ClassResult]:
+def all_classes(prepared: Prepared, method: SlopeMethod | None) -> list[RankedClass]:
     """The value of every class and, with a method, its slopes; on threads."""
     return run_threads(lambda c: class_result(prepared, c, method), range(prepared.batch.num_classes), prepared.threads)
 
 
-def class_result(prepared: Prepared, c: int, method: SlopeMethod | None) -> ClassResult:
+def class_result(prepared: Prepared, c: int, method: SlopeMethod | None) -> RankedClass:
     """The metric of class c and its slopes: the mean of those at the protocol's thresholds."""
     needs_objects = prepared.metric.needs_objects
     if needs_objects and not prepared.has_objects(c):  # whatever is found, it has AP 0 and no slope
-        return ClassResult(0.0, 0, 0, None)
+        return RankedClass(0.0, 0, 0, None)
     one = prepared.one_class(c)
     P, kept = one.rules.objects, one.kept - prepared.cuts
     if method is None or (needs_objects and P == 0):
-        return ClassResult(mean_of(class_values(prepared, one)), P, kept, None)
+        return RankedClass(mean_of(class_values(prepared, one)), P, kept, None)
     slopes, values = _slopes(prepared, one, method)
     if len(values) > 1:
         slopes /= len(values)
-    return ClassResult(mean_of(values.tolist()), P, kept, slopes[: len(slopes) - prepared.cuts])
+    return RankedClass(mean_of(values.tolist()), P, kept, slopes[: len(slopes) - prepared.cuts])
 
 
 def mean_of(values: Sequence[float]) -> float:
@@ -251,7 +251,7 @@ def _slopes(prepared: Prepared, one: OneClass, method: SlopeMethod) -> tuple[NDA
     return slopes[number_of], steps.present / norm
 
 
-def _steps(one: OneClass, through_nms: str, min_step: float) -> tuple[Steps, NDArray[np.float64] | None]:
+def _steps(one: OneClass, through_nms: str, min_step: float) -> tuple[ClassSteps, NDArray[np.float64] | None]:
     """The nearest steps of a class and, for the paper's way through NMS, its pushes."""
     if through_nms == "paper":
         return paper_of_class(one, min_step)
@@ -275,7 +275,7 @@ def class_steps(prepared: Prepared, c: int, through_nms: str) -> tuple[float, li
 
 
 def join_slopes(
-    classes: Sequence[ClassResult],
+    classes: Sequence[RankedClass],
     scores: NDArray[np.floating],
     scales: Sequence[float],
     clip: float | None,
@@ -289,8 +289,10 @@ def join_slopes(
         slopes = classes[c].gradient
         if slopes is None:
             return Sums(0, 0.0, 0.0)
-        free = balance != "none", balance == "class+scale"
-        return Sums(*finish_class(slopes, scores[:, c], scales[c], clip or np.inf, *free, full[c]))
+        scaled = balance == "class+scale"
+        # Only the removal of the scale looks at the scores; one layout in memory means one compiled kernel.
+        column = np.ascontiguousarray(scores[:, c] if scaled else scores[:0, c])
+        return Sums(*finish_class(slopes, column, scales[c], clip or np.inf, balance != "none", scaled, full[c]))
 
     parts = run_threads(finish, range(len(classes)), threads)
     return full, Sums(*(sum(column) for column in zip(*parts, strict=True))) if parts else Sums(0, 0.0, 0.0)

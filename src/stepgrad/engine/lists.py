@@ -35,7 +35,7 @@ from stepgrad.engine.nms import NONE, AfterNMS, image_of, is_kept
 from stepgrad.metric.list_metric import BEST_F1, COST_AT_CUT, F1_AT_CUT, LEVELS, RECALL_AT_PRECISION
 
 
-class Lists(NamedTuple):
+class RankedLists(NamedTuple):
     """One list per match threshold t. True positives are numbered from 1.
 
     The lists differ only where contenders stand. Between two contenders, in a *zone*, all lists are the same: zone z lies above
@@ -69,19 +69,19 @@ class Edits(NamedTuple):
 
 
 @inlined
-def tp_above(lists: Lists, t: int, position: int) -> int:
+def tp_above(lists: RankedLists, t: int, position: int) -> int:
     """True positives at earlier positions."""
     return lists.tp_before[t, lists.zone[position]]
 
 
 @inlined
-def counted_above(lists: Lists, t: int, position: int) -> int:
+def counted_above(lists: RankedLists, t: int, position: int) -> int:
     """Detections at earlier positions."""
     return lists.plain_above[position] + lists.counted_before[t, lists.zone[position]]
 
 
 @kernel
-def make_lists(judged: Judged, ranking: AfterNMS, neighbours: Neighbours, rules: Rules) -> Lists:
+def make_lists(judged: Judged, ranking: AfterNMS, neighbours: Neighbours, rules: Rules) -> RankedLists:
     """The list of every threshold."""
     n, C, thresholds = len(ranking.order), len(judged.contenders), len(rules.thresholds)
     at = ranking.position[judged.contenders]
@@ -101,7 +101,7 @@ def make_lists(judged: Judged, ranking: AfterNMS, neighbours: Neighbours, rules:
     zone[n] = z
     plain_above[n] = above
     sums = (thresholds, C + 2 if rules.kind == LEVELS else 0)
-    owned = Lists(
+    owned = RankedLists(
         T=np.zeros(thresholds, dtype=np.int64),
         rank=np.zeros((thresholds, C + 1), dtype=np.int64),
         tp_position=np.full((thresholds, C + 1), NONE, dtype=np.int32),
@@ -127,7 +127,7 @@ def make_lists(judged: Judged, ranking: AfterNMS, neighbours: Neighbours, rules:
 
 
 @kernel
-def _first_like(lists: Lists, t: int) -> int:
+def _first_like(lists: RankedLists, t: int) -> int:
     """The first threshold whose list is the same as that of threshold t."""
     for other in range(t):
         same = True
@@ -140,7 +140,7 @@ def _first_like(lists: Lists, t: int) -> int:
 
 
 @kernel
-def _number_detections(lists: Lists, judged: Judged, t: int) -> None:
+def _number_detections(lists: RankedLists, judged: Judged, t: int) -> None:
     """Give every true positive of list t its number and rank."""
     tps = 0
     counted = 0
@@ -157,7 +157,7 @@ def _number_detections(lists: Lists, judged: Judged, t: int) -> None:
 
 
 @kernel
-def _sum_from_below(lists: Lists, rules: Rules, t: int) -> None:
+def _sum_from_below(lists: RankedLists, rules: Rules, t: int) -> None:
     """AP's sum as it grows from the last true positive to the first."""
     hi = lo = best = 0.0
     for k in range(lists.T[t], 0, -1):
@@ -212,7 +212,7 @@ def _copy_edit(edits: Edits, source: int, target: int) -> None:
 
 
 @kernel
-def value_of(lists: Lists, rules: Rules, t: int, edits: Edits) -> tuple[float, float]:
+def value_of(lists: RankedLists, rules: Rules, t: int, edits: Edits) -> tuple[float, float]:
     """The metric of list t after the edits: AP's sum as an exact pair, or another metric and 0."""
     if rules.kind == F1_AT_CUT or rules.kind == COST_AT_CUT:
         return _value_at_cut(lists, rules, t, edits), 0.0
@@ -255,7 +255,7 @@ def value_of(lists: Lists, rules: Rules, t: int, edits: Edits) -> tuple[float, f
 
 @kernel
 def _walk(
-    lists: Lists,
+    lists: RankedLists,
     rules: Rules,
     t: int,
     first: int,
@@ -313,7 +313,7 @@ def _take_in(
 
 
 @kernel
-def _value_at_cut(lists: Lists, rules: Rules, t: int, edits: Edits) -> float:
+def _value_at_cut(lists: RankedLists, rules: Rules, t: int, edits: Edits) -> float:
     """F1 or the cost of the detections that stand above the cut after the edits; key 2 cut inserts just above it."""
     true = tp_above(lists, t, lists.cut)
     counted = counted_above(lists, t, lists.cut)
@@ -377,7 +377,7 @@ def judge_detections(
 
 
 @kernel
-def _sum_of(lists: Lists, cumulative: NDArray[np.int64], t: int) -> float:
+def _sum_of(lists: RankedLists, cumulative: NDArray[np.int64], t: int) -> float:
     """AP's sum of a list as it stands, with any recall levels."""
     hi = lo = best = 0.0
     for k in range(lists.T[t], 0, -1):

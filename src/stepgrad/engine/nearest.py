@@ -52,7 +52,7 @@ THROUGH_NONE, THROUGH_EXACT = 0, 1
 """Whether NMS is held fixed, so that suppressed windows have no steps, or followed."""
 
 
-class Steps(NamedTuple):
+class ClassSteps(NamedTuple):
     """Nearest steps by threshold and window: the score at which the step is (+-inf: none) and the value just beyond it."""
 
     up_at: NDArray[np.float64]  # (t, windows)
@@ -73,11 +73,11 @@ class Search(NamedTuple):
     up_value: NDArray[np.float64]  # (t, T + 1)
     down: NDArray[np.int32]
     down_value: NDArray[np.float64]
-    out: Steps
+    out: ClassSteps
 
 
 @kernel
-def steps_of_class(one: OneClass, through: int) -> Steps:
+def steps_of_class(one: OneClass, through: int) -> ClassSteps:
     """The nearest steps of one class at every threshold."""
     owned = make_scene(one)
     scene = lend(owned)
@@ -92,7 +92,7 @@ def steps_of_class(one: OneClass, through: int) -> Steps:
 def new_search(scene: Scene) -> Search:
     """The steps of false positives, and no other step found yet."""
     thresholds, windows, shape = len(scene.high), len(scene.ranking.position), scene.lists.rank.shape
-    out = Steps(
+    out = ClassSteps(
         up_at=np.full((thresholds, windows), np.inf),
         up_value=np.empty((thresholds, windows)),
         down_at=np.full((thresholds, windows), -np.inf),
@@ -433,13 +433,13 @@ def _replaces(scene: Scene, t: int, window: int) -> bool:
 
 
 @kernel
-def _copy_up(out: Steps, window: int, other: int, t: int) -> None:
+def _copy_up(out: ClassSteps, window: int, other: int, t: int) -> None:
     out.up_at[t, window] = out.up_at[t, other]
     out.up_value[t, window] = out.up_value[t, other]
 
 
 @kernel
-def _copy_steps(out: Steps, window: int, t: int, other: int, s: int) -> None:
+def _copy_steps(out: ClassSteps, window: int, t: int, other: int, s: int) -> None:
     out.up_at[t, window] = out.up_at[s, other]
     out.up_value[t, window] = out.up_value[s, other]
     out.down_at[t, window] = out.down_at[s, other]

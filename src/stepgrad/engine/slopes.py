@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stepgrad.engine.jit import inlined, kernel, lend, take_back
 from stepgrad.engine.lists import put_edit, value_of
 from stepgrad.engine.matching import FALSE_POSITIVE, TRUE_POSITIVE, OneClass, role_at
-from stepgrad.engine.nearest import THROUGH_EXACT, THROUGH_NONE, Steps, find_steps, new_search
+from stepgrad.engine.nearest import THROUGH_EXACT, THROUGH_NONE, ClassSteps, find_steps, new_search
 from stepgrad.engine.nms import NONE, as_now, highest_freed, image_of, is_kept, lift_out, on_top, without
 from stepgrad.engine.what_if import (
     NOWHERE,
@@ -183,7 +183,7 @@ def each_slope(columns: NDArray[np.float64], min_step: float, symmetric: bool) -
 
 @kernel
 def slopes_of_steps(
-    steps: Steps, scores: NDArray[np.float64], norm: float, symmetric: bool, min_step: float
+    steps: ClassSteps, scores: NDArray[np.float64], norm: float, symmetric: bool, min_step: float
 ) -> NDArray[np.float64]:
     """By window: SDE, if `symmetric`, or MEE, summed over the thresholds."""
     slopes = np.zeros(len(scores))
@@ -205,7 +205,7 @@ def slopes_of_steps(
 
 
 @kernel
-def paper_of_class(one: OneClass, min_step: float) -> tuple[Steps, NDArray[np.float64]]:
+def paper_of_class(one: OneClass, min_step: float) -> tuple[ClassSteps, NDArray[np.float64]]:
     """Steps with the paper's two approximations of NMS (Sec. 4.4, "Incorporating NMS"), and pushes (windows,) in units of the
     value, summed over the thresholds.
 
@@ -228,7 +228,7 @@ def paper_of_class(one: OneClass, min_step: float) -> tuple[Steps, NDArray[np.fl
 
 
 @kernel
-def _share_steps(scene: Scene, t: int, out: Steps) -> None:
+def _share_steps(scene: Scene, t: int, out: ClassSteps) -> None:
     """Approximation (i)."""
     ranking = scene.ranking
     for window in ranking.order:

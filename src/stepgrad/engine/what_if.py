@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.engine.jit import inlined, kernel, lend, take_back
-from stepgrad.engine.lists import Edits, Lists, make_lists, new_edits, put_edit, value_of
+from stepgrad.engine.lists import Edits, RankedLists, make_lists, new_edits, put_edit, value_of
 from stepgrad.engine.matching import (
     ABSENT,
     BYSTANDER,
@@ -48,7 +48,7 @@ class Scene(NamedTuple):
     objects: Objects
     rules: Rules
     judged: Judged
-    lists: Lists
+    lists: RankedLists
     high: NDArray[np.float64]  # (t,) the values as things stand, as exact pairs
     low: NDArray[np.float64]
     last_relevant: NDArray[np.int32]  # (images,) changes of an image at positions beyond this cannot matter
@@ -139,7 +139,7 @@ def make_scene(owned: OneClass) -> Scene:
 
 
 @kernel
-def _last_relevant(judged: Judged, lists: Lists) -> NDArray[np.int32]:
+def _last_relevant(judged: Judged, lists: RankedLists) -> NDArray[np.int32]:
     """Only ranks of true positives matter: nothing does below the last one and the last window of an image that may be one."""
     last = judged.lowest.copy()
     for image in range(len(last)):

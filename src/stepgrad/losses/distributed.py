@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from stepgrad.engine.balance import Sums
-from stepgrad.engine.classes import ClassResult
+from stepgrad.engine.classes import RankedClass
 from stepgrad.engine.jit import explain_wait
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.losses.detection import DetectionLoss, MAPLoss
@@ -238,8 +238,8 @@ def _tell_refusal(channel: Channel, message: str) -> str:
 
 
 def _gather_classes(
-    channel: Channel, classes: Sequence[ClassResult], scores: NDArray[np.floating], K: int
-) -> tuple[list[ClassResult], NDArray[np.float64]]:
+    channel: Channel, classes: Sequence[RankedClass], scores: NDArray[np.floating], K: int
+) -> tuple[list[RankedClass], NDArray[np.float64]]:
     """Value, objects and kept windows of every class, and each process's sum of scores^4."""
     most = -(-K // channel.world)
     row = np.zeros((most + 1, 3))
@@ -248,4 +248,4 @@ def _gather_classes(
     row[most, 0] = (scores.astype(np.float64) ** 4).sum()
     rows = channel.gather(row.reshape(-1), "exchanging the classes' values").reshape(channel.world, most + 1, 3)
     by_class = [rows[c % channel.world, c // channel.world] for c in range(K)]
-    return [ClassResult(float(value), int(P), int(kept), None) for value, P, kept in by_class], rows[:, most, 0]
+    return [RankedClass(float(value), int(P), int(kept), None) for value, P, kept in by_class], rows[:, most, 0]

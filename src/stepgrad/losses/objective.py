@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.engine.balance import BALANCES, Sums
-from stepgrad.engine.classes import ClassResult, all_classes, join_slopes, prepare
+from stepgrad.engine.classes import RankedClass, all_classes, join_slopes, prepare
 from stepgrad.engine.jit import explain_wait
 from stepgrad.errors import ConfigError, NonFiniteError, one_of, positive_number, real_number, whole_number
 from stepgrad.metric.batch import Batch, Target
@@ -144,13 +144,13 @@ class Objective:
             gradient, sums = self.join(classes, batch.scores, slopes, torch.get_num_threads())
         return Measured(value, torch.from_numpy(gradient.T), metrics | report_sums(sums, gradient.size))
 
-    def rank(self, batch: Batch, needed: bool) -> list[ClassResult]:
+    def rank(self, batch: Batch, needed: bool) -> list[RankedClass]:
         """The metric and, if `needed`, its pseudogradient, of every class of a batch."""
         threads = torch.get_num_threads()
         prepared = prepare(batch, self.protocol, self.nms_threshold, threads, self.metric, self.score_floor)
         return all_classes(prepared, self.method if needed else None)
 
-    def of_classes(self, classes: Sequence[ClassResult]) -> tuple[float, list[float], dict[str, Any]]:
+    def of_classes(self, classes: Sequence[RankedClass]) -> tuple[float, list[float], dict[str, Any]]:
         """The loss without L4, its derivative in each class's value, and what the classes amount to."""
         result = self.over_classes.join(self.metric, [c.value for c in classes], [c.P for c in classes])
         value, outer = self._outer(result.value)
@@ -175,7 +175,7 @@ class Objective:
         return sign * math.log(value + self.eps), sign / (value + self.eps)
 
     def join(
-        self, classes: Sequence[ClassResult], scores: NDArray[np.floating], slopes: Sequence[float], threads: int
+        self, classes: Sequence[RankedClass], scores: NDArray[np.floating], slopes: Sequence[float], threads: int
     ) -> tuple[NDArray[np.float64], Sums]:
         """(K, N) gradients of the loss: scaled by its slopes in the classes' values, clipped, then balanced."""
         return join_slopes(classes, scores, slopes, self.clip, self.balance, threads)

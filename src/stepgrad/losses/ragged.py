@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.engine.balance import Sums
-from stepgrad.engine.classes import ClassResult, class_result, prepare
+from stepgrad.engine.classes import RankedClass, class_result, prepare
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.losses.objective import Measured, Objective, report_sums
 from stepgrad.metric.batch import Batch, Target, make_batch
@@ -25,7 +25,7 @@ from stepgrad.metric.boxes import CONVERT, CORNERS, MEASURABLE, check_box_format
 from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.threads import run_threads
 
-ABSENT = ClassResult(value=0.0, P=0, kept=0, gradient=None)
+ABSENT = RankedClass(value=0.0, P=0, kept=0, gradient=None)
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,13 @@ def measure_lists(objective: Objective, lists: ClassLists, needed: bool) -> Meas
     return Measured(value, torch.from_numpy(gradient), metrics)
 
 
-def rank_present(objective: Objective, lists: ClassLists, needed: bool, among: range) -> dict[int, ClassResult]:
+def rank_present(objective: Objective, lists: ClassLists, needed: bool, among: range) -> dict[int, RankedClass]:
     """The metric and, if `needed`, its slopes, of those classes among some that have objects, or can do without."""
     metric, method = objective.metric, objective.method if needed else None
     with_objects = set(lists.objects.object_labels.tolist())
     present = [c for c in among if c in with_objects or not metric.needs_objects]
 
-    def rank(c: int) -> ClassResult:
+    def rank(c: int) -> RankedClass:
         prepared = prepare(lists.class_batch(c), objective.protocol, objective.nms_threshold, 1, metric)
         return class_result(prepared, 0, method)
 
@@ -176,7 +176,7 @@ def rank_present(objective: Objective, lists: ClassLists, needed: bool, among: r
 
 
 def finished_gradient(
-    objective: Objective, lists: ClassLists, ranked: Mapping[int, ClassResult], slopes: Sequence[float]
+    objective: Objective, lists: ClassLists, ranked: Mapping[int, RankedClass], slopes: Sequence[float]
 ) -> tuple[NDArray[np.float64], Sums]:
     """(M,) gradient of the loss in the candidates, in the order in which they came; `slopes` as `of_classes` gives them."""
     gradient, total = np.zeros(len(lists.scores)), Sums(0, 0.0, 0.0)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.engine.balance import Sums
-from stepgrad.engine.classes import ClassResult
+from stepgrad.engine.classes import RankedClass
 from stepgrad.losses.objective import Objective
 from stepgrad.losses.ragged import ABSENT, ClassLists, finished_gradient, rank_present
 from stepgrad.metric.batch import Batch
@@ -79,11 +79,11 @@ class JoinedShards:
     batch: Batch
     ends: NDArray[np.int64]  # (world + 1,) windows of each process
 
-    def rank(self, objective: Objective, needed: bool, classes: range) -> list[ClassResult]:
+    def rank(self, objective: Objective, needed: bool, classes: range) -> list[RankedClass]:
         return objective.rank(self.batch, needed) if len(classes) else []
 
     def gradients(
-        self, objective: Objective, classes: Sequence[ClassResult], slopes: Sequence[float], own: range
+        self, objective: Objective, classes: Sequence[RankedClass], slopes: Sequence[float], own: range
     ) -> tuple[list[NDArray[np.float64]], Sums]:
         """For each process the gradient in its windows' scores, and what all of them amount to."""
         own_slopes = [slopes[c] for c in own]
@@ -142,12 +142,12 @@ class JoinedPairs:
     lists: ClassLists
     ends: NDArray[np.int64]  # (world + 1,) candidates of each process
 
-    def rank(self, objective: Objective, needed: bool, classes: range) -> list[ClassResult]:
+    def rank(self, objective: Objective, needed: bool, classes: range) -> list[RankedClass]:
         ranked = rank_present(objective, self.lists, needed, classes)
         return [ranked.get(c, ABSENT) for c in classes]
 
     def gradients(
-        self, objective: Objective, classes: Sequence[ClassResult], slopes: Sequence[float], own: range
+        self, objective: Objective, classes: Sequence[RankedClass], slopes: Sequence[float], own: range
     ) -> tuple[list[NDArray[np.float64]], Sums]:
         ranked = {c: result for c, result in zip(own, classes, strict=True) if result is not ABSENT}
         gradient, sums = finished_gradient(objective, self.lists, ranked, slopes)
