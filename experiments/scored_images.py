@@ -19,7 +19,7 @@ from torch import Tensor
 
 import stepgrad as sg
 from stepgrad.engine.matching import IGNORED, TRUE_POSITIVE
-from stepgrad.evaluation.judge import ClassJudgement, Counting
+from stepgrad.evaluation.judge import ClassJudgement
 from stepgrad.evaluation.judge import judge as judge_evidence
 from stepgrad.evaluation.records import Evidence
 from stepgrad.files import write_whole
@@ -125,7 +125,7 @@ def judge(images: ScoredImages) -> list[ClassRecords]:
         kept, labels, values = suppress_and_rank(scores, boxes, NMS_THRESHOLD, candidates=None)
         evaluator.update([{"boxes": boxes[kept], "labels": labels, "scores": values}], [target])
     evidence = evaluator.evidence()
-    return [_records_of(evidence, found) for found in judge_evidence(evidence, Counting.of(PROTOCOL))]
+    return [_records_of(evidence, found) for found in judge_evidence(evidence, PROTOCOL)]
 
 
 def _records_of(evidence: Evidence, found: ClassJudgement) -> ClassRecords:

@@ -86,7 +86,7 @@ def test_without_matplotlib_plots_say_what_brings_it(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(sg.errors.MissingDependencyError, match=r'pip install .*\[train\]"$'):
-        plot_curves(None)  # type: ignore[arg-type]  # the package is missed first
+        plot_curves([], 0.5, "no classes")  # the package is missed first
 
 
 def test_the_stub_tells_type_checkers_of_every_name_there_is() -> None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from stepgrad.engine.matching import IGNORED, TRUE_POSITIVE
-from stepgrad.evaluation.result import ClassResult, EvaluationResult
+from stepgrad.evaluation.class_result import ClassResult
+from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.metric.metrics import RecallAtPrecision
 from stepgrad.metric.protocol import VOC12
 from stepgrad.models.fine_tuning.outputs import Reading

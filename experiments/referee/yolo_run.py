@@ -21,7 +21,6 @@ import torch
 from PIL import Image
 
 from stepgrad.evaluation import Evaluator, compare
-from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import ULTRALYTICS, get_protocol
 
@@ -172,7 +171,7 @@ def run(name: str, data: Path, work: Path, count: int) -> dict[str, Any]:
     )
     evidence = evaluated(keep.found, keep.there, names).evidence()
     pairs = [compare(evidence, [ULTRALYTICS, get_protocol(other)]).pairs[0] for other in OTHERS]
-    result = evaluate_under(evidence, Counting.of(ULTRALYTICS))
+    result = evaluate_under(evidence, ULTRALYTICS)
     loose = evaluated(keep.loose, keep.there, names).compute()
     ap = np.array([list(row.ap_by_threshold.values()) for row in result.classes if row.objects])
     in_order = ap_with_ties_in_order(keep.counted)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stepgrad.evaluation import Evaluator
-from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.result import best_thresholds
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report.examples import cuts_of
@@ -20,7 +20,7 @@ def test_equal_scores_pass_together_wherever_a_threshold_is_chosen() -> None:
     evaluator.update([pred(boxes, [0.9, 0.8, 0.8, 0.8, 0.8])], [target(boxes_at(0, 30))])
     assert best_thresholds(evaluator.compute()) == {"dog": 0.9}
     evidence = evaluator.evidence()
-    (cut,) = cuts_of(evidence, judge(evidence, Counting.of(get_protocol("voc12"))))
+    (cut,) = cuts_of(evidence, judge(evidence, get_protocol("voc12")))
     assert (cut.threshold, cut.passing) == (0.9, 1)
     assert cut.f1 == pytest.approx(2 / 3)
 

@@ -15,7 +15,8 @@ import torch
 import stepgrad as sg
 from stepgrad.evaluation import Comparison, Evaluator, Pair
 from stepgrad.evaluation.compare import compare
-from stepgrad.evaluation.judge import RULES, Counting, differing, judge, switched
+from stepgrad.evaluation.judge import judge
+from stepgrad.evaluation.rules import RULES, differing, switched
 from stepgrad.metric.protocol import COCO, PROTOCOLS, VOC07, VOC12, get_protocol
 from tests.evaluation.datasets import Entries, boxes_at, pred, random_dataset, target
 from tests.scenes import over_seeds
@@ -150,8 +151,8 @@ def test_first_difference_is_the_highest_scored_detection_judged_differently(see
     (pair,) = evaluator.compare().pairs
     named = {d.class_name: d for d in pair.first}
     evidence = evaluator.evidence()
-    at_half = [Counting.of(replace(p, match_thresholds=(0.5,))) for p in (a, b)]
-    for one, other in zip(*(judge(evidence, counting) for counting in at_half), strict=True):
+    at_half = [replace(p, match_thresholds=(0.5,)) for p in (a, b)]
+    for one, other in zip(*(judge(evidence, protocol) for protocol in at_half), strict=True):
         said = dict(zip(other.detections.tolist(), other.verdicts[0].tolist(), strict=True))
         rows = zip(one.detections.tolist(), one.verdicts[0].tolist(), strict=True)
         different = [row for row, verdict in rows if said[row] != verdict]
@@ -172,16 +173,15 @@ def test_steps_lead_from_one_number_to_the_other(seed: int) -> None:
     assert len(comparison.pairs) == math.comb(5, 2)
     for pair in comparison.pairs:
         assert pair.steps[-1].map == pair.maps[1]
-        assert [step.rule for step in pair.steps] == differing(*(Counting.of(PROTOCOLS[name]) for name in pair.names))
+        assert [step.rule for step in pair.steps] == differing(*(PROTOCOLS[name] for name in pair.names))
 
 
 def test_switching_every_differing_rule_gives_the_other_protocol() -> None:
     for a in PROTOCOLS.values():
         for b in PROTOCOLS.values():
-            one, other = Counting.of(a), Counting.of(b)
-            result = switched(one, other, differing(one, other))
-            assert replace(result.protocol, name=b.name, ties=b.ties) == b  # None where it follows from the matching
-            assert result.ties == other.ties
+            result = switched(a, b, differing(a, b))
+            assert replace(result, name=b.name, ties=b.ties) == b  # None where it follows from the matching
+            assert result.tie_order == b.tie_order
 
 
 def test_every_field_of_a_protocol_belongs_to_a_rule() -> None:

@@ -16,7 +16,7 @@ from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import read_detections
 from stepgrad.evaluation.compare import compare
 from stepgrad.evaluation.edges import clipped, in_resized_images
-from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import COCO, PROTOCOLS, ULTRALYTICS, ULTRALYTICS_JSON, Protocol
@@ -47,7 +47,7 @@ def by_hand(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def aps(evidence: Evidence, protocol: Protocol) -> list[list[float]]:
-    return [row.ap.tolist() for row in judge(evidence, Counting.of(protocol))]
+    return [row.ap.tolist() for row in judge(evidence, protocol)]
 
 
 @pytest.mark.parametrize("protocol", ["coco", "voc12", "ultralytics"])
@@ -80,9 +80,7 @@ def test_clipping_is_the_same_in_either_pixel_convention(seed: int) -> None:
     inclusive = continuous.shrunk(1.0)
     for protocol in (COCO, PROTOCOLS["voc12-devkit"]):
         cutting = replace(protocol, clip=True)
-        assert (
-            evaluate_under(inclusive, Counting.of(cutting)).map == evaluate_under(continuous, Counting.of(cutting)).map
-        )
+        assert evaluate_under(inclusive, cutting).map == evaluate_under(continuous, cutting).map
 
 
 @over_seeds(3, 50)

@@ -13,7 +13,7 @@ import torch
 from stepgrad.errors import ConfigError
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, TYPES, error_types, find_mistakes
-from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import PROTOCOLS, VOC12, get_protocol
 from tests.evaluation.datasets import boxes_at, pred, random_dataset, target
@@ -79,7 +79,7 @@ def test_an_overlap_of_exactly_the_least_is_no_background(label: int, kind: str)
 def test_types_are_disjoint_and_cover_every_mistake(seed: int, name: str) -> None:
     evidence, protocol = evaluator_of(seed, name).evidence(), PROTOCOLS[name]
     mistakes = find_mistakes(evidence, protocol)
-    for row in judge(evidence, Counting.of(replace(protocol, match_thresholds=(0.5,)))):
+    for row in judge(evidence, replace(protocol, match_thresholds=(0.5,))):
         kinds = mistakes.of_detections[row.detections]
         verdicts = row.verdicts[0]
         np.testing.assert_array_equal(kinds == RIGHT, verdicts == 1)
@@ -97,7 +97,7 @@ def test_types_are_disjoint_and_cover_every_mistake(seed: int, name: str) -> Non
 def test_mending_nothing_is_the_map_and_mending_everything_is_perfect(seed: int, name: str) -> None:
     evidence, protocol = evaluator_of(seed, name).evidence(), PROTOCOLS[name]
     mistakes = find_mistakes(evidence, protocol)
-    result = evaluate_under(evidence, Counting.of(protocol))
+    result = evaluate_under(evidence, protocol)
     assert mistakes.map_after([]) == pytest.approx(result.map_at(0.5), abs=1e-12)
     counts, norm = protocol.level_counts(1)
     present = sum(row.objects > 0 for row in result.classes)

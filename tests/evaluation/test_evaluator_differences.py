@@ -24,7 +24,6 @@ from stepgrad.data.read_detections import read_detections
 from stepgrad.data.write_detections import write_coco_results, write_voc_results
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.evaluation import Evaluator
-from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import COCO, VOC07, VOC07_DEVKIT, VOC07_PYTHON, VOC12, VOC12_DEVKIT
 from tests.data.builders import coco_content, voc_xml, write_coco
@@ -153,11 +152,11 @@ def test_row_06_files_rank_ties_by_line_for_voc_and_by_image_for_coco(tmp_path: 
     (tmp_path / "found.json").write_text(json.dumps([miss, hit]))
     dataset = load_dataset(data, need_images=False)
     evidence = evidence_from(dataset, read_detections(tmp_path / "found.json", dataset))
-    by_file, by_image = (evaluate_under(evidence, Counting(COCO50, ties)) for ties in ("file", "image"))
+    by_file, by_image = (evaluate_under(evidence, replace(COCO50, ties=ties)) for ties in ("file", "image"))
     assert by_file.of_class("dog").ap == 0.5
     assert by_image.of_class("dog").ap == 1.0
-    assert Counting.of(VOC12).ties == "file"
-    assert Counting.of(COCO).ties == "image"
+    assert VOC12.tie_order == "file"
+    assert COCO.tie_order == "image"
 
 
 def test_row_07_three_decimals_make_ties_that_six_do_not(tmp_path: Path) -> None:
@@ -173,7 +172,7 @@ def test_row_07_three_decimals_make_ties_that_six_do_not(tmp_path: Path) -> None
         folder = tmp_path / str(decimals)
         write_voc_results(folder, preds, ids, names, decimals=decimals)
         evidence = evidence_from(dataset, read_detections(folder, dataset))
-        ap[decimals] = evaluate_under(evidence, Counting.of(VOC12_DEVKIT)).map
+        ap[decimals] = evaluate_under(evidence, VOC12_DEVKIT).map
     assert ap == {3: 0.25, 6: 0.5}
 
 
@@ -244,7 +243,7 @@ def test_row_13_annotation_number_zero(tmp_path: Path) -> None:
     dataset = load_dataset(write_coco(tmp_path, content), need_images=False)
     write_coco_results(tmp_path / "found.json", [pred(torch.tensor([[0.0, 0, 60, 40]]), [0.9], [0])], [4], [18, 17])
     evidence = evidence_from(dataset, read_detections(tmp_path / "found.json", dataset))
-    assert evaluate_under(evidence, Counting.of(COCO)).map == 1.0
+    assert evaluate_under(evidence, COCO).map == 1.0
 
 
 def test_row_14_area_ranges_go_by_the_area_field_and_include_both_ends() -> None:
@@ -269,8 +268,8 @@ def test_row_15_voc_files_count_pixels_from_one_and_zero_does_not_wrap_around(tm
     assert found.detections.boxes.tolist() == [[0, 1, 10, 10]]
     assert found.boxes(inclusive=False).boxes.tolist() == [[-1, 0, 10, 10]]
     assert dataset.target(0)["boxes"].tolist() == [[-1, 0, 10, 10]]
-    assert evaluate_under(evidence_from(dataset, found), Counting.of(VOC07_DEVKIT)).map == 1.0
-    assert evaluate_under(evidence_from(dataset, found), Counting.of(VOC07)).map == 1.0
+    assert evaluate_under(evidence_from(dataset, found), VOC07_DEVKIT).map == 1.0
+    assert evaluate_under(evidence_from(dataset, found), VOC07).map == 1.0
 
 
 def test_row_16_what_cannot_be_judged_is_refused_at_the_door() -> None:

@@ -18,7 +18,7 @@ from stepgrad.data.read_detections import read_detections
 from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.evaluation import Evaluator, Evidence
 from stepgrad.evaluation.coco_numbers import coco_numbers
-from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
+from stepgrad.evaluation.judge import ClassJudgement, judge
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import COCO, VOC07_DEVKIT, VOC07_PYTHON, VOC12_DEVKIT
 from tests.data.builders import shared_data
@@ -54,7 +54,7 @@ def published() -> dict[str, dict[str, float]]:
 
 
 def test_yolo_on_voc2007_equals_the_published_11_point_ap_to_the_last_digit(yolo: Evidence) -> None:
-    result = evaluate_under(yolo, Counting.of(VOC07_PYTHON))
+    result = evaluate_under(yolo, VOC07_PYTHON)
     for row in result.classes:
         expected = published()[row.name]
         assert row.ap == pytest.approx(expected["ap11_published"], abs=2e-15)
@@ -66,7 +66,7 @@ def test_yolo_on_voc2007_equals_the_published_11_point_ap_to_the_last_digit(yolo
 
 def test_area_of_yolo_lies_within_what_the_order_of_equal_scores_allows(yolo: Evidence) -> None:
     """The area in the fixture came from an unstable sort; 15,531 scores tie, and their order is worth about 1e-6."""
-    strict = Counting.of(replace(VOC12_DEVKIT, equality=False))
+    strict = replace(VOC12_DEVKIT, equality=False)
     for row in judge(yolo, strict):
         expected = published()[yolo.class_names[row.label]]["ap_allpoint_ours"]
         worst, best = (_area_by_tie_order(row, yolo, hits_first) for hits_first in (False, True))
@@ -88,7 +88,7 @@ def _area_by_tie_order(row: ClassJudgement, evidence: Evidence, hits_first: bool
 
 
 def test_yolo_under_the_devkit_differs_from_the_port_where_recall_meets_a_level(yolo: Evidence) -> None:
-    port, devkit = (evaluate_under(yolo, Counting.of(protocol)) for protocol in (VOC07_PYTHON, VOC07_DEVKIT))
+    port, devkit = (evaluate_under(yolo, protocol) for protocol in (VOC07_PYTHON, VOC07_DEVKIT))
     changed = {a.name for a, b in zip(port.classes, devkit.classes, strict=True) if a.ap != b.ap}
     assert "pottedplant" in changed  # 480 objects, so that a recall of exactly 3/10, 6/10 or 7/10 occurs
     assert all(a.objects % 5 == 0 for a in port.classes if a.name in changed)
@@ -101,7 +101,7 @@ def test_coco_sample_equals_pycocotools_twelve_numbers() -> None:
     assert (len(evidence.objects), len(evidence.detections)) == (830, 734)
     numbers = coco_numbers(evidence)
     assert {name: round(numbers[name], 6) for name in COCO_STATS} == COCO_STATS
-    ours = evaluate_under(evidence, Counting.of(COCO))
+    ours = evaluate_under(evidence, COCO)
     assert ours.map == pytest.approx(numbers["AP"], abs=1e-12)
     assert ours.map_at(0.5) == pytest.approx(numbers["AP50"], abs=1e-12)
     assert ours.map_at(0.75) == pytest.approx(numbers["AP75"], abs=1e-12)

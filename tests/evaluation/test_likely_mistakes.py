@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.likely_mistakes import likely_mistakes
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
@@ -65,7 +64,7 @@ def scene(
 
 
 def judged(evidence: Evidence, protocol: str = "coco") -> EvaluationResult:
-    return evaluate_under(evidence, Counting.of(get_protocol(protocol)))
+    return evaluate_under(evidence, get_protocol(protocol))
 
 
 def with_boxes(evidence: Evidence, boxes: Boxes) -> Evidence:

@@ -19,7 +19,6 @@ from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import read_detections
 from stepgrad.engine.matching import IGNORED
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.options import get_metric
@@ -79,7 +78,7 @@ def ours(
         (folder / name).write_text(json.dumps(part))
     dataset = load_dataset(folder / "truth.json", need_images=False)
     evidence = evidence_from(dataset, read_detections(folder / "found.json", dataset))
-    return evaluate_under(evidence, Counting.of(get_protocol(protocol)), metrics)
+    return evaluate_under(evidence, get_protocol(protocol), metrics)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the package

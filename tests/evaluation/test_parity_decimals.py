@@ -23,7 +23,6 @@ from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import read_detections
 from stepgrad.evaluation import Evaluator, Evidence
 from stepgrad.evaluation.coco_numbers import AREAS, coco_numbers, count_area
-from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.protocol import COCO
 from tests.evaluation.decimals import CLASSES, Files, random_files
@@ -54,7 +53,7 @@ def both(files: Files, folder: Path) -> Both:
     dataset = load_dataset(truth, need_images=False)
     evidence = evidence_from(dataset, read_detections(found, dataset))
     theirs = PycocoResult(evaluation.stats.tolist(), evaluation.eval["precision"])
-    return Both(evidence, evaluate_under(evidence, Counting.of(COCO)), theirs)
+    return Both(evidence, evaluate_under(evidence, COCO), theirs)
 
 
 def assert_same(case: Both) -> None:

@@ -13,7 +13,7 @@ from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.data.read_detections import _Reader, read_coco_results
 from stepgrad.errors import DataError
 from stepgrad.evaluation import Evaluator
-from stepgrad.evaluation.judge import RULES, Counting, describe_rule
+from stepgrad.evaluation.rules import RULES, describe_rule
 from stepgrad.metric.protocol import COCO, ULTRALYTICS_OLD, VOC07, VOC07_PYTHON, VOC12, Protocol
 from tests.data.builders import write_coco, write_voc
 from tests.evaluation.datasets import boxes_at, pred, target
@@ -51,19 +51,19 @@ OF_ULTRALYTICS = {
 @pytest.mark.parametrize("rule", RULES)
 def test_each_rule_is_told_in_words(rule: str) -> None:
     first = replace(VOC07_PYTHON, recall_levels=None, recall_grid="exact", difficult="count")
-    told = describe_rule(Counting(first, "file"), rule), describe_rule(Counting(COCO, "image"), rule)
+    told = describe_rule(first, rule), describe_rule(COCO, rule)
     assert told == WORDS[rule]
 
 
 @pytest.mark.parametrize("rule", OF_ULTRALYTICS)
 def test_each_rule_of_ultralytics_is_told_in_words(rule: str) -> None:
-    assert describe_rule(Counting.of(ULTRALYTICS_OLD), rule) == OF_ULTRALYTICS[rule]
+    assert describe_rule(ULTRALYTICS_OLD, rule) == OF_ULTRALYTICS[rule]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_few_thresholds_are_listed_and_many_are_summed_up(count: int) -> None:
     values = tuple(0.5 + 0.1 * i for i in range(count))
-    told = describe_rule(Counting.of(replace(VOC12, match_thresholds=values)), "IoU thresholds")
+    told = describe_rule(replace(VOC12, match_thresholds=values), "IoU thresholds")
     assert told == ("0.5 to 0.8, 4 of them" if count == 4 else ", ".join(["0.5", "0.6", "0.7"][:count]))
 
 

@@ -14,7 +14,6 @@ from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import read_detections
 from stepgrad.data.read_yolo_detections import COCO_CATEGORIES
 from stepgrad.errors import DataError
-from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import ULTRALYTICS
 from tests.data.builders import SIZE, write_coco, write_yolo
@@ -134,7 +133,7 @@ def test_the_labels_themselves_with_scores_are_a_perfect_detector(tmp_path: Path
     scored = {name.split("/")[1]: text.replace("\n", " 0.9\n") for name, text in labels.items()}
     dataset = load_dataset(data, need_images=False)
     evidence = evidence_from(dataset, read_detections(write_text(tmp_path / "val", **scored), dataset))
-    assert evaluate_under(evidence, Counting.of(ULTRALYTICS)).map == pytest.approx(0.995, abs=1e-12)
+    assert evaluate_under(evidence, ULTRALYTICS).map == pytest.approx(0.995, abs=1e-12)
 
 
 def test_the_command_compares_counts_mistakes_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,13 +102,12 @@ def _convert(to: Literal["yolo", "voc", "coco"]) -> Callable[[Path], object]:
 def _judge(folder: Path, found: str, data: str, split: str | None) -> None:
     """Read, evaluate under two protocols, and write what was read to both formats."""
     from stepgrad.cli.judged import read, save_detections
-    from stepgrad.evaluation.judge import Counting
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.metric.protocol import get_protocol
 
     judged = read(str(folder / found), str(folder / data), split, None, "error", "error")
     for name, continuous in (("voc07", False), ("coco", True)):
-        str(evaluate_under(judged.evidence(continuous), Counting.of(get_protocol(name))))
+        str(evaluate_under(judged.evidence(continuous), get_protocol(name)))
     for place in ("out/written.json", "out/written"):
         save_detections(str(folder / place), judged.detections.boxes(False), judged.dataset)
 

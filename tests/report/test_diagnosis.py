@@ -10,11 +10,11 @@ import torch
 
 from stepgrad.engine.matching import FALSE_POSITIVE, TRUE_POSITIVE
 from stepgrad.evaluation import Evaluator
+from stepgrad.evaluation.class_result import best_cut
+from stepgrad.evaluation.counted import countable
 from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, find_mistakes
-from stepgrad.evaluation.found import countable
-from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.result import best_cut, evaluate_under
+from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report.diagnosis import ENOUGH, Findings, calibration, confused_classes, confusion
@@ -71,7 +71,7 @@ def test_classes_with_the_most_mistakes_are_shown_in_their_own_order() -> None:
 def test_counts_at_a_level_are_those_of_the_verdicts_with_scores_that_reach_it(name: str) -> None:
     evidence, protocol = evidence_of(4), get_protocol(name)
     findings = Findings.of(evidence, protocol)
-    rows = evaluate_under(evidence, Counting.of(protocol)).classes
+    rows = evaluate_under(evidence, protocol).classes
     for level in range(0, 101, 7):
         value = findings.graded.values[level]
         right, wrong = (
@@ -96,7 +96,7 @@ def test_the_cut_of_each_class_is_that_of_the_evaluator_and_rates_are_those_of_d
 ) -> None:
     evidence, protocol = evidence_of(8), get_protocol(name)
     graded = Findings.of(evidence, protocol).graded
-    rows = evaluate_under(evidence, Counting.of(protocol)).classes
+    rows = evaluate_under(evidence, protocol).classes
     cuts = [best_cut(row.scores, row.verdicts[0], row.objects) for row in rows]
     assert [(cut.threshold, cut.f1) for cut in graded.cuts] == [(cut.threshold, cut.f1) for cut in cuts]
     right, wrong = (
@@ -127,7 +127,7 @@ def test_a_score_reaches_a_level_exactly_if_it_is_no_smaller() -> None:
 def test_bars_of_scores_hold_every_detection_that_counts(name: str) -> None:
     evidence, protocol = evidence_of(5), get_protocol(name)
     findings = Findings.of(evidence, protocol)
-    scores = findings.numbers(protocol, evaluate_under(evidence, Counting.of(protocol)))["scores"]
+    scores = findings.numbers(protocol, evaluate_under(evidence, protocol))["scores"]
     kinds = findings.mistakes.of_detections
     assert sum(scores["hits"]) == np.count_nonzero(kinds == RIGHT)
     assert sum(scores["alarms"]) == np.count_nonzero((kinds != RIGHT) & (kinds != LEFT_OUT))
@@ -171,12 +171,12 @@ def test_the_worst_point_of_the_calibration_is_the_furthest_off_that_has_enough_
 def test_sizes_share_out_the_objects_and_have_the_ap_of_the_evaluator(name: str) -> None:
     evidence, protocol = evidence_of(6), get_protocol(name)
     findings = Findings.of(evidence, protocol)
-    numbers = findings.numbers(protocol, evaluate_under(evidence, Counting.of(protocol)))
+    numbers = findings.numbers(protocol, evaluate_under(evidence, protocol))
     assert sum(row["objects"] for row in numbers["sizes"]) == np.count_nonzero(countable(evidence, protocol))
     assert sum(row["found"] for row in numbers["sizes"]) == numbers["working"]["right"]
     if name == "coco":
         small = get_metric("ap@area=small")
-        expected = evaluate_under(evidence, Counting.of(protocol), [small]).metrics[small.name].value
+        expected = evaluate_under(evidence, protocol, [small]).metrics[small.name].value
         assert numbers["sizes"][0]["ap"] == expected
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from stepgrad.engine.matching import TRUE_POSITIVE
-from stepgrad.evaluation.found import NOTHING, countable, found_objects
-from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.class_result import best_cut
+from stepgrad.evaluation.counted import countable
+from stepgrad.evaluation.judge import NOTHING, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.result import best_cut
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.reference.matching import best_free_object, best_object, describe_objects
 from stepgrad.report.examples import cuts_of, marks_by_image
@@ -64,9 +64,9 @@ def test_found_objects_equal_the_oracles_matching(name: str, flag: str) -> None:
     for seed in range(3):
         evidence, protocol = evidence_of(seed, flag), get_protocol(name)
         protocol = replace(protocol, max_detections=2 if seed == 2 else protocol.max_detections)
-        for judged in judge(evidence, Counting.of(protocol)):
+        for judged in judge(evidence, protocol):
             for t, threshold in list(enumerate(protocol.match_thresholds))[:3]:
-                found = found_objects(evidence, judged, protocol, t).tolist()
+                found = judged.found[t].tolist()
                 ranked = judged.detections.tolist()
                 assert found == found_by_oracle(evidence, judged.label, ranked, protocol, threshold)
                 compared += sum(row != NOTHING for row in found)
@@ -77,8 +77,8 @@ def test_found_objects_equal_the_oracles_matching(name: str, flag: str) -> None:
 def test_exactly_the_true_positives_find_an_object_each_a_different_countable_one(name: str) -> None:
     evidence, protocol = evidence_of(7, "difficult"), get_protocol(name)
     counts = countable(evidence, protocol)
-    for judged in judge(evidence, Counting.of(protocol)):
-        found = found_objects(evidence, judged, protocol)
+    for judged in judge(evidence, protocol):
+        found = judged.found[0]
         np.testing.assert_array_equal(found != NOTHING, judged.verdicts[0] == TRUE_POSITIVE)
         rows = found[found != NOTHING]
         assert len(set(rows.tolist())) == len(rows)
@@ -88,8 +88,8 @@ def test_exactly_the_true_positives_find_an_object_each_a_different_countable_on
 
 def test_every_countable_object_is_right_once_or_missed_once() -> None:
     evidence, protocol = evidence_of(5, "difficult"), get_protocol("voc12")
-    judged = judge(evidence, Counting.of(protocol))
-    marks = marks_by_image(evidence, evidence, judged, cuts_of(evidence, judged), protocol)
+    judged = judge(evidence, protocol)
+    marks = marks_by_image(evidence, judged, cuts_of(evidence, judged), protocol)
     rows = sorted(mark.object for found in marks for mark in found if mark.object is not None)
     assert rows == np.flatnonzero(countable(evidence, protocol)).tolist()
     for image, found in enumerate(marks):
@@ -98,9 +98,9 @@ def test_every_countable_object_is_right_once_or_missed_once() -> None:
 
 def test_wrong_detections_shown_are_the_false_positives_that_reach_the_threshold() -> None:
     evidence, protocol = evidence_of(6, "difficult"), get_protocol("voc12")
-    judged = judge(evidence, Counting.of(protocol))
+    judged = judge(evidence, protocol)
     cuts = cuts_of(evidence, judged)
-    marks = [mark for found in marks_by_image(evidence, evidence, judged, cuts, protocol) for mark in found]
+    marks = [mark for found in marks_by_image(evidence, judged, cuts, protocol) for mark in found]
     for row, cut in zip(judged, cuts, strict=True):
         scores = evidence.detections.scores[row.detections]
         passing = scores >= (np.inf if cut.threshold is None else cut.threshold)

@@ -12,7 +12,6 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report.charts import curve_panel, loss_charts, map_chart, nonzero_chart, sums_chart
@@ -57,7 +56,7 @@ def test_moving_mean_keeps_a_straight_line() -> None:
 
 def test_staircase_under_a_curve_has_the_area_that_is_ap() -> None:
     _, evidence = shapes_evidence(12)
-    for row in evaluate_under(evidence, Counting.of(get_protocol("voc12"))).classes:
+    for row in evaluate_under(evidence, get_protocol("voc12")).classes:
         curve = _curve(row, 0.5)
         x, y = np.array(curve["best_recall"]), np.array(curve["best_precision"])
         np.testing.assert_allclose(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2), row.ap, atol=1e-12)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepgrad.evaluation.found import countable
+from stepgrad.evaluation.counted import countable
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report.diagnosis import Findings
 from stepgrad.report.objects import CELLS, FLATTEST, describe_objects

@@ -127,8 +127,6 @@ def evaluate(
     from stepgrad.evaluation.compare import Comparison
     from stepgrad.evaluation.compare import compare as compare_protocols
     from stepgrad.evaluation.errors_by_type import error_types
-    from stepgrad.evaluation.judge import Counting
-    from stepgrad.evaluation.plots import plot_curves
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.files import write_whole
 
@@ -136,11 +134,7 @@ def evaluate(
     if compare and metric:
         raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
     metrics = made.metrics_under(protocols[0], metric or [])
-    outcome = (
-        compare_protocols(evidence, protocols)
-        if compare
-        else evaluate_under(evidence, Counting.of(protocols[0]), metrics)
-    )
+    outcome = compare_protocols(evidence, protocols) if compare else evaluate_under(evidence, protocols[0], metrics)
     console.print(outcome.text(classes) if isinstance(outcome, Comparison) else str(outcome))
     made.warn_of_mistakes(outcome.results[0] if isinstance(outcome, Comparison) else outcome)
     numbers = coco_numbers(made.evidence()) if coco else None
@@ -153,7 +147,7 @@ def evaluate(
     for note in [*notes, *_edge_notes(made, evidence, protocols)]:
         console.print(f"note: {visible(note)}", style="dim")
     if plot:
-        plot_curves(outcome.results[0] if isinstance(outcome, Comparison) else outcome, plot)
+        (outcome.results[0] if isinstance(outcome, Comparison) else outcome).plot(plot)
     if mistakes is not None and plot_errors:
         mistakes.plot(plot_errors)
     if draw:

@@ -54,7 +54,6 @@ def report(
         0.
     """
     from stepgrad.cli.evaluate import default_protocol
-    from stepgrad.evaluation.judge import Counting
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.metric.protocol import get_protocol
 
@@ -69,7 +68,7 @@ def report(
     protocols = [get_protocol(name) for name in protocol or [made[0].protocol or default_protocol(pictures)]]
     for one in made:
         if one.run is None:
-            one.warn_of_mistakes(evaluate_under(one.evidence(), Counting.of(protocols[0])))
+            one.warn_of_mistakes(evaluate_under(one.evidence(), protocols[0]))
     if len(made) == 1:
         folder = out or (runs[0] if made[0].run else None)
         if folder is None:
@@ -153,12 +152,11 @@ def _comparison(
 
 
 def _arm(name: str, made: JudgedInput, protocols: Sequence[Protocol]) -> Arm:
-    from stepgrad.evaluation.judge import Counting
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.report import Arm
 
     evidence = made.evidence()
-    maps = {protocol.name: evaluate_under(evidence, Counting.of(protocol)).map for protocol in protocols}
+    maps = {protocol.name: evaluate_under(evidence, protocol).map for protocol in protocols}
     return Arm(name, made.name, [maps], evidence, training=_TRAININGS[made.run.config().loss] if made.run else "")
 
 

@@ -17,8 +17,7 @@ from stepgrad.data.coco import COCODataset, xyxy_from_xywh
 from stepgrad.data.read_detections import FileDetections
 from stepgrad.data.read_yolo_detections import image_sizes
 from stepgrad.data.voc import VOCDataset
-from stepgrad.evaluation.federated import LookedFor
-from stepgrad.evaluation.records import Evidence, GroundTruth, objects_of
+from stepgrad.evaluation.records import Evidence, GroundTruth, LookedFor, objects_of
 
 
 def natural_offset(dataset: DetectionDataset) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stepgrad.engine.matching import TRUE_POSITIVE
 from stepgrad.errors import ConfigError, LikelyMistakeWarning, one_of
-from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.tables import plain_table
 from stepgrad.metric.boxes import areas_of
@@ -100,7 +100,7 @@ def count_area(
     protocol = replace(COCO, max_detections=max_detections[-1])
     ap = np.full((evidence.num_classes, len(protocol.match_thresholds)), np.nan)
     recall = np.full((len(max_detections), *ap.shape), np.nan)
-    for judged in judge(evidence, Counting.of(protocol), metric=AP(area=bounds)):
+    for judged in judge(evidence, protocol, metric=AP(area=bounds)):
         if judged.P == 0:
             continue
         ap[judged.label] = judged.ap

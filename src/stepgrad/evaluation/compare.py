@@ -11,20 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.engine.overlaps import single_overlaps
+from stepgrad.evaluation.counted import counted_overlaps
 from stepgrad.evaluation.edges import seen_by
-from stepgrad.evaluation.judge import (
-    VERDICT_RULES,
-    VERDICTS,
-    ClassJudgement,
-    Counting,
-    describe_rule,
-    differing,
-    judge,
-    switched,
-)
+from stepgrad.evaluation.judge import VERDICTS, ClassJudgement, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
+from stepgrad.evaluation.rules import VERDICT_RULES, describe_rule, differing, switched
 from stepgrad.evaluation.tables import plain_table
 from stepgrad.metric.protocol import Protocol
 from stepgrad.names import ImageId
@@ -202,14 +194,13 @@ class Comparison:
 
 def compare(evidence: Evidence, protocols: Sequence[Protocol]) -> Comparison:
     """The result of every protocol and, for every two, what makes the difference."""
-    countings = [Counting.of(protocol) for protocol in protocols]
-    results = tuple(evaluate_under(evidence, counting) for counting in countings)
+    results = tuple(evaluate_under(evidence, protocol) for protocol in protocols)
     maps = {result.protocol.name: result.map for result in results}
-    return Comparison(results, tuple(_pair(evidence, a, b, maps) for a, b in combinations(countings, 2)))
+    return Comparison(results, tuple(_pair(evidence, a, b, maps) for a, b in combinations(protocols, 2)))
 
 
-def _pair(evidence: Evidence, a: Counting, b: Counting, maps: dict[str, float]) -> Pair:
-    names = (a.protocol.name, b.protocol.name)
+def _pair(evidence: Evidence, a: Protocol, b: Protocol, maps: dict[str, float]) -> Pair:
+    names = (a.name, b.name)
     steps, now = [], a
     for rule in differing(a, b):
         now = switched(now, b, [rule])
@@ -221,20 +212,20 @@ def _pair(evidence: Evidence, a: Counting, b: Counting, maps: dict[str, float]) 
 class _Differences:
     """Finds the first difference of each class, judging under a variant only when it is asked for."""
 
-    def __init__(self, evidence: Evidence, a: Counting, b: Counting) -> None:
+    def __init__(self, evidence: Evidence, a: Protocol, b: Protocol) -> None:
         self.evidence = evidence
         self.a, self.b = _at_common_thresholds(a, b)
         self.rules = differing(self.a, self.b)
-        self._judged: dict[Counting, list[ClassJudgement]] = {}
+        self._judged: dict[Protocol, list[ClassJudgement]] = {}
 
     def by_class(self) -> list[FirstDifference]:
         differences = [self._of_class(c) for c in range(self.evidence.num_classes)]
         return sorted((difference for difference in differences if difference), key=lambda d: -d.score)
 
-    def judged(self, counting: Counting, c: int) -> ClassJudgement:
-        if counting not in self._judged:
-            self._judged[counting] = judge(self.evidence, counting)
-        return self._judged[counting][c]
+    def judged(self, protocol: Protocol, c: int) -> ClassJudgement:
+        if protocol not in self._judged:
+            self._judged[protocol] = judge(self.evidence, protocol)
+        return self._judged[protocol][c]
 
     def _of_class(self, c: int) -> FirstDifference | None:
         """The first place, over all thresholds, where the two ranked lists say something else."""
@@ -277,7 +268,7 @@ class _Differences:
             image_id=self.evidence.image_ids[detections.images[row]],
             score=float(detections.scores[row]),
             box=(x1, y1, x2, y2),
-            thresholds=(self.a.protocol.match_thresholds[t], self.b.protocol.match_thresholds[t]),
+            thresholds=(self.a.match_thresholds[t], self.b.match_thresholds[t]),
             overlaps=(self._best_overlap(self.a, row), self._best_overlap(self.b, row)),
             verdicts=verdicts,
             rules=rules,
@@ -285,18 +276,13 @@ class _Differences:
             objects=tuple((a, b, c, d) for a, b, c, d in near.tolist()),
         )
 
-    def _best_overlap(self, counting: Counting, row: int) -> float:
+    def _best_overlap(self, protocol: Protocol, row: int) -> float:
         """The largest overlap of a detection with an object of its class and image, as the protocol counts it."""
-        protocol = counting.protocol
         seen = seen_by(self.evidence, protocol)
         image, label = seen.detections.images[row], seen.detections.labels[row]
         near = np.flatnonzero((seen.objects.images == image) & (seen.objects.labels == label))
-        coco = protocol.duplicates == "best_free"
-        overlaps = seen.overlaps(np.array([row]), near, protocol.pixel_offset, crowds=coco)[0]
-        if protocol.overlaps == "single":
-            boxes = np.repeat(seen.detections.boxes[[row]], len(near), axis=0)
-            overlaps = single_overlaps(boxes, seen.objects.boxes[near], protocol.pixel_offset)
-        return float(overlaps.max(initial=0.0))
+        crowds = seen.objects.crowd & (protocol.duplicates == "best_free")
+        return float(counted_overlaps(seen, np.array([row]), near, protocol, crowds).max(initial=0.0))
 
 
 def _verdict(judged: ClassJudgement, row: int, t: int) -> int:
@@ -304,15 +290,12 @@ def _verdict(judged: ClassJudgement, row: int, t: int) -> int:
     return int(judged.verdicts[t, place[0]])
 
 
-def _at_common_thresholds(a: Counting, b: Counting) -> tuple[Counting, Counting]:
+def _at_common_thresholds(a: Protocol, b: Protocol) -> tuple[Protocol, Protocol]:
     """Verdicts can be compared at thresholds that both use, up to single precision; where there is none, at the first."""
-    first, second = a.protocol.match_thresholds, b.protocol.match_thresholds
+    first, second = a.match_thresholds, b.match_thresholds
     pairs = [(x, y) for x in first for y in second if math.isclose(x, y, abs_tol=1e-6)] or [(first[0], second[0])]
     own, other = zip(*pairs, strict=True)
-    return (
-        replace(a, protocol=replace(a.protocol, match_thresholds=own)),
-        replace(b, protocol=replace(b.protocol, match_thresholds=other)),
-    )
+    return replace(a, match_thresholds=own), replace(b, match_thresholds=other)
 
 
 def _fine(value: float) -> str:

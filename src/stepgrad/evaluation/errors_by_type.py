@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED
 from stepgrad.errors import ConfigError
+from stepgrad.evaluation.counted import countable, counted_overlaps
 from stepgrad.evaluation.edges import seen_by
-from stepgrad.evaluation.found import NOTHING, countable, counted_overlaps, found_objects
-from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.judge import NOTHING, judge
+from stepgrad.evaluation.plots import plot_error_types
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table
 from stepgrad.metric.metrics import AVERAGE_PRECISION
@@ -117,12 +118,12 @@ def find_mistakes(evidence: Evidence, protocol: Protocol, threshold: float = 0.5
     places = np.zeros(len(types), dtype=np.int64)
     found = np.zeros(len(there), dtype=np.bool_)
     touched = np.full(len(types), NOTHING, dtype=np.int64)
-    for row in judge(evidence, Counting.of(protocol)):
+    for row in judge(evidence, protocol):
         verdicts = row.verdicts[0]
         places[row.detections] = np.arange(len(row.detections))
         types[row.detections[verdicts != IGNORED]] = RIGHT
         types[row.detections[verdicts == FALSE_POSITIVE]] = _BACKGROUND  # until an overlap is seen
-        by = found_objects(seen, row, protocol)
+        by = row.found[0]
         touched[row.detections] = by
         found[by[by != NOTHING]] = True
     wrong = _by_image(np.flatnonzero(types == _BACKGROUND), seen.detections.images, seen.num_images)
@@ -218,9 +219,8 @@ class ErrorTypes:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Bars of what each type costs as a matplotlib figure, written to `path` if given."""
-        from stepgrad.evaluation.plots import plot_error_types
-
-        return plot_error_types(self, path)
+        title = f"{self.protocol} at IoU {self.threshold:g}: mAP {per_cent(self.map)}"
+        return plot_error_types(self.gains, self.counts, title, path)
 
     def __str__(self) -> str:
         title = (

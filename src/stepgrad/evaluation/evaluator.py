@@ -15,7 +15,6 @@ from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, one_o
 from stepgrad.evaluation.coco_numbers import CocoNumbers, coco_numbers
 from stepgrad.evaluation.compare import Comparison, compare
 from stepgrad.evaluation.errors_by_type import ErrorTypes, error_types
-from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.metrics import AnyMetric
 from stepgrad.evaluation.records import (
     Detections,
@@ -128,7 +127,7 @@ class Evaluator:
     def compute(self) -> EvaluationResult:
         """The result under the first protocol; those under the others are `result["coco"]` and so on."""
         evidence = self.evidence()
-        results = [evaluate_under(evidence, Counting.of(p), self.metrics) for p in self.protocols]
+        results = [evaluate_under(evidence, p, self.metrics) for p in self.protocols]
         return replace(results[0], others={p.name: r for p, r in zip(self.protocols[1:], results[1:], strict=True)})
 
     def compare(self) -> Comparison:

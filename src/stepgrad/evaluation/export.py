@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from stepgrad.errors import InputError, MissingDependencyError
+from stepgrad.errors import MissingDependencyError
+from stepgrad.evaluation.class_result import ClassResult
 from stepgrad.evaluation.judge import VERDICTS
 from stepgrad.evaluation.records import Evidence, GroundTruth
 from stepgrad.names import ImageId
 
-if TYPE_CHECKING:
-    from stepgrad.evaluation.result import EvaluationResult
 
-
-def evidence_of(result: EvaluationResult) -> Evidence:
-    """What a result was made of; InputError if it was not kept."""
-    if result.evidence is None:
-        raise InputError("Expected a result of `Evaluator.compute()` but this one does not hold its detections.")
-    return result.evidence
-
-
-def to_supervision(result: EvaluationResult, threshold: int = 0) -> dict[ImageId, Any]:
+def to_supervision(evidence: Evidence, classes: Sequence[ClassResult], threshold: int = 0) -> dict[ImageId, Any]:
     """Per image the detections as `supervision.Detections`, with `class_name` and `verdict` in their data."""
     try:
         import supervision
@@ -31,10 +22,9 @@ def to_supervision(result: EvaluationResult, threshold: int = 0) -> dict[ImageId
         raise MissingDependencyError(
             "supervision: not installed but needed for to_supervision(): pip install supervision"
         ) from error
-    evidence = evidence_of(result)
     detections = evidence.detections
     verdicts = np.full(len(detections), "", dtype=object)
-    for row in result.classes:
+    for row in classes:
         verdicts[row.rows] = [VERDICTS[int(verdict)] for verdict in row.verdicts[threshold]]
     names = np.array(evidence.class_names, dtype=object)
     by_image: dict[ImageId, Any] = {}
@@ -52,12 +42,11 @@ def to_supervision(result: EvaluationResult, threshold: int = 0) -> dict[ImageId
     return by_image
 
 
-def to_coco(result: EvaluationResult) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def to_coco(evidence: Evidence) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Annotations and detections as COCO's json has them: what `pycocotools.COCO` and its `loadRes` take.
 
     Images and categories are numbered from 1 in their order; `file_name` holds the id of the image.
     """
-    evidence = evidence_of(result)
     objects, found = evidence.objects, evidence.detections
     truth = {
         "images": [{"id": i, "file_name": str(image_id)} for i, image_id in enumerate(evidence.image_ids, 1)],

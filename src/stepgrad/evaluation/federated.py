@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.evaluation.records import Evidence, GroundTruth
 from stepgrad.metric.boxes import areas_of
-
-if TYPE_CHECKING:
-    from stepgrad.evaluation.records import Evidence, GroundTruth
-
-
-@dataclass(frozen=True)
-class LookedFor:
-    """Pairs of image and label about which more is known than the objects say."""
-
-    absent: NDArray[np.int64]  # (N, 2): looked for, and not there
-    partly: NDArray[np.int64]  # (N, 2): there, but not all of it is annotated
 
 
 def in_checked_images(evidence: Evidence) -> NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.other_readings import WORDS, BoxOrder, best_reading, covers, pairs_of_images
 from stepgrad.evaluation.records import Detections, Evidence
 from stepgrad.evaluation.result import EvaluationResult, result_from
@@ -117,7 +117,7 @@ def _share_leaving(detections: Detections, sizes: NDArray[np.float64]) -> float:
 
 
 def _map(evidence: Evidence, protocol: Protocol) -> float:
-    return result_from(judge(evidence, Counting.of(protocol)), evidence, protocol).map
+    return result_from(judge(evidence, protocol), evidence, protocol).map
 
 
 def _is_lifted(now: float, then: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +12,13 @@ from torch import Tensor
 
 from stepgrad.engine.classes import mean_of
 from stepgrad.engine.matching import TRUE_POSITIVE
-from stepgrad.evaluation.judge import Counting, judge
+from stepgrad.evaluation.class_result import ClassResult
+from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import F1
 from stepgrad.metric.over_classes import OverClasses, check_class_weights
 from stepgrad.metric.protocol import Protocol
-
-if TYPE_CHECKING:
-    from stepgrad.evaluation.result import ClassResult, EvaluationResult
 
 AnyMetric = str | ListMetric | Callable[..., Any]
 
@@ -40,28 +38,32 @@ class MetricResult:
 
 
 def metric_of(
-    result: EvaluationResult,
+    rows: Sequence[ClassResult],
+    images: int,
+    protocol: Protocol,
     metric: ListMetric,
     classes: str = "mean",
     class_weights: Sequence[float] | Tensor | None = None,
 ) -> MetricResult:
-    """A metric of the detections as they were judged."""
-    metric.check_protocol(result.protocol)
-    values = [_class_value(row, metric, result.images, result.protocol) for row in result.classes]
-    return _over_classes(result, metric, values, [row.objects for row in result.classes], classes, class_weights)
+    """A metric of the detections as they were judged, class by class."""
+    metric.check_protocol(protocol)
+    values = [_class_value(row, metric, images, protocol) for row in rows]
+    return _over_classes(protocol, metric, values, [row.objects for row in rows], classes, class_weights)
 
 
-def metric_under(evidence: Evidence, counting: Counting, result: EvaluationResult, metric: ListMetric) -> MetricResult:
+def metric_under(
+    evidence: Evidence, protocol: Protocol, judged: Sequence[ClassResult], metric: ListMetric
+) -> MetricResult:
     """A metric of the detections; for AP by size they are judged again."""
     if metric.area is None:
-        return metric_of(result, metric)
-    metric.check_protocol(counting.protocol)
-    rows = judge(evidence, counting, metric=metric)
-    return _over_classes(result, metric, [row.mean_ap for row in rows], [row.P for row in rows], "mean", None)
+        return metric_of(judged, evidence.num_images, protocol, metric)
+    metric.check_protocol(protocol)
+    rows = judge(evidence, protocol, metric=metric)
+    return _over_classes(protocol, metric, [row.mean_ap for row in rows], [row.P for row in rows], "mean", None)
 
 
 def _over_classes(
-    result: EvaluationResult,
+    protocol: Protocol,
     metric: ListMetric,
     values: list[float],
     objects: list[int],
@@ -69,8 +71,8 @@ def _over_classes(
     class_weights: Sequence[float] | Tensor | None,
 ) -> MetricResult:
     weights = check_class_weights(class_weights, len(values))
-    joined = OverClasses(classes, weights, result.protocol.absent_classes).join(metric, values, objects)
-    how = ", ".join([_of_classes(joined.by_class, classes, weights), *_of_list(metric, result.protocol)])
+    joined = OverClasses(classes, weights, protocol.absent_classes).join(metric, values, objects)
+    how = ", ".join([_of_classes(joined.by_class, classes, weights), *_of_list(metric, protocol)])
     return MetricResult(metric.name, joined.value, joined.by_class, how)
 
 

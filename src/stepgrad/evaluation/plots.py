@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,43 +11,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepgrad.errors import ConfigError
+from stepgrad.evaluation.class_result import ClassResult
 from stepgrad.extras import need
 from stepgrad.number_text import per_cent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from stepgrad.evaluation.errors_by_type import ErrorTypes
-    from stepgrad.evaluation.result import ClassResult, EvaluationResult
 
 CURVE, ENVELOPE = "#9aa5b1", "#1f5fa8"
 
 
-def plot_curves(
-    result: EvaluationResult,
-    path: str | Path | None = None,
-    threshold: float | None = None,
-    classes: Sequence[str | int] | None = None,
-) -> Figure:
-    """A small panel per class: the curve, and the interpolated curve whose mean is AP."""
+def plot_curves(rows: Sequence[ClassResult], threshold: float, title: str, path: str | Path | None = None) -> Figure:
+    """A small panel per class: the curve at a threshold, and the interpolated curve whose mean is AP."""
     need("matplotlib.figure", purpose="plots")
     from matplotlib.figure import Figure
 
-    rows = [result.of_class(name) for name in classes] if classes is not None else list(result.classes)
     if not rows:
         raise ConfigError("Expected at least one class to plot but got none.")
     columns = min(len(rows), 5)
     lines = -(-len(rows) // columns)
     figure = Figure(figsize=(1.2 + 2.1 * columns, 1.1 + 2.1 * lines), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
-    threshold = threshold or result.protocol.match_thresholds[0]
     for panel, row in zip(panels.flat, rows, strict=False):
         _draw(panel, row, threshold)
     for panel in panels.flat[len(rows) :]:
         panel.set_axis_off()
     figure.supxlabel("recall")
     figure.supylabel("precision")
-    title = f"{result.protocol.name}: mAP {per_cent(result.map)}, curves at IoU {threshold:g}"
     figure.suptitle(title)
     if path is not None:
         save_figure(figure, Path(path))
@@ -87,19 +78,21 @@ def save_figure(figure: Figure, path: Path) -> None:
     write_whole(path, content.getvalue())
 
 
-def plot_error_types(errors: ErrorTypes, path: str | Path | None = None) -> Figure:
+def plot_error_types(
+    gains: Mapping[str, float], counts: Mapping[str, int], title: str, path: str | Path | None = None
+) -> Figure:
     """A bar per type of mistake: the mAP that fixing it would gain."""
     need("matplotlib.figure", purpose="plots")
     from matplotlib.figure import Figure
 
-    kinds = list(errors.gains)[::-1]  # the first on top
+    kinds = list(gains)[::-1]  # the first on top
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
     axes = figure.subplots()
-    bars = axes.barh(kinds, [100.0 * errors.gains[kind] for kind in kinds], color=ENVELOPE)
-    axes.bar_label(bars, [f"{errors.counts[kind]} mistakes" for kind in kinds], padding=3, fontsize=8)
+    bars = axes.barh(kinds, [100.0 * gains[kind] for kind in kinds], color=ENVELOPE)
+    axes.bar_label(bars, [f"{counts[kind]} mistakes" for kind in kinds], padding=3, fontsize=8)
     axes.margins(x=0.25)
     axes.set_xlabel("points of mAP that fixing it would gain")
-    axes.set_title(f"{errors.protocol} at IoU {errors.threshold:g}: mAP {per_cent(errors.map)}", fontsize=10)
+    axes.set_title(title, fontsize=10)
     if path is not None:
         save_figure(figure, Path(path))
     return figure

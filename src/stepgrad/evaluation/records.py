@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.metric.boxes import MEASURABLE, areas_of, overlap_table, sizes_of, unmeasurable
+from stepgrad.metric.boxes import MEASURABLE, areas_of, sizes_of, unmeasurable
 from stepgrad.names import ImageId
 from stepgrad.plain_tensors import tensor_of
-
-if TYPE_CHECKING:
-    from stepgrad.evaluation.federated import LookedFor
 
 ImageDict = Mapping[str, Any]
 """The detections or the objects of one image: tensors by name, as torchmetrics has them."""
@@ -75,6 +72,14 @@ class GroundTruth(_FlatBoxes):
 
 
 @dataclass(frozen=True)
+class LookedFor:
+    """Pairs of image and label about which more is known than the objects say (LVIS)."""
+
+    absent: NDArray[np.int64]  # (N, 2): looked for, and not there
+    partly: NDArray[np.int64]  # (N, 2): there, but not all of it is annotated
+
+
+@dataclass(frozen=True)
 class Evidence:
     """Detections and objects of the same images: everything a protocol judges by."""
 
@@ -100,23 +105,6 @@ class Evidence:
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
-
-    def overlaps(
-        self, detections: NDArray[np.int64], objects: NDArray[np.int64], pixel_offset: float = 0.0, crowds: bool = True
-    ) -> NDArray[np.float64]:
-        """(M, G) IoU of some rows of the detections with some of the objects, as every verdict uses it.
-
-        Where `crowds` is True, the overlap is the share of the detection that the crowd covers, as in COCO.
-        """
-        found, truth = self.detections, self.objects
-        return overlap_table(
-            found.boxes[detections],
-            areas_of(found.sizes[detections], pixel_offset),
-            truth.boxes[objects],
-            areas_of(truth.sizes[objects], pixel_offset),
-            truth.crowd[objects] & crowds,
-            pixel_offset,
-        )
 
     def seen_with(self, pixel_offset: float) -> Evidence:
         """The boxes as a protocol that adds `pixel_offset` expects them; boxes that need no change stay the same to the last bit.

@@ -1,4 +1,4 @@
-"""The result of an evaluation: mAP, a table of the classes, the curves behind them, and the score of the best F1."""
+"""The result of an evaluation: mAP, a table of the classes, and further metrics."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
 from stepgrad.errors import ConfigError, InputError, one_of
+from stepgrad.evaluation.class_result import ClassResult, best_cut, position_of
 from stepgrad.evaluation.coco_numbers import warn_of_giants
-from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
+from stepgrad.evaluation.export import to_coco, to_supervision
+from stepgrad.evaluation.judge import ClassJudgement, judge
 from stepgrad.evaluation.metrics import AnyMetric, MetricResult, metric_of, metric_under
+from stepgrad.evaluation.plots import plot_curves
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table
 from stepgrad.metric.list_metric import ListMetric
@@ -29,71 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from stepgrad.names import ImageId
-
-
-@dataclass(frozen=True, eq=False)
-class PRCurve:
-    """Precision and recall after each counted detection, by decreasing score."""
-
-    threshold: float
-    recall: NDArray[np.float64]
-    precision: NDArray[np.float64]
-    scores: NDArray[np.float64]
-
-    @property
-    def interpolated(self) -> NDArray[np.float64]:
-        """The best precision at this recall or any higher, from which AP is computed."""
-        return np.maximum.accumulate(self.precision[::-1])[::-1]
-
-
-def _position(thresholds: Sequence[float], threshold: float) -> int:
-    """The position of a threshold among a protocol's, up to single precision."""
-    for t, own in enumerate(thresholds):
-        if math.isclose(own, threshold, abs_tol=1e-6):
-            return t
-    raise ConfigError(f"Expected one of the protocol's thresholds {list(thresholds)} but got {threshold!r}.")
-
-
-@dataclass(frozen=True, eq=False)
-class ClassResult:
-    """The result of one class."""
-
-    name: str
-    label: int
-    ap: float
-    """nan if the protocol leaves the class out because it has no objects."""
-    area_ap: float
-    """The area under the interpolated curve, which VOC prints together with the 11-point AP."""
-    ap_by_threshold: dict[float, float]
-    objects: int
-    ignored: int
-    """Objects that are not counted: difficult ones or crowds."""
-    scores: NDArray[np.float64] = field(repr=False)
-    """(M,) of all detections, in decreasing order."""
-    verdicts: NDArray[np.int8] = field(repr=False)
-    """(thresholds, M) 1 true positive, 0 false positive, 2 ignored."""
-    rows: NDArray[np.int64] = field(repr=False, default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """(M,) their rows in the `Detections` of the evidence."""
-
-    @property
-    def detections(self) -> int:
-        return len(self.scores)
-
-    @property
-    def recall(self) -> float:
-        """The share of objects found, at the lowest threshold; nan without objects."""
-        true_positives = int(np.count_nonzero(self.verdicts[0] == TRUE_POSITIVE))
-        return true_positives / self.objects if self.objects else math.nan
-
-    def curve(self, threshold: float | None = None) -> PRCurve:
-        """The precision-recall curve at one of the protocol's thresholds (default: the first)."""
-        thresholds = list(self.ap_by_threshold)
-        t = 0 if threshold is None else _position(thresholds, threshold)
-        verdicts = self.verdicts[t]
-        counted = verdicts != IGNORED
-        true = np.cumsum(verdicts[counted] == TRUE_POSITIVE)
-        recall = true / self.objects if self.objects else np.full(len(true), np.nan)
-        return PRCurve(thresholds[t], recall, true / np.arange(1, len(true) + 1), self.scores[counted])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,7 +58,7 @@ class EvaluationResult(MAPResult):
     def map_at(self, threshold: float) -> float:
         """mAP at one of the protocol's thresholds: `result.map_at(0.75)` is COCO's AP75."""
         thresholds = self.protocol.match_thresholds
-        own = thresholds[_position(thresholds, threshold)]
+        own = thresholds[position_of(thresholds, threshold)]
         return self._mean([row.ap_by_threshold[own] for row in self.classes])
 
     def metric(
@@ -137,7 +73,7 @@ class EvaluationResult(MAPResult):
             raise ConfigError(
                 f"Expected {resolved.name} to be one of the evaluator's metrics; ask for it with Evaluator(..., metrics=[...])."
             )
-        return metric_of(self, resolved, classes, class_weights)
+        return metric_of(self.classes, self.images, self.protocol, resolved, classes, class_weights)
 
     def __getitem__(self, name: str) -> EvaluationResult:
         """The result under the protocol of that name."""
@@ -173,21 +109,24 @@ class EvaluationResult(MAPResult):
         self, path: str | Path | None = None, threshold: float | None = None, classes: Sequence[str | int] | None = None
     ) -> Figure:
         """Precision-recall curves as a matplotlib figure, written to `path` if given."""
-        from stepgrad.evaluation.plots import plot_curves
-
-        return plot_curves(self, path, threshold, classes)
+        rows = [self.of_class(name) for name in classes] if classes is not None else self.classes
+        at = threshold or self.protocol.match_thresholds[0]
+        return plot_curves(rows, at, f"{self.protocol.name}: mAP {per_cent(self.map)}, curves at IoU {at:g}", path)
 
     def to_supervision(self) -> dict[ImageId, Any]:
         """Per image the detections as `supervision.Detections`, with their verdicts at the first threshold in `data`."""
-        from stepgrad.evaluation.export import to_supervision
-
-        return to_supervision(self)
+        return to_supervision(self._kept_evidence, self.classes)
 
     def to_coco(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Annotations and detections as COCO's json has them: what `pycocotools.COCO` and its `loadRes` take."""
-        from stepgrad.evaluation.export import to_coco
+        return to_coco(self._kept_evidence)
 
-        return to_coco(self)
+    @property
+    def _kept_evidence(self) -> Evidence:
+        """The detections and objects that were judged; InputError if they were not kept."""
+        if self.evidence is None:
+            raise InputError("Expected a result of `Evaluator.compute()` but this one does not hold its detections.")
+        return self.evidence
 
     def __str__(self) -> str:
         header, rows = self.table()
@@ -257,13 +196,13 @@ def _class_dict(row: ClassResult) -> dict[str, Any]:
     }
 
 
-def evaluate_under(evidence: Evidence, counting: Counting, metrics: Sequence[ListMetric] = ()) -> EvaluationResult:
+def evaluate_under(evidence: Evidence, protocol: Protocol, metrics: Sequence[ListMetric] = ()) -> EvaluationResult:
     """Judge everything under one protocol; by further metrics too, if wanted."""
-    if counting.protocol.duplicates == "best_free":  # COCO's way, whose numbers are compared with pycocotools'
+    if protocol.duplicates == "best_free":  # COCO's way, whose numbers are compared with pycocotools'
         warn_of_giants(evidence)
-    result = result_from(judge(evidence, counting), evidence, counting.protocol)
+    result = result_from(judge(evidence, protocol), evidence, protocol)
     for metric in metrics:
-        result.metrics[metric.name] = metric_under(evidence, counting, result, metric)
+        result.metrics[metric.name] = metric_under(evidence, protocol, result.classes, metric)
     return result
 
 
@@ -288,42 +227,6 @@ def result_from(judged: list[ClassJudgement], evidence: Evidence, protocol: Prot
         for row, value in zip(judged, means.ap.tolist(), strict=True)
     )
     return EvaluationResult(means.map, means.ap, protocol, classes, evidence.num_images, evidence=evidence)
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Where to cut the ranked detections of a class."""
-
-    threshold: float | None
-    """The least score that passes; None if no detection is right, then none passes."""
-    f1: float | None
-    """None for a class without objects."""
-    passing: int
-    """How many of the ranked detections reach it."""
-
-
-def best_cut(scores: NDArray[np.float64], verdicts: NDArray[np.int8], P: int) -> Cut:
-    """The threshold of the largest F1; of equally good ones the highest.
-
-    Args:
-        scores: of all detections of a class, in decreasing order. A threshold cannot part equal ones: they pass together.
-        verdicts: of each: 1 true positive, 0 false positive, 2 ignored.
-        P: objects there are to find.
-
-    >>> best_cut(np.array([0.9, 0.8, 0.8, 0.1]), np.array([1, 0, 1, 0], dtype=np.int8), P=2)
-    Cut(threshold=0.8, f1=0.8, passing=3)
-    """
-    if P == 0:
-        return Cut(None, None, 0)
-    true = np.cumsum(verdicts == TRUE_POSITIVE)
-    wrong = np.cumsum(verdicts == FALSE_POSITIVE)
-    f1 = 2 * true / (true + wrong + P)
-    last_of_equals = np.append(scores[1:] != scores[:-1], True)[: len(scores)]
-    f1 = np.where(last_of_equals, f1, -1.0)
-    if len(f1) == 0 or true[-1] == 0:
-        return Cut(None, 0.0, 0)
-    place = int(np.argmax(f1))
-    return Cut(float(scores[place]), float(f1[place]), place + 1)
 
 
 def best_thresholds(result: EvaluationResult) -> dict[str, float]:

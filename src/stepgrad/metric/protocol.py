@@ -97,6 +97,11 @@ class Protocol:
         return (self.equal_overlaps or ("first" if self.duplicates == "best" else "last")) == "last"
 
     @property
+    def tie_order(self) -> str:
+        """How equal scores rank: unless `ties` says it, COCO's matching comes with COCO's order, VOC's with VOC's."""
+        return self.ties or ("image" if self.duplicates == "best_free" else "file")
+
+    @property
     def joins_classes(self) -> bool:
         """Whether the detections of one class can push out those of another."""
         return self.max_detections is not None and self.max_detections_of == "image"

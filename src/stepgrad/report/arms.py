@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from stepgrad.evaluation.class_result import ClassResult
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.result import ClassResult, EvaluationResult
+from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.metric.protocol import Protocol
 
 LEVELS = 101

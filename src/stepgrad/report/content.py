@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.judge import Counting
-from stepgrad.evaluation.metrics import MetricResult, metric_of, metric_under
+from stepgrad.evaluation.class_result import ClassResult, Cut
+from stepgrad.evaluation.metrics import MetricResult, metric_under
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.result import ClassResult, Cut, EvaluationResult
+from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.options import get_metric
@@ -61,7 +61,7 @@ def gather(
         "maps": {name: result.map for name, result in results.items()},
         "metrics": {name: found.value for name, found in counted.items()},
         "how": {
-            "maps": {name: metric_of(result, AVERAGE_PRECISION).how for name, result in results.items()},
+            "maps": {name: result.metric(AVERAGE_PRECISION).how for name, result in results.items()},
             "metrics": {name: found.how for name, found in counted.items()},
         },
         "comparison": _comparison(comparison, [p.name for p in chosen]),
@@ -106,8 +106,8 @@ def plain(value: Any) -> Any:
 
 
 def _metrics(metrics: Sequence[str | ListMetric], judged: JudgedEvidence) -> dict[str, MetricResult]:
-    counting, chosen = Counting.of(judged.result.protocol), [get_metric(metric) for metric in metrics]
-    return {metric.name: metric_under(judged.seen, counting, judged.result, metric) for metric in chosen}
+    result, chosen = judged.result, [get_metric(metric) for metric in metrics]
+    return {metric.name: metric_under(judged.seen, result.protocol, result.classes, metric) for metric in chosen}
 
 
 def describe_dataset(name: str, evidence: Evidence, result: EvaluationResult) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, TYPES, Mistakes, find_mistakes, summarise
-from stepgrad.evaluation.judge import Counting, taking_part
+from stepgrad.evaluation.judge import taking_part
 from stepgrad.evaluation.metrics import metric_under
 from stepgrad.evaluation.records import Detections, Evidence
 from stepgrad.evaluation.result import EvaluationResult
@@ -151,7 +151,7 @@ def sizes(findings: Findings, protocol: Protocol, result: EvaluationResult) -> l
         # Each object has one size here. To COCO's AP one of exactly 32 x 32 is both small and medium.
         of_size = there & (objects.area >= low) & ((objects.area < high) | (name == SIZES[-1]))
         count, hit = int(np.count_nonzero(of_size)), int(np.count_nonzero(of_size & found))
-        ap = metric_under(findings.evidence, Counting.of(_as_coco_matches(protocol)), result, metric).value
+        ap = metric_under(findings.evidence, _as_coco_matches(protocol), result.classes, metric).value
         rows.append(
             {
                 "name": name,

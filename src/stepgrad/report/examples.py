@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.engine.matching import TRUE_POSITIVE
+from stepgrad.evaluation.class_result import Cut, best_cut
+from stepgrad.evaluation.counted import countable
 from stepgrad.evaluation.edges import seen_by
-from stepgrad.evaluation.found import countable, found_objects
-from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
+from stepgrad.evaluation.judge import ClassJudgement, judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.result import Cut, EvaluationResult, best_cut, result_from
+from stepgrad.evaluation.result import EvaluationResult, result_from
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.draw import Verdict
 
@@ -42,7 +43,7 @@ class JudgedEvidence:
     @classmethod
     def under(cls, protocol: Protocol, evidence: Evidence) -> JudgedEvidence:
         seen = seen_by(evidence, protocol)
-        rows = judge(seen, Counting.of(protocol))
+        rows = judge(seen, protocol)
         return cls(evidence, seen, rows, result_from(rows, seen, protocol))
 
     def cuts(self) -> list[Cut]:
@@ -51,7 +52,7 @@ class JudgedEvidence:
 
     def marks(self) -> list[list[Mark]]:
         """What to draw on every image."""
-        return marks_by_image(self.evidence, self.seen, self.rows, self.cuts(), self.result.protocol)
+        return marks_by_image(self.evidence, self.rows, self.cuts(), self.result.protocol)
 
 
 def cuts_of(evidence: Evidence, judged: Sequence[ClassJudgement]) -> list[Cut]:
@@ -60,13 +61,13 @@ def cuts_of(evidence: Evidence, judged: Sequence[ClassJudgement]) -> list[Cut]:
 
 
 def marks_by_image(
-    evidence: Evidence, seen: Evidence, judged: Sequence[ClassJudgement], cuts: Sequence[Cut], protocol: Protocol
+    evidence: Evidence, judged: Sequence[ClassJudgement], cuts: Sequence[Cut], protocol: Protocol
 ) -> list[list[Mark]]:
-    """For every image: right detections, wrong ones, missed objects. `seen` has the boxes as the protocol sees them."""
+    """For every image: right detections, wrong ones, missed objects."""
     marks: list[list[Mark]] = [[] for _ in range(evidence.num_images)]
     missed = countable(evidence, protocol)
     for row, cut in zip(judged, cuts, strict=True):
-        found_by = found_objects(seen, row, protocol)[: cut.passing]
+        found_by = row.found[0, : cut.passing]
         for place in np.flatnonzero(row.verdicts[0, : cut.passing] <= TRUE_POSITIVE).tolist():
             detection, target = int(row.detections[place]), int(found_by[place])
             right = target >= 0

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.evaluation.class_result import Cut, best_cut
 from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, Mistakes
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.result import Cut, best_cut
 
 STEPS = 100
 """Places of the slider, less one."""

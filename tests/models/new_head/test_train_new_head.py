@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError
-from stepgrad.evaluation.result import best_cut
+from stepgrad.evaluation.class_result import best_cut
 from stepgrad.models.held_out import as_used
 from stepgrad.models.new_head.cache import IMAGES_PER_FILE
 from stepgrad.models.new_head.start import CrossEntropy

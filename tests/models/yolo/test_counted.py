@@ -17,7 +17,6 @@ from stepgrad.data import load_dataset
 from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import read_detections
 from stepgrad.errors import ConfigError
-from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.protocol import ULTRALYTICS, ULTRALYTICS_8_3, ULTRALYTICS_8_4, ULTRALYTICS_OLD, Protocol
 from stepgrad.models.yolo import save_counted
@@ -107,7 +106,7 @@ def validate(data: Path, folder: Path, validator: Any, **settings: Any) -> Any:
 
 def judged(detections: Path, data: Path, protocol: Protocol) -> EvaluationResult:
     dataset = load_dataset(data, need_images=False)
-    return evaluate_under(evidence_from(dataset, read_detections(detections, dataset)), Counting.of(protocol))
+    return evaluate_under(evidence_from(dataset, read_detections(detections, dataset)), protocol)
 
 
 def rounding() -> float:
