@@ -125,6 +125,7 @@ class Accelerated:
             self._compiler = self._numbas_compiler
             return super().get_call_template(args, kws)  # type: ignore[misc]
         pysig, args = self._compiler.fold_argument_types(args, kws)
+        # All integers are int64 between kernels, so that each kernel is compiled once.
         args = tuple(widened(kind) for kind in args)
         self._ensure_part(args)
         name = self.py_func.__name__
@@ -189,6 +190,7 @@ class _Compiler(_FunctionCompiler):
         context = self.targetdescr.target_context
         context.refresh()  # what numba compiles for itself while it sets up is no part of ours
         library = self._library()
+        # Whatever is compiled on the way, numba's own functions included, becomes a part.
         with libraries_are(Part, context.codegen()):
             return compiler.compile_extra(
                 self.targetdescr.typing_context,
@@ -289,6 +291,7 @@ class Whole(_Lowered):
 
     def finalize(self) -> None:
         self._raise_if_finalized()
+        # The functions that Python calls keep their names; all others become internal and may vanish.
         own = {function.name for function in self._final_module.functions if not function.is_declaration}
         self._link_all()
         for function in self._final_module.functions:

@@ -45,6 +45,7 @@ def _scale_to_smaller(gradient: NDArray[np.float64]) -> None:
     _, up, down = _sums(gradient)
     smaller = min(up, -down)
     for i in range(len(gradient)):
+        # Pushes of one sign only would move the class as a whole, which changes no ranking.
         if smaller <= 0.0:
             gradient[i] = 0.0
         else:
@@ -58,6 +59,7 @@ def _remove_scale(gradient: NDArray[np.float64], scores: NDArray[np.floating]) -
     for i in range(len(gradient)):
         if gradient[i] != 0.0:
             count += 1
+            # A running mean: a sum of large scores could overflow.
             mean += (scores[i] - mean) / count
     along = square = 0.0
     for i in range(len(gradient)):

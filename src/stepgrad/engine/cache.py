@@ -97,6 +97,7 @@ def make_private(folder: Path) -> None:
             os.mkdir(place, 0o700)
     if not hasattr(os, "getuid"):
         return
+    # From the root down: a folder that others may write to makes all below it theirs.
     for place in reversed(folder.parents):
         _check_above(place)
     status = os.lstat(folder)
@@ -122,7 +123,9 @@ def _homes() -> Iterator[tuple[str, str, str]]:
 def sources_hash(folder: Path) -> str:
     """Changes with any Python file that stands in the folder."""
     digest = hashlib.sha256()
-    for source in sorted(folder.glob("*.py")):
+    # The engine's kernels also hold the codes of metrics, which are numbers in the code of another folder.
+    codes = [folder.parent / "metric/list_metric.py"] if folder == Path(__file__).parent else []
+    for source in [*sorted(folder.glob("*.py")), *codes]:
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -213,6 +216,7 @@ class KernelCache(NullCache):
 
     def _load(self, key: tuple[Any, ...], target_context: Any) -> Any:
         content = self._path(key).read_bytes()
+        # A pickle is never read before its checksum is right.
         if hashlib.sha256(content[32:]).digest() != content[:32]:
             raise ValueError("a checksum is wrong")
         saved_key, reduced = pickle.loads(content[32:])
@@ -228,6 +232,7 @@ class KernelCache(NullCache):
             make_private(self._folder)
             key = self._key(sig, data.target_context)
             pickled = dumps((key, data._reduce()))
+            # Written beside its place and then moved there: a reader sees all of it or nothing.
             handle, beside = tempfile.mkstemp(dir=self._folder)
             try:
                 with os.fdopen(handle, "wb") as file:

@@ -57,9 +57,8 @@ class Prepared:
     score_floor: float | None
     areas: Areas | None  # as written; None: those of the corners
     neighbours: Neighbours | None  # None: every class has its own boxes
-    objects: (
-        Mapping[int, Objects] | None
-    )  # by class; None: every class has its own boxes, or areas as they were written
+    # by class; None: every class has its own boxes, or areas as they were written
+    objects: Mapping[int, Objects] | None
 
     @property
     def cuts(self) -> int:
@@ -84,6 +83,7 @@ class Prepared:
         batch = self.batch
         boxes = np.ascontiguousarray(batch.boxes[:, c]) if batch.boxes_by_class else batch.boxes
         neighbours = self.neighbours or neighbours_of(boxes, batch.offsets, self.nms_threshold, 1)
+        # Everything from here on is of this class alone; what the classes share came in by `prepare`.
         column = np.ascontiguousarray(batch.scores[:, c])
         by_score = descending_order(column)
         if self.score_floor is not None:
@@ -212,10 +212,12 @@ def class_result(prepared: Prepared, c: int, method: SlopeMethod | None) -> Rank
     if needs_objects and not prepared.has_objects(c):  # whatever is found, it has AP 0 and no slope
         return RankedClass(0.0, 0, 0, None)
     one = prepared.one_class(c)
+    # The cut is a window and an object of our own making, and counts as neither.
     P, kept = one.rules.objects, one.kept - prepared.cuts
     if method is None or (needs_objects and P == 0):
         return RankedClass(mean_of(class_values(prepared, one)), P, kept, None)
     slopes, values = _slopes(prepared, one, method)
+    # The metric of a class is the mean over its match thresholds, and so is its slope.
     if len(values) > 1:
         slopes /= len(values)
     return RankedClass(mean_of(values.tolist()), P, kept, slopes[: len(slopes) - prepared.cuts])
@@ -231,6 +233,7 @@ def class_values(prepared: Prepared, one: OneClass) -> list[float]:
     metric = prepared.metric
     if one.rules.objects == 0 and metric.needs_objects:
         return [0.0] * len(one.rules.thresholds)
+    # Compiled metrics come from the kernel; the others see a list of hits and misses.
     if metric.is_compiled and metric.needs_objects:
         return [float(value) for value in values_of_class(one) / one.rules.norm]
     return [prepared.value_of(hits, one.rules.objects) for hits in ranked_hits(one)]
@@ -246,6 +249,7 @@ def _slopes(prepared: Prepared, one: OneClass, method: SlopeMethod) -> tuple[NDA
         return slopes[number_of], values / norm
     steps, pushes = _steps(one, method.through_nms, method.min_step)
     slopes = slopes_of_steps(steps, one.ranking.scores, float(norm), method.estimator == "sde", method.min_step)
+    # The paper's second approximation adds to the slopes what pulls missed objects' windows out of suppression.
     if pushes is not None:
         slopes += pushes / norm
     return slopes[number_of], steps.present / norm

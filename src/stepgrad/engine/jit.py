@@ -61,6 +61,7 @@ class Kernel(accelerator.Accelerated, CPUDispatcher):
         # Classes are ranked on other threads: for their thousands of small kernels even the call of a function here counts.
         if get_ident() != threads.main_thread or threads.held():
             return _run(self, *args, **named)
+        # First without the compiler: numba may be entered only while Ctrl-C is held back, and compiling takes too long for that.
         self._compiles_later = True
         try:
             return without_interrupt(_run, self, *args, **named)
@@ -139,6 +140,7 @@ def _lend(typingctx: Any, owned: Any) -> Any:
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # One reference for the whole record, instead of one for each array at each call.
         context.nrt.incref(builder, owned, args[0])
         return builder.bitcast(cgutils.alloca_once_value(builder, args[0]), ir.IntType(8).as_pointer())
 
@@ -186,6 +188,7 @@ class _RefAttribute(AttributeTemplate):
 def _read_field(context: Any, builder: Any, ref: RefType, address: Any, name: str) -> Any:
     i, kind = ref.field(name)
     whole = builder.bitcast(address, context.get_value_type(ref.inner).as_pointer())
+    # A field of the record in memory; a record inside it is passed on by its own address.
     at = cgutils.gep_inbounds(builder, whole, 0, i)
     if isinstance(kind, types.BaseTuple):
         return builder.bitcast(at, ir.IntType(8).as_pointer())

@@ -52,9 +52,8 @@ class RankedLists(NamedTuple):
     counted_before: NDArray[np.int32]  # (t, C + 1) detections among them
     same_as: NDArray[np.int32]  # (t,) the first threshold with the same list
     cut: int  # position of the metric's cut, NONE without one
-    below_high: NDArray[
-        np.float64
-    ]  # (t, C + 2) of true positives k, k + 1, ...: the sum of their terms as an exact pair ...
+    # (t, C + 2) of true positives k, k + 1, ...: the sum of their terms as an exact pair ...
+    below_high: NDArray[np.float64]
     below_low: NDArray[np.float64]
     below_best: NDArray[np.float64]  # (t, C + 2) ... and the largest precision among them
 
@@ -92,11 +91,13 @@ def make_lists(judged: Judged, ranking: AfterNMS, neighbours: Neighbours, rules:
     for p in range(n):
         zone[p] = z
         plain_above[p] = above
+        # A contender ends its zone, and has a role of its own at each threshold: it is counted by `counted_before`.
         if z < C and at[z] == p:
             z += 1
             continue
         window = ranking.order[p]
         if is_kept(ranking, window) and judged.number[window] != BYSTANDER:
+            # Kept, reaching no object, and within the limit of its image: a false positive at every threshold.
             above += p <= judged.last_counted[image_of(neighbours, window)]
     zone[n] = z
     plain_above[n] = above
@@ -130,6 +131,7 @@ def make_lists(judged: Judged, ranking: AfterNMS, neighbours: Neighbours, rules:
 def _first_like(lists: RankedLists, t: int) -> int:
     """The first threshold whose list is the same as that of threshold t."""
     for other in range(t):
+        # Lists are the same where the same contenders are true positives, and the same count.
         same = True
         for z in range(len(lists.at) + 1):
             same &= lists.tp_before[other, z] == lists.tp_before[t, z]
@@ -163,6 +165,7 @@ def _sum_from_below(lists: RankedLists, rules: Rules, t: int) -> None:
     for k in range(lists.T[t], 0, -1):
         best = max(best, k / lists.rank[t, k])
         hi, lo = add_multiple(hi, lo, rules.cumulative[k] - rules.cumulative[k - 1], best)
+        # What the true positives from k on add up to: `_walk` takes it as it is where nothing above has changed.
         lists.below_high[t, k] = hi
         lists.below_low[t, k] = lo
         lists.below_best[t, k] = best
@@ -186,6 +189,7 @@ def put_edit(edits: Edits, key: int, tp: int, fp: int) -> None:
         return
     size = edits.size[0]
     at = size
+    # Insertion keeps the few edits sorted; a heap or a sort would cost more.
     while at > 0 and edits.key[at - 1] >= key:  # lists are short
         at -= 1
     if at < size and edits.key[at] == key:
@@ -235,6 +239,7 @@ def value_of(lists: RankedLists, rules: Rules, t: int, edits: Edits) -> tuple[fl
         a -= edits.tp[e]
         c -= edits.tp[e] + edits.fp[e]
         if edits.tp[e] > 0:  # a new true positive has its own precision at its own place
+            # Its number among the true positives, and its rank among the detections, after all edits above it.
             k = above + a + 1
             rank = counted_above(lists, t, edits.key[e] >> 1) + c + 1
             if rules.kind == LEVELS:
@@ -274,6 +279,7 @@ def _walk(
             hi, lo, best, point = _take_in(rules, k + a, rank[k] + c, hi, lo, best, point)
         return hi, lo, best, point
     levels = rules.cumulative
+    # Terms of equal precision are added as one product: a pair of floats is exact for it.
     run = last  # true positives k + 1, ..., run share the precision `best`
     k = last
     while k >= first:
@@ -306,6 +312,7 @@ def _take_in(
     if rules.kind == RECALL_AT_PRECISION:
         return hi, lo, float(k) if k / rank >= rules.first and k > best else best, point
     # The miss rate: `point` points are not served yet. The last true positive within a point's allowance serves it.
+    # rank - k false positives stand above this true positive.
     while point > 0 and rank - k <= rules.allowed[point - 1]:
         point -= 1
         hi, lo = add(hi, lo, rules.logs[rules.objects - k])
@@ -315,9 +322,11 @@ def _take_in(
 @kernel
 def _value_at_cut(lists: RankedLists, rules: Rules, t: int, edits: Edits) -> float:
     """F1 or the cost of the detections that stand above the cut after the edits; key 2 cut inserts just above it."""
+    # The cut itself is a true positive of an image of its own: neither it nor what stands below counts.
     true = tp_above(lists, t, lists.cut)
     counted = counted_above(lists, t, lists.cut)
     for e in range(edits.size[0]):
+        # Key 2 cut is the gap just above the cut: what is put there still passes the threshold.
         if edits.key[e] <= 2 * lists.cut:
             true += edits.tp[e]
             counted += edits.tp[e] + edits.fp[e]

@@ -46,9 +46,8 @@ class Rules(NamedTuple):
 class Judged(NamedTuple):
     """The windows of a class at each match threshold t. R windows reach an object, C of them are contenders."""
 
-    number: NDArray[
-        np.int32
-    ]  # (windows,) of a window among those that reach an object; BYSTANDER, or NONE for the others
+    # (windows,) of a window among those that reach an object; BYSTANDER, or NONE for the others
+    number: NDArray[np.int32]
     first: NDArray[np.int32]  # (R,) its pairs in Objects ...
     last: NDArray[np.int32]  # (R,) ... up to here
     best: NDArray[np.int32]  # (t, R) object of the largest overlap, NONE if it reaches none at this threshold
@@ -88,6 +87,7 @@ class OneClass(NamedTuple):
 def reaches(overlap: float, rules: Rules, t: int) -> bool:
     """Whether an overlap suffices: the one place where an overlap meets a match threshold."""
     if rules.best_free:
+        # COCO lowers a threshold of 1, so that a perfect box reaches it in floating point too.
         return overlap >= min(rules.thresholds[t], _ALMOST_ONE)
     if rules.equality:
         return overlap >= rules.thresholds[t]
@@ -102,6 +102,7 @@ def role_at(judged: Judged, ranking: AfterNMS, neighbours: Neighbours, t: int, w
         return judged.role[t, r]
     if not is_kept(ranking, window):
         return ABSENT
+    # A window that reaches no object is a false positive wherever it stands, unless only so many detections count.
     counts = ranking.position[window] <= judged.last_counted[image_of(neighbours, window)]
     return FALSE_POSITIVE if counts and r != BYSTANDER else IGNORED
 
@@ -118,6 +119,7 @@ def judge(ranking: AfterNMS, neighbours: Neighbours, objects: Objects, rules: Ru
     for t in range(len(rules.thresholds)):
         for window in judged.contenders:
             r = judged.number[window]
+            # Beyond the limit of detections per image: neither right nor wrong, and it takes no object.
             if ranking.position[window] > judged.last_counted[image_of(neighbours, window)]:
                 judged.role[t, r] = IGNORED
             else:
@@ -140,6 +142,7 @@ def _that_reach(objects: Objects, rules: Rules, windows: int) -> tuple[NDArray[n
             number[window] = BYSTANDER  # unless a later pair is with a real object
             continue
         for t in range(len(rules.thresholds)):
+            # One threshold is enough; the lowest is the likeliest, and comes first in every protocol.
             if reaches(objects.pair_overlap[k], rules, t):
                 reaching[count] = window
                 number[window] = count
@@ -153,6 +156,7 @@ def _reach(objects: Objects, rules: Rules, ranking: AfterNMS, neighbours: Neighb
     """Which objects each window reaches, who the contenders are, and how many detections count; no roles yet."""
     number, windows = _that_reach(objects, rules, len(ranking.position))
     R, thresholds = len(windows), len(rules.thresholds)
+    # Windows that NMS removed take no object, so only kept ones are matched; the others are asked about in other worlds.
     contenders = _by_score(windows, ranking)
     contenders_of, contender_ptr = _by_image(contenders, rules.images, neighbours)
     listed, listed_ptr, last_counted = _limit(ranking, neighbours, rules)
@@ -177,6 +181,7 @@ def _reach(objects: Objects, rules: Rules, ranking: AfterNMS, neighbours: Neighb
         image = image_of(neighbours, window)
         judged.lowest[image] = max(judged.lowest[image], ranking.position[window])
     for k in range(len(objects.pair_window)):
+        # Pairs of a window follow each other: the first and the last tell them all.
         r = number[objects.pair_window[k]]
         if r >= 0:
             judged.first[r] = min(judged.first[r], k)
@@ -198,6 +203,7 @@ def _find_best(objects: Objects, rules: Rules, t: int, judged: Judged) -> None:
         if r < 0:
             continue
         overlap, image = objects.pair_overlap[k], objects.image[objects.pair_object[k]]
+        # `fresh` lets the next threshold copy what this one has found, `several` tells whether an order of claims can matter.
         here = reaches(overlap, rules, t)
         if t > 0 and here != reaches(overlap, rules, t - 1):
             judged.fresh[t, image] = True
@@ -222,6 +228,7 @@ def claim(
         target = _best_free(r, t, objects, judged, rules, taken, stamp)
         if target == NONE:
             return FALSE_POSITIVE, NONE
+    # An ignored object excuses every detection of it, or, of another size under COCO, the first.
     if objects.ignored[target]:
         if objects.once[target]:
             taken[target] = stamp
@@ -238,6 +245,7 @@ def _best_free(
 ) -> int:
     """COCO: the free object of the largest overlap, of equals the last; an ignored one only if no countable one is free."""
     choice, largest = NONE, -1.0
+    # Two rules, in this order: a countable object before an ignored one, then the larger overlap.
     for k in range(judged.first[r], judged.last[r]):
         target = objects.pair_object[k]
         # A crowd may be found any number of times.
@@ -257,6 +265,7 @@ def _best_free(
 @kernel
 def _by_score(windows: NDArray[np.int32], ranking: AfterNMS) -> NDArray[np.int32]:
     """The kept ones of some windows, by decreasing score."""
+    # Positions are known, so marking and collecting sorts in one walk.
     marked = np.zeros(len(ranking.order), dtype=np.bool_)
     count = 0
     for window in windows:

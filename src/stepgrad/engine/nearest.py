@@ -67,9 +67,8 @@ class Search(NamedTuple):
 
     tie_start: NDArray[np.int32]  # (N,) the first position of the group of equal scores that a position belongs to ...
     tie_end: NDArray[np.int32]  # (N,) ... and the last
-    up: NDArray[
-        np.int32
-    ]  # (t, T + 1) of a false positive below u true positives: the position it passes at its step, or NONE
+    # (t, T + 1) of a false positive below u true positives: the position it passes at its step, or NONE
+    up: NDArray[np.int32]
     up_value: NDArray[np.float64]  # (t, T + 1)
     down: NDArray[np.int32]
     down_value: NDArray[np.float64]
@@ -115,6 +114,7 @@ def new_search(scene: Scene) -> Search:
             out.up_value[t, window] = scene.high[t]
             out.down_value[t, window] = scene.high[t]
         T = scene.lists.T[t]
+        # A false positive is told by the number of true positives above it: T + 1 cases for any number of windows.
         for u in range(T + 1):
             search.up[t, u], search.up_value[t, u] = _first_passed(scene, lent, t, u, u, 1)
             search.down[t, u], search.down_value[t, u] = _first_passed(scene, lent, t, u, u + 1, T)
@@ -177,6 +177,7 @@ def _value_past(scene: Scene, search: Search, t: int, u: int, k: int) -> tuple[f
     """The value with a false positive below u true positives moved beyond true positive k and its ties."""
     lists = scene.lists
     passed = lists.tp_position[t, k]
+    # Equal scores are passed as a whole: upwards beyond the first of them, downwards beyond the last.
     target = search.tie_start[passed] if k <= u else search.tie_end[passed] + 1
     source = lists.tp_position[t, u + 1] if u < lists.T[t] else len(search.tie_start)
     scene.edits.size[0] = 0
@@ -201,8 +202,10 @@ def _plain_steps(
         last = judged.last_counted[image]
         next_in = judged.listed[judged.listed_ptr[image] + scene.rules.max_detections]
         last_in = ranking.order[last]
+        # If one of the three reaches an object, a role changes as well: no shortcut.
         if judged.number[window] != NONE or judged.number[next_in] != NONE or judged.number[last_in] != NONE:
             return NONE, hi, NONE, hi, False
+        # It does not count yet; once it does, it pushes the last counted one out and stands in its place.
         if at > last:
             u = tp_above(scene.lists, t, last)
             clean = tp_above(scene.lists, t, search.tie_start[last]) == u
@@ -273,6 +276,7 @@ def _bisect(
     scene: Scene, search: Search, t: int, role: int, near: int, far: int, high: float, low: float
 ) -> tuple[int, float]:
     """The gap nearest to `near` on the way to `far` at which the value is no longer (high, low), and the value there."""
+    # The value is monotone on the stretch: if it is the same at its end, it never changes.
     value, far_low = _value_with(scene, t, role, far)
     if value == high and far_low == low:
         return NONE, value
@@ -301,6 +305,7 @@ def find_steps(scene: Scene, search: Search, through: int) -> None:
     exact = through == THROUGH_EXACT
     for window in range(len(ranking.position)):  # image after image, so that what is looked up stays near
         if ranking.position[window] != NONE and is_kept(ranking, window):
+            # Where it would meet the best window that it alone stops: below that score NMS has its other outcome.
             theta = highest_freed(window, ranking, scene.neighbours) if exact else NONE
             _kept_steps(scene, search, window, theta)
     if exact:
@@ -323,6 +328,7 @@ def _kept_steps(scene: Scene, search: Search, window: int, theta: int) -> None:
             _copy_steps(out, window, t, window, t - 1)
             continue
         up, up_value, down, down_value, known = NONE, 0.0, NONE, 0.0, False
+        # False positives share their steps, by the number of true positives above.
         if not reaches_object(scene, window):
             up, up_value, down, down_value, known = _plain_steps(scene, search, t, window, barrier)
         if not known:
@@ -369,6 +375,7 @@ def _suppressed_steps(scene: Scene, search: Search, window: int) -> None:
     at, image = ranking.position[above], image_of(scene.neighbours, window)
     limit = scene.last_relevant[image]
     same_kind = is_bystander(scene, window) == is_bystander(scene, above)
+    # Its suppressor stands below everything that matters: entering there changes nothing, from there on the two are alike.
     if at > limit and same_kind:
         for t in range(len(scene.high)):
             _copy_up(out, window, above, t)
@@ -409,6 +416,7 @@ def _leaves_ranks_alone(scene: Scene, t: int) -> bool:
     net = 0
     for e in range(edits.size[0]):
         gap = tp_above(lists, t, edits.key[e] >> 1)
+        # Below the last true positive no rank counts.
         if gap == lists.T[t]:
             break
         net += edits.fp[e]
@@ -428,6 +436,7 @@ def _replaces(scene: Scene, t: int, window: int) -> bool:
     others = best[t, number[other]] if number[other] >= 0 else NONE
     if own != others or is_bystander(scene, window) != is_bystander(scene, other):
         return False
+    # Under COCO's rule a window may fall back to its second best object: only where windows reach one object each are two alike.
     several = scene.judged.several[t, image_of(scene.neighbours, window)]
     return not scene.rules.best_free or own == NONE or not several
 

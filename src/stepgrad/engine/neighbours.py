@@ -42,6 +42,7 @@ def neighbours_of(
     without_interrupt(_sort_by_place, boxes, offsets, by_place)  # held back once, not for each of its many kernels
     numbered = _numbered(by_place, offsets)
     edges = np.searchsorted(numbered.image_of_word, np.arange(len(offsets)))
+    # One stretch of words per image: images share no neighbours and are searched on different threads.
     spans = [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
     parts = run_threads(lambda span: image_rows(boxes, numbered.index_of, *span, threshold), spans, threads)
     if not parts:
@@ -63,6 +64,7 @@ def _sort_by_place(boxes: NDArray[np.float64], offsets: NDArray[np.int64], by_pl
 def _numbered(by_place: NDArray[np.int32], offsets: NDArray[np.int64]) -> Neighbours:
     """Windows numbered in the order given, without any neighbours."""
     counts = np.diff(offsets)
+    # Each image starts a new word, so that no word holds windows of two images.
     words = -(-counts // 64)
     first_number = 64 * (np.cumsum(words) - words)
     numbers = (np.arange(offsets[-1]) + np.repeat(first_number - offsets[:-1], counts)).astype(np.int32)
@@ -120,6 +122,7 @@ def _block_bounds(
         bounds[block, 2:] = -np.inf
         for i in range(64 * block, 64 * block + 64):
             index = index_of[64 * word0 + i]
+            # Padding at infinity: it shares area with nothing, so that the loops below need not ask for it.
             if index < 0:
                 columns[:4, i] = np.inf
                 columns[4, i] = 1.0
@@ -189,6 +192,7 @@ def image_rows(
     boxes: NDArray[np.float64], index_of: NDArray[np.int32], word0: int, word1: int, threshold: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint64]]:
     """Rows of one image (words word0 to word1): entries per window, then their words and bits."""
+    # Blocks of 64 windows whose bounding boxes do not touch share no pair: most pairs are never looked at.
     columns, bounds = _block_bounds(boxes, index_of, word0, word1)
     blocks = word1 - word0
     entries = np.zeros(64 * blocks, dtype=np.int64)

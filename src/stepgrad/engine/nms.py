@@ -87,14 +87,18 @@ def suppress(scores: NDArray[np.floating], by_score: NDArray[np.int32], neighbou
         order[p] = window
         position[window] = p
         by_number[window] = scores[by_score[p]]
+        # At first every window that takes part is still to come.
         lower[window >> 6] |= bit_of(window)
     for window in order:
+        # Its turn: whatever it stops from here on ranks below it.
         lower[window >> 6] &= ~bit_of(window)
+        # A kept, higher window overlaps it: suppressed, and it stops nothing.
         if once[window >> 6] & bit_of(window):
             continue
         kept[window >> 6] |= bit_of(window)
         for entry in range(neighbours.ptr[window], neighbours.ptr[window + 1]):
             word = neighbours.words[entry]
+            # 64 neighbours at a time: those that are still to come are stopped now.
             stopped = neighbours.bits[entry] & lower[word]
             stops[entry] = stopped
             fresh = stopped & ~once[word]  # the first to stop a window is the highest: its suppressor
@@ -159,6 +163,7 @@ def on_top(window: int, world: World, ranking: AfterNMS, neighbours: Neighbours,
         while hit:
             other = 64 * word + lowest_bit(hit)
             hit &= hit - np.uint64(1)
+            # All kept windows that it overlaps fall: those above it are passed, those below are suppressed by it.
             if ranking.position[other] <= limit:
                 _take_out(other, window, world, ranking, neighbours, limit)
     _settle(window, world, ranking, neighbours, limit)
@@ -170,6 +175,7 @@ def highest_freed(window: int, ranking: AfterNMS, neighbours: Neighbours) -> int
     best = NONE
     for entry in range(neighbours.ptr[window], neighbours.ptr[window + 1]):
         word = neighbours.words[entry]
+        # Overlapped by one kept, higher window only: this one.
         freed = ranking.stops[entry] & ~ranking.twice[word]
         while freed:
             other = 64 * word + lowest_bit(freed)
@@ -190,6 +196,7 @@ def _remove(window: int, world: World) -> None:
 def _take_out(window: int, top: int, world: World, ranking: AfterNMS, neighbours: Neighbours, limit: int) -> None:
     """Remove a kept window; the windows it was the last to stop wait for a decision. `top`: a window kept for good, or NONE."""
     _remove(window, world)
+    # The row of `top` is walked along with the row of the window: both have increasing words.
     near = neighbours.ptr[top] if top != NONE else 0
     last = neighbours.ptr[top + 1] if top != NONE else 0
     for entry in range(neighbours.ptr[window], neighbours.ptr[window + 1]):
@@ -198,6 +205,7 @@ def _take_out(window: int, top: int, world: World, ranking: AfterNMS, neighbours
         # A window with a second stopper can only be free if it has lost one before.
         unsure = stopped & world.lost[word] & ranking.twice[word]
         freed = stopped & ~ranking.twice[word] | unsure
+        # Whatever this window stopped has one stopper less.
         world.lost[word] |= stopped
         if not freed:
             continue
@@ -212,6 +220,7 @@ def _take_out(window: int, top: int, world: World, ranking: AfterNMS, neighbours
             freed &= freed - np.uint64(1)
             if ranking.position[other] > limit:  # too low to change the rank of any true positive
                 continue
+            # Bits know "one" and "two or more" stoppers. Only windows that had more have to be looked at.
             if unsure & bit_of(other) and _is_stopped(other, world, ranking, neighbours):
                 continue
             _wait(other, world, ranking)
@@ -259,6 +268,7 @@ def _settle(top: int, world: World, ranking: AfterNMS, neighbours: Neighbours, l
             while hit:
                 other = 64 * word + lowest_bit(hit)
                 hit &= hit - np.uint64(1)
+                # A window that is kept now suppresses the kept ones below it, which may free further ones: a cascade.
                 if ranking.position[window] < ranking.position[other] <= limit:
                     _take_out(other, top, world, ranking, neighbours, limit)
 
@@ -297,6 +307,7 @@ def rises_of_mask(
             meets[window] = ranking.suppressor[window]
             on_top(window, world, ranked, near, last)
             rise[window] = outer[window]
+        # The upper world of a kept window is the present one, that of a suppressed window its other one.
         sign = 1.0 if kept else -1.0
         for i in range(room.counts[REMOVED]):
             rise[window] += sign * outer[room.removed[i]]

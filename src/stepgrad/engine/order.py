@@ -34,6 +34,7 @@ def _radix_order(bits: NDArray[np.unsignedinteger], width: int) -> NDArray[np.in
     sign = np.uint64(1) << np.uint64(width - 1)
     low_bits = sign - np.uint64(1)
     mask = np.uint64(_BUCKETS - 1)
+    # One pass counts all digits at once; then each digit takes one pass that moves keys and indices.
     counts = np.zeros((digits, _BUCKETS), dtype=np.int64)
     keys = np.empty(n, dtype=np.uint64)
     order = np.empty(n, dtype=np.int32)

@@ -28,9 +28,8 @@ class Objects(NamedTuple):
     """The objects of one class, in the order in which matching looks at them, and the windows that overlap them enough."""
 
     image: NDArray[np.int32]  # (G,)
-    ignored: NDArray[
-        np.bool_
-    ]  # (G,) difficult or crowd: not counted as an object; a detection of it is neither right nor wrong
+    # (G,) difficult or crowd: not counted as an object; a detection of it is neither right nor wrong
+    ignored: NDArray[np.bool_]
     once: NDArray[np.bool_]  # (G,) of the ignored, those that excuse one detection only (COCO: of another size)
     pair_window: NDArray[np.int32]  # (M,) numbers of windows, increasing
     pair_object: NDArray[np.int32]  # (M,) increasing for each window
@@ -50,6 +49,7 @@ def counted_objects(batch: Batch, protocol: Protocol) -> NDArray[np.int64]:
     Among equal overlaps the engine takes the first object under "best" and the last under "best_free"; a protocol that wants it
     the other way round gets the objects the other way round.
     """
+    # A dropped object is as if it were not annotated: a detection of it is a false positive.
     dropped = batch.difficult & (protocol.difficult == "drop") | batch.crowd & (protocol.crowds == "drop")
     there = np.flatnonzero(~dropped)
     return there if protocol.last_of_equal_overlaps == (protocol.duplicates == "best_free") else there[::-1]
@@ -68,6 +68,7 @@ def objects_by_class(
     labels = batch.object_labels[there]
     chosen = there[np.argsort(labels, kind="stable")] if only_class is None else there[labels == only_class]
     labels = batch.object_labels[chosen]
+    # Only COCO's rule knows regions that absorb any number of detections; to VOC's a crowd is an object like others.
     crowd = batch.crowd[chosen] & (protocol.duplicates == "best_free")
     ignored = crowd | (batch.difficult[chosen] & (protocol.difficult == "ignore"))
     images = batch.object_images[chosen]
@@ -75,6 +76,7 @@ def objects_by_class(
     window = number_of[index]
     order = np.lexsort((window, labels[object_of]))  # objects stay in their order for each window
     window, object_of, overlap = window[order], object_of[order], overlap[order]
+    # Objects and pairs are sorted by class now: each class is a stretch of both.
     starts = [*np.flatnonzero(np.diff(labels, prepend=-1)).tolist(), len(chosen)]
     pairs = [*np.searchsorted(labels[object_of], labels[starts[:-1]]).tolist(), len(window)]
     return {
@@ -108,6 +110,7 @@ def only_of_area(
 
     The second is said by one more ignored object per image, which all windows of other sizes reach, as a last resort.
     """
+    # The pair has no overlap of its own: EXCUSED reaches every threshold, and matching prefers any other object.
     window = np.concatenate([objects.pair_window, wrong_windows])
     object_of = np.concatenate([objects.pair_object, (len(objects.image) + wrong_images).astype(np.int32)])
     overlap = np.concatenate([objects.pair_overlap, np.full(len(wrong_windows), EXCUSED)])
@@ -135,6 +138,7 @@ def _pairs(
     written = (areas.windows, areas.objects[chosen]) if areas else (_OF_CORNERS, _OF_CORNERS)
     boxes, window_areas = measured(boxes, written[0], protocol)
     object_boxes, object_areas = measured(batch.object_boxes[chosen], written[1], protocol)
+    # Sorting by the left edge lets an object skip the windows far to its side.
     by_left = _by_left_edge(boxes, batch.offsets, images)
     if not (_near_corners(window_areas, boxes, protocol) and _near_corners(object_areas, object_boxes, protocol)):
         by_left = by_left[:0]  # how far a window may lie does not follow from its corners: look at all of them
@@ -151,6 +155,7 @@ def _pairs(
         min(protocol.match_thresholds) * (1.0 - _rounding_of(protocol)),
     )
     if protocol.overlaps == "single":
+        # Pairs were found in float64, with room for rounding; a tool that counts in float32 gets the number that it computes.
         single = single_overlaps(boxes[index], object_boxes[object_of], protocol.pixel_offset)
         overlap = np.where(crowd[object_of], overlap, single)
     return index, object_of, overlap
@@ -203,6 +208,7 @@ def _by_left_edge(
     boxes: NDArray[np.float64], offsets: NDArray[np.int64], object_images: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """Windows of each image by x1; empty when no image has so many objects that sorting pays."""
+    # Sorting costs n log n for an image, looking at all windows n for each object: many objects make it pay.
     counts = np.bincount(object_images, minlength=len(offsets) - 1)
     if counts.max(initial=0) <= _MANY_OBJECTS:
         return np.zeros(0, dtype=np.int32)
@@ -258,6 +264,7 @@ def _overlaps_with(
         if width <= 0.0 or height <= 0.0:
             continue
         inter = width * height
+        # An area as it was written may differ in the last bit from that of the corners, which can decide a threshold.
         if len(areas) > 0:
             area = areas[i]
         else:
@@ -302,6 +309,7 @@ def _all_pairs(
     overlap = np.empty(1024)
     for g in range(len(object_boxes)):
         start, stop = offsets[object_images[g]], offsets[object_images[g] + 1]
+        # Room for all windows of the image, so that the inner loop never has to ask.
         if filled + stop - start > len(window):
             more = max(len(window), stop - start)
             window = np.concatenate((window, np.empty(more, dtype=np.int32)))

@@ -55,6 +55,7 @@ class KnownLists:
         return tuple(self._value(hits, one.rules.objects) for hits in ranked_hits(one))
 
     def _value(self, hits: NDArray[np.bool_], objects: int) -> float:
+        # Moving a score seldom makes a list that was not seen before.
         key = hits.tobytes()
         if key not in self._known:
             self._known[key] = self._value_of(hits, objects)
@@ -74,6 +75,7 @@ class _MovedWindow:
 
     def at_score(self, y: float) -> Values:
         """The values with the window's score at y: equal scores rank by index."""
+        # Scores fall, so their negatives can be searched; among equal ones the lower index is first.
         low, high = np.searchsorted(-self.scores, -y, "left"), np.searchsorted(-self.scores, -y, "right")
         return self.at_gap(int(low + np.searchsorted(self.others[low:high], self.index)))
 
@@ -83,6 +85,7 @@ class _MovedWindow:
         by_score = np.insert(self.others, gap, self.index)
         moved = suppress(ranking.scores[neighbours.number_of], by_score, neighbours)
         if self.fixed_kept:
+            # NMS held fixed: the order changes, what is kept does not.
             moved = moved._replace(kept=ranking.kept, suppressor=ranking.suppressor)
         return self.known.values(self.one._replace(ranking=moved))
 

@@ -49,6 +49,7 @@ def radius_of_class(one: OneClass, radius: float, through: int) -> tuple[NDArray
         p = ranking.position[window]
         if p == NONE or (through != THROUGH_EXACT and not is_kept(ranking, window)):
             continue
+        # `tried_high` is overwritten by the next question, so the values of the raised window are copied.
         rose = _raised(scene, window, up[p])
         for t in range(thresholds):
             raised[t] = owned.tried_high[t] if rose else owned.high[t]
@@ -98,6 +99,7 @@ def _raised(scene: Scene, window: int, gap: int) -> bool:
     ranking = scene.ranking
     image = image_of(scene.neighbours, window)
     limit = scene.last_relevant[image]
+    # It would still stand below everything that could be a true positive.
     if gap > limit:
         return False
     if is_kept(ranking, window):
@@ -105,6 +107,7 @@ def _raised(scene: Scene, window: int, gap: int) -> bool:
     at = ranking.position[ranking.suppressor[window]]
     if gap > at:  # it stays suppressed
         return False
+    # Above its suppressor it is kept, and its suppressor and others are not: its other world.
     if at <= limit:
         on_top(window, scene.world, ranking, scene.neighbours, limit)
         return values_at(scene, window, gap)
@@ -237,6 +240,7 @@ def _share_steps(scene: Scene, t: int, out: ClassSteps) -> None:
             continue
         out.up_at[t, window] = out.up_at[t, above]
         out.up_value[t, window] = out.up_value[t, above]
+        # A step that lies above the window itself is not on its way down.
         if ranking.scores[window] > out.down_at[t, above]:
             out.down_at[t, window] = out.down_at[t, above]
             out.down_value[t, window] = out.down_value[t, above]
@@ -249,6 +253,7 @@ def _push_missed_objects(scene: Scene, t: int, min_step: float, pushes: NDArray[
     claimed = np.zeros(len(scene.objects.image), dtype=np.bool_)  # the best object of a contender that counts
     for window in judged.contenders:
         best = judged.best[t, judged.number[window]]
+        # An object is missed if no detection that counts has it as its best.
         if best != NONE and ranking.position[window] <= judged.last_counted[image_of(scene.neighbours, window)]:
             claimed[best] = True
     for window in ranking.order:
@@ -261,6 +266,7 @@ def _push_missed_objects(scene: Scene, t: int, min_step: float, pushes: NDArray[
         distance = max(ranking.scores[above] - ranking.scores[window], min_step)
         if distance <= 0.0:
             continue
+        # AP': the suppressor leaves, whatever its role, and a true positive stands in its place.
         role = role_at(judged, ranking, scene.neighbours, t, above)
         scene.edits.size[0] = 0
         tp, fp = 1 - int(role == TRUE_POSITIVE), -int(role == FALSE_POSITIVE)

@@ -59,9 +59,8 @@ class Scene(NamedTuple):
     rivals: NDArray[np.int32]  # by decreasing score
     rival_rank: NDArray[np.int32]  # how many windows of the image rank above each in this world; only where LIMITED
     state: NDArray[np.int64]  # (5,) how many rivals; 1 if max_detections may bind; and see where they are used
-    taken: NDArray[
-        np.int32
-    ]  # (G,) the last STAMP with which an object was taken: nothing has to be cleared between trials
+    # (G,) the last STAMP with which an object was taken: nothing has to be cleared between trials
+    taken: NDArray[np.int32]
     move: NDArray[np.int64]  # (M,) known moves of a false positive from one zone to another, NONE for none ...
     move_high: NDArray[np.float64]  # (M, t) ... and the values after them
     move_low: NDArray[np.float64]
@@ -151,6 +150,7 @@ def _last_relevant(judged: Judged, lists: RankedLists) -> NDArray[np.int32]:
 @kernel
 def values_at(scene: Scene, window: int, gap: int) -> bool:
     """`tried_high` and `tried_low` with the window at `gap` of the world (NOWHERE: not there); False if nothing can differ."""
+    # The easy case, and by far the commonest: no object changes hands.
     if not changes_reach_objects(scene, window) and count_shifts(scene, window, gap):
         return _values_of_shifts(scene)
     list_rivals(scene, window)
@@ -164,6 +164,7 @@ def values_at(scene: Scene, window: int, gap: int) -> bool:
             continue
         role = edit_for_place(scene, t, window, place)
         if gap != NOWHERE:
+            # The moved window comes last, just above `gap`, in the role that its turn gave it.
             put_edit(scene.edits, 2 * gap, int(role == TRUE_POSITIVE), int(role == FALSE_POSITIVE))
         scene.tried_high[t], scene.tried_low[t] = value_of(scene.lists, scene.rules, t, scene.edits)
     return True
@@ -206,6 +207,7 @@ def count_shifts(scene: Scene, window: int, gap: int) -> bool:
     bound = judged.last_counted[image]
     scene.edits.size[0] = 0
     scene.state[PUSHED_OUT] = 0
+    # Only windows within the limit of their image count; `more` is by how many the limit has to move.
     more = 0  # windows within the bound
     for i in range(world.counts[REMOVED]):
         if position[world.removed[i]] <= bound:
@@ -218,6 +220,7 @@ def count_shifts(scene: Scene, window: int, gap: int) -> bool:
     if gap != NOWHERE and gap <= bound:
         _shift(scene, window, gap, 1)
         more += 1
+    # `listed` is empty where the limit cannot bind, whatever NMS keeps.
     if len(judged.listed) == 0:  # every detection counts
         return True
     most = scene.rules.max_detections
@@ -291,6 +294,7 @@ def values_of_move(scene: Scene, source: int, target: int) -> bool:
     if scene.move[place] != pair:
         scene.move[place] = pair
         scene.edits.size[0] = 0
+        # The last zone lies below every contender: a false positive there changes no rank.
         if source < zones - 1:
             put_edit(scene.edits, 2 * scene.lists.at[source], 0, -1)
         if target < zones - 1:
@@ -314,6 +318,7 @@ def _values_of_shifts(scene: Scene) -> bool:
     if size == 0:
         return False
     source = target = len(scene.lists.at)
+    # One false positive that leaves a zone and one that enters another: an answer that is likely known.
     simple = size <= 2
     for e in range(size):
         zone = scene.lists.zone[edits.key[e] >> 1]
@@ -334,6 +339,7 @@ def _values_of_edits(scene: Scene) -> None:
     """The values after the edits made, once per list."""
     for t in range(len(scene.high)):
         same = scene.lists.same_as[t]
+        # Equal lists have equal values: COCO's ten thresholds share many.
         if same < t:
             scene.tried_high[t] = scene.tried_high[same]
             scene.tried_low[t] = scene.tried_low[same]
@@ -355,6 +361,7 @@ def list_rivals(scene: Scene, window: int) -> None:
     image, most = image_of(scene.neighbours, window), scene.rules.max_detections
     kept = judged.listed_ptr[image + 1] - judged.listed_ptr[image]
     kept_here = kept - world.counts[REMOVED] + world.counts[ADDED]
+    # Does the limit bind in the present world or in this one, the moved window included?
     limited = len(judged.listed) > 0 and max(kept, kept_here + 1) > most
     windows = judged.listed if limited else judged.contenders_of
     ptr = judged.listed_ptr if limited else judged.contender_ptr
@@ -376,6 +383,7 @@ def list_rivals(scene: Scene, window: int) -> None:
             other = world.added[j]
             j += 1
             changes = limited
+        # Everyone else keeps its role wherever the moved window stands.
         if changes or reaches_object(scene, other):
             if rank == most - 1 and limited:
                 scene.state[LAST_PLACE] = count  # above this rival the moved window still counts
@@ -405,6 +413,7 @@ def edit_for_place(scene: Scene, t: int, window: int, place: int) -> int:
     limited = state[LIMITED] == 1
     scene.edits.size[0] = 0
     for i in range(world.counts[REMOVED]):
+        # Removed windows leave their places in the list.
         _put_role(scene, t, world.removed[i], ABSENT)
     if not limited:  # otherwise all added windows are rivals
         for i in range(world.counts[ADDED]):
@@ -418,6 +427,7 @@ def edit_for_place(scene: Scene, t: int, window: int, place: int) -> int:
         if i == place and place <= state[LAST_PLACE]:
             role = _claim(scene, t, window)
         if i < state[RIVALS]:
+            # The moved window pushes those behind it one place down, and perhaps the last over the limit.
             counts = not limited or scene.rival_rank[i] + int(0 <= place <= i) < scene.rules.max_detections
             _put_role(scene, t, scene.rivals[i], _claim(scene, t, scene.rivals[i]) if counts else IGNORED)
     return role

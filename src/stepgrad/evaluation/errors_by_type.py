@@ -55,14 +55,12 @@ class Mistakes:
     protocol: Protocol
     """With one match threshold."""
     of_detections: NDArray[np.int8]  # (M,)
-    of_objects: NDArray[
-        np.int8
-    ]  # (G,) missed, right, or left out; found through a fixed mistake: the type of that mistake
+    # (G,) missed, right, or left out; found through a fixed mistake: the type of that mistake
+    of_objects: NDArray[np.int8]
     claimed: NDArray[np.int64]  # (M,) row of the object that a fixed mistake would find, NOTHING for others
     places: NDArray[np.int64]  # (M,) place of each detection in its class's ranking
-    touched: NDArray[
-        np.int64
-    ]  # (M,) row of the object that a detection found, or that its mistake is about, else NOTHING
+    # (M,) row of the object that a detection found, or that its mistake is about, else NOTHING
+    touched: NDArray[np.int64]
 
     def count(self, kind: str) -> int:
         """How many mistakes there are of a type."""
