@@ -40,6 +40,7 @@ _MODULES = {  # the others, by what they are about
     "errors": "errors",
     "layers": "steps.layers",
     "metrics": "metric.metrics",
+    "overlaps": "overlaps",
     "ranking": "losses.ranking",
     "reference": "reference",
 }

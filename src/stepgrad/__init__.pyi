@@ -2,6 +2,7 @@
 
 from stepgrad import detector as detector
 from stepgrad import errors as errors
+from stepgrad import overlaps as overlaps
 from stepgrad import reference as reference
 from stepgrad.evaluation import Evaluator as Evaluator
 from stepgrad.losses import ranking as ranking

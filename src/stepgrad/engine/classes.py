@@ -17,14 +17,14 @@ from stepgrad.engine.balance import Sums, finish_class
 from stepgrad.engine.lists import ranked_hits, values_of_class
 from stepgrad.engine.matching import OneClass, Rules
 from stepgrad.engine.nearest import THROUGH_EXACT, THROUGH_NONE, ClassSteps, steps_of_class
-from stepgrad.engine.neighbours import Neighbours, neighbours_of
+from stepgrad.engine.neighbours import Neighbours, given_neighbours, neighbours_of
 from stepgrad.engine.nms import NONE, suppress
 from stepgrad.engine.order import descending_order
 from stepgrad.engine.overlaps import Areas, Objects, counted_objects, no_objects, objects_by_class, only_of_area
 from stepgrad.engine.own_metric import SlopeMethod, own_slopes, own_steps
 from stepgrad.engine.slopes import paper_of_class, radius_of_class, slopes_of_steps
 from stepgrad.errors import ConfigError
-from stepgrad.metric.batch import Batch
+from stepgrad.metric.batch import Batch, OverlapPairs
 from stepgrad.metric.boxes import areas_of, sizes_of
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import AVERAGE_PRECISION
@@ -82,7 +82,7 @@ class Prepared:
         """Order class c, run NMS, and find which windows reach which objects."""
         batch = self.batch
         boxes = np.ascontiguousarray(batch.boxes[:, c]) if batch.boxes_by_class else batch.boxes
-        neighbours = self.neighbours or neighbours_of(boxes, batch.offsets, self.nms_threshold, 1)
+        neighbours = self.neighbours or _neighbours(batch, boxes, self.nms_threshold, 1)
         # Everything from here on is of this class alone; what the classes share came in by `prepare`.
         column = np.ascontiguousarray(batch.scores[:, c])
         by_score = descending_order(column)
@@ -105,7 +105,7 @@ class Prepared:
         counts, norm = self.metric.levels(P, protocol)
         code = self.metric.code(P, self.images)
         return Rules(
-            thresholds=np.array(protocol.match_thresholds, dtype=np.float64),
+            thresholds=np.array(protocol.cuts, dtype=np.float64),
             equality=protocol.equality,
             best_free=protocol.duplicates == "best_free",
             images=batch.images,
@@ -159,7 +159,7 @@ def prepare(
     batch = _with_cut(batch, protocol, metric.threshold)
     neighbours = objects = None
     if not batch.boxes_by_class:
-        neighbours = neighbours_of(batch.boxes, batch.offsets, nms_threshold, threads)
+        neighbours = _neighbours(batch, batch.boxes, nms_threshold, threads)
         objects = objects_by_class(batch, protocol, batch.boxes, neighbours.number_of, areas)
     return Prepared(
         batch=batch,
@@ -174,6 +174,13 @@ def prepare(
     )
 
 
+def _neighbours(batch: Batch, boxes: NDArray[np.float64], nms_threshold: float | None, threads: int) -> Neighbours:
+    """Which windows suppress each other: as the batch says, or by the IoU of their boxes (N, 4)."""
+    if batch.near is not None and nms_threshold is not None:
+        return given_neighbours(batch.near, batch.offsets)
+    return neighbours_of(boxes, batch.offsets, nms_threshold, threads)
+
+
 def _with_cut(batch: Batch, protocol: Protocol, threshold: float | None) -> Batch:
     """A batch with one image more, whose one window scores the threshold and finds an object of every class.
 
@@ -181,12 +188,18 @@ def _with_cut(batch: Batch, protocol: Protocol, threshold: float | None) -> Batc
     """
     if threshold is None:
         return batch
-    if max(protocol.match_thresholds) == 1.0 and not protocol.equality:
+    if max(protocol.cuts) == 1.0 and not protocol.equality:
         raise ConfigError(
             "Expected match thresholds below 1, since an IoU must exceed them, but one is 1: nothing can be found."
         )
     # Large enough that what single-precision overlaps add to the union (overlaps.py) is lost: an IoU of exactly 1.
     K, box = batch.num_classes, np.array([0.0, 0.0, 64.0, 64.0])
+    N, G = len(batch.scores), len(batch.object_labels)
+    pairs = batch.pairs
+    if pairs is not None:
+        best = 1.0 if protocol.nearness == "overlap" else 0.0
+        of_cut = np.full(K, N), G + np.arange(K), np.full(K, best)
+        pairs = OverlapPairs(*(np.concatenate(columns) for columns in zip(pairs, of_cut, strict=True)))
     return replace(
         batch,
         offsets=np.append(batch.offsets, batch.offsets[-1] + 1),
@@ -198,6 +211,7 @@ def _with_cut(batch: Batch, protocol: Protocol, threshold: float | None) -> Batc
         difficult=np.concatenate([batch.difficult, np.zeros(K, dtype=np.bool_)]),
         crowd=np.concatenate([batch.crowd, np.zeros(K, dtype=np.bool_)]),
         annotated_areas=None,  # no metric asks for a threshold and for areas
+        pairs=pairs,
     )
 
 

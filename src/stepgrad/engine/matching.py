@@ -27,7 +27,7 @@ _ALMOST_ONE = 1.0 - 1e-10  # pycocotools never asks for more overlap than this
 class Rules(NamedTuple):
     """How one class is counted, as numbers."""
 
-    thresholds: NDArray[np.float64]  # (t,) overlaps at which a window finds an object
+    thresholds: NDArray[np.float64]  # (t,) overlaps at which a window finds an object; of distances their negatives
     equality: bool  # whether an overlap of exactly the threshold is enough
     best_free: bool  # a window takes the best object that is free (COCO), or only the best one (VOC)
     images: int
@@ -86,12 +86,9 @@ class OneClass(NamedTuple):
 @kernel
 def reaches(overlap: float, rules: Rules, t: int) -> bool:
     """Whether an overlap suffices: the one place where an overlap meets a match threshold."""
-    if rules.best_free:
-        # COCO lowers a threshold of 1, so that a perfect box reaches it in floating point too.
-        return overlap >= min(rules.thresholds[t], _ALMOST_ONE)
-    if rules.equality:
-        return overlap >= rules.thresholds[t]
-    return overlap > rules.thresholds[t]
+    # COCO lowers a threshold of 1, so that a perfect box reaches it in floating point too.
+    threshold = min(rules.thresholds[t], _ALMOST_ONE) if rules.best_free else rules.thresholds[t]
+    return overlap >= threshold if rules.equality else overlap > threshold
 
 
 @inlined
@@ -197,7 +194,7 @@ def _reach(objects: Objects, rules: Rules, ranking: AfterNMS, neighbours: Neighb
 def _find_best(objects: Objects, rules: Rules, t: int, judged: Judged) -> None:
     """The object that each window overlaps most at threshold t, of equal overlaps the first; `several` and `fresh`."""
     judged.fresh[t] = t == 0
-    largest = np.full(len(judged.first), -1.0)
+    largest = np.full(len(judged.first), -np.inf)
     for k in range(len(objects.pair_window)):
         r = judged.number[objects.pair_window[k]]
         if r < 0:
@@ -244,7 +241,7 @@ def _best_free(
     r: int, t: int, objects: Objects, judged: Judged, rules: Rules, taken: NDArray[np.int32], stamp: int
 ) -> int:
     """COCO: the free object of the largest overlap, of equals the last; an ignored one only if no countable one is free."""
-    choice, largest = NONE, -1.0
+    choice, largest = NONE, -np.inf
     # Two rules, in this order: a countable object before an ignored one, then the larger overlap.
     for k in range(judged.first[r], judged.last[r]):
         target = objects.pair_object[k]
@@ -252,7 +249,7 @@ def _best_free(
         always_free = objects.ignored[target] and not objects.once[target]
         if not reaches(objects.pair_overlap[k], rules, t) or (taken[target] == stamp and not always_free):
             continue
-        overlap = objects.pair_overlap[k] if objects.pair_overlap[k] < EXCUSED else 0.0
+        overlap = objects.pair_overlap[k] if objects.pair_overlap[k] < EXCUSED else -np.inf
         if choice != NONE and objects.ignored[choice] != objects.ignored[target]:
             better = objects.ignored[choice]  # a countable object before any ignored one
         else:

@@ -54,6 +54,29 @@ def neighbours_of(
     )
 
 
+def given_neighbours(near: NDArray[np.int64], offsets: NDArray[np.int64]) -> Neighbours:
+    """Numbers for all windows of a batch, and neighbours as (E, 2) pairs of windows say: in any order, also repeated.
+
+    >>> near = given_neighbours(np.array([[0, 2], [2, 1]]), np.array([0, 3]))
+    >>> [f"{bits:03b}" for bits in near.bits.tolist()]          # rows of windows 0, 1, 2; bits from right to left
+    ['100', '100', '011']
+    """
+    numbered = _numbered(np.arange(offsets[-1], dtype=np.int32), offsets)
+    both = numbered.number_of[np.concatenate([near, near[:, ::-1]])].astype(np.int64)
+    window, word = both[:, 0], both[:, 1] >> 6
+    order = np.lexsort((word, window))
+    first = np.flatnonzero(np.diff(window[order], prepend=-1) | np.diff(word[order], prepend=-1))
+    if len(first) == 0:
+        return numbered
+    bits = np.left_shift(np.uint64(1), (both[order, 1] & 63).astype(np.uint64))
+    entries = np.bincount(window[order][first], minlength=len(numbered.index_of))
+    return numbered._replace(
+        ptr=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(entries)]),
+        words=word[order][first].astype(np.int32),
+        bits=np.bitwise_or.reduceat(bits, first),
+    )
+
+
 def _sort_by_place(boxes: NDArray[np.float64], offsets: NDArray[np.int64], by_place: NDArray[np.int32]) -> None:
     """Order the windows of each image by place; results never depend on it, only the time they take."""
     for start, stop in pairwise(offsets.tolist()):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stepgrad.engine.jit import kernel
 from stepgrad.engine.order import descending_order
-from stepgrad.metric.batch import Batch
+from stepgrad.metric.batch import Batch, OverlapPairs
 from stepgrad.metric.boxes import areas_of, sizes_of
 from stepgrad.metric.protocol import Protocol
 
@@ -134,6 +134,8 @@ def _pairs(
     areas: Areas | None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
     """Indices of windows, places among the chosen objects, and their overlaps, as the protocol's arithmetic has them."""
+    if batch.pairs is not None:
+        return _given_pairs(batch.pairs, chosen, len(batch.object_labels), min(protocol.cuts))
     images = batch.object_images[chosen]
     written = (areas.windows, areas.objects[chosen]) if areas else (_OF_CORNERS, _OF_CORNERS)
     boxes, window_areas = measured(boxes, written[0], protocol)
@@ -159,6 +161,18 @@ def _pairs(
         single = single_overlaps(boxes[index], object_boxes[object_of], protocol.pixel_offset)
         overlap = np.where(crowd[object_of], overlap, single)
     return index, object_of, overlap
+
+
+def _given_pairs(
+    pairs: OverlapPairs, chosen: NDArray[np.int64], objects: int, lowest: float
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
+    """Pairs that came with the batch, of the chosen objects, object after object; those that reach no threshold are left out."""
+    place = np.full(objects, -1, dtype=np.int32)
+    place[chosen] = np.arange(len(chosen), dtype=np.int32)
+    # COCO's bound on thresholds is a little lower than the largest of them: `reaches` decides, this only saves work.
+    taking_part = np.flatnonzero((place[pairs.object] >= 0) & (pairs.overlap >= min(lowest, 1.0 - 1e-9)))
+    order = taking_part[np.argsort(place[pairs.object[taking_part]], kind="stable")]
+    return pairs.window[order].astype(np.int32), place[pairs.object[order]], pairs.overlap[order]
 
 
 def measured(

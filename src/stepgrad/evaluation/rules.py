@@ -21,7 +21,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "least score": ("min_score",),
     "max detections": ("max_detections", "max_detections_of"),
     "ties": ("ties",),
-    "IoU thresholds": ("match_thresholds",),
+    "IoU thresholds": ("match_thresholds", "nearness"),
     "recall levels": ("recall_levels", "recall_grid"),
     "interpolation": ("interpolation", "integral", "tail"),
     "absent classes": ("absent_classes",),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,12 +14,14 @@ from stepgrad.errors import one_of
 from stepgrad.losses.likely_mistakes import Watch
 from stepgrad.losses.objective import THROUGH_NMS, DetectionMethod, Objective
 from stepgrad.losses.ragged import ClassLists, ScoredPairs, make_lists, measure_lists
-from stepgrad.metric.batch import Batch, Target, make_batch
-from stepgrad.metric.forms import Windows, as_lists
+from stepgrad.metric.batch import Batch, Target
+from stepgrad.metric.forms import Windows, as_lists, rows_of_images
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.options import get_metric, resolve_protocol
 from stepgrad.metric.protocol import Protocol
+from stepgrad.overlaps.base import Boxes, Overlap
+from stepgrad.overlaps.batch import Given, check_overlap, read_batch
 from stepgrad.plain_tensors import joined, outside_graphs
 
 
@@ -39,6 +42,7 @@ class DetectionLoss(nn.Module):
             function.
         balance: as for `MAPLoss`; None: "class" where shifting all scores changes nothing, "none" for metrics with a fixed
             score threshold, which accept nothing else.
+        overlap: as for `MAPLoss`.
         absent_classes: as for `MAPLoss`; for a miss rate or the worst class they are always left out, and for a cost they
             always count.
 
@@ -77,14 +81,16 @@ class DetectionLoss(nn.Module):
         balance: str | None = None,
         absent_classes: str | None = None,
         score_floor: float | None = None,
+        overlap: Overlap | None = None,
     ) -> None:
         super().__init__()
         one_of("through_nms", through_nms, THROUGH_NMS)
         resolved = get_metric(metric)
+        overlap = check_overlap(overlap)
         usual_balance = "class" if resolved.shift_invariant else "none"
         self.objective = Objective(
             num_classes=num_classes,
-            protocol=resolve_protocol(protocol, match_threshold, absent_classes),
+            protocol=resolve_protocol(protocol, match_threshold, absent_classes, overlap.thresholds),
             nms_threshold=nms_threshold,
             method=DetectionMethod(estimator, radius, min_step, through_nms),
             log=resolved.higher_is_better and resolved.is_compiled if log is None else log,
@@ -96,6 +102,7 @@ class DetectionLoss(nn.Module):
             metric=resolved,
             classes=classes,
             class_weights=class_weights,  # type: ignore[arg-type]  # made a tuple on creation
+            overlap=overlap,
             names=self.names,
         )
         self.metrics: dict[str, Any] = {}
@@ -108,15 +115,25 @@ class DetectionLoss(nn.Module):
 
     @outside_graphs
     def forward(
-        self, scores: Windows, boxes: Windows, targets: Sequence[Target] | None = None, mask: Tensor | None = None
+        self,
+        scores: Windows,
+        boxes: Windows | None = None,
+        targets: Sequence[Target] | None = None,
+        mask: Tensor | None = None,
+        **more: Any,
     ) -> Tensor:
         """The loss of a batch: lists per image of (N, K) scores, (N, 4) or (N, K, 4) boxes, and target dicts.
 
         Scores and boxes may also be one tensor each, (B, N, K) and (B, N, 4) or (B, N, K, 4), with mask (B, N) False for
         padding. Scores of one class may leave their last dimension out. Without targets, for example if detections and
         targets are passed as to torchmetrics, the error says what is expected.
+
+        Where boxes are not what counts, `more` has, one entry per image: `overlaps` (N, G) of windows with objects, any likeness
+        in [0, 1] (for crowds the share of the window that is covered); `neighbours` for NMS, a likeness (N, N) or booleans or
+        pairs (E, 2); or `masks`, `keypoints` or `shapes` of the windows for an overlap of `sg.overlaps`, which can be given here
+        as `overlap` too.
         """
-        batch, flat = self.read(scores, boxes, targets, mask)
+        batch, flat = self.read(scores, boxes, targets, mask, more)
         measured = self.objective.measure(batch, torch.is_grad_enabled() and flat.requires_grad)
         self.metrics = measured.metrics
         return self.objective.as_loss(measured, flat, batch.scores)
@@ -138,12 +155,21 @@ class DetectionLoss(nn.Module):
         return lists
 
     def read(
-        self, scores: Windows, boxes: Windows, targets: Sequence[Target] | None, mask: Tensor | None = None
+        self,
+        scores: Windows,
+        boxes: Windows | None,
+        targets: Sequence[Target] | None,
+        mask: Tensor | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> tuple[Batch, Tensor]:
         """The batch, checked, and its scores as one tensor with their graph."""
-        K = self.objective.num_classes
-        scores, boxes = as_lists(scores, boxes, K, mask)
-        batch = make_batch(scores, boxes, targets, K, areas=self.objective.metric.area is not None)
+        objective = self.objective
+        K = objective.num_classes
+        given = Given.of_call(objective.overlap, objective.nms_threshold, more or {})
+        if isinstance(scores, Tensor):
+            given = replace(given, shapes={name: rows_of_images(s, mask) for name, s in given.shapes.items()})
+        scores, boxes = as_lists(scores, boxes, K, mask, width=4 if given.is_plain else None)
+        batch = read_batch(scores, boxes, targets, K, objective.metric.area is not None, given)
         flat = joined(scores) if len(scores) else torch.zeros(0, K, requires_grad=True)
         if torch.is_grad_enabled() and flat.requires_grad:
             self.watch(batch)
@@ -182,6 +208,7 @@ class MAPLoss(DetectionLoss):
         score_floor: pairs of window and class that score below are left out and get no gradient. A dense detector or a
             DETR uses few of its pairs, and the loss of those few is many times faster; None: every pair counts.
         class_weights: K weights for a weighted mean of AP, for classes that are rare or matter more; None: equal weights.
+        overlap: what windows and objects are compared by, one of `sg.overlaps`, such as `Masks()`; None: IoU of boxes.
 
     Called with scores and boxes as lists per image, (N, K) and (N, 4) or (N, K, 4); or as tensors (B, N, K) and (B, N, 4) or
     (B, N, K, 4), with `mask` (B, N) if some windows are only padding; scores of one class also as (N,) or (B, N).
@@ -224,6 +251,7 @@ class MAPLoss(DetectionLoss):
         absent_classes: str | None = None,
         score_floor: float | None = None,
         class_weights: Sequence[float] | Tensor | None = None,
+        overlap: Overlap | None = None,
     ) -> None:
         one_of("through_nms", through_nms, THROUGH_NMS)
         usual = "mee" if through_nms == "paper" else "radius"
@@ -245,6 +273,7 @@ class MAPLoss(DetectionLoss):
             balance=balance,
             absent_classes=absent_classes,
             score_floor=score_floor,
+            overlap=overlap,
         )
 
     @classmethod
@@ -284,6 +313,7 @@ def describe(objective: Objective) -> str:
         "absent_classes": protocol.absent_classes,
         "score_floor": objective.score_floor,
         "class_weights": objective.class_weights,
+        "overlap": None if type(objective.overlap) is Boxes else objective.overlap,
     }
     metric = (
         []

@@ -24,6 +24,8 @@ from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.options import check_nms_threshold, get_metric, resolve_protocol
 from stepgrad.metric.over_classes import MAPResult, OverClasses, result_of
 from stepgrad.metric.protocol import Protocol
+from stepgrad.overlaps.base import Overlap
+from stepgrad.overlaps.batch import Given, check_overlap, read_batch
 from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.steps.estimators import Steps
 from stepgrad.threads import run_threads
@@ -31,13 +33,15 @@ from stepgrad.threads import run_threads
 
 def mean_average_precision(
     scores: Sequence[Tensor],
-    boxes: Sequence[Tensor],
+    boxes: Sequence[Tensor] | None,
     targets: Sequence[Target],
     *,
     protocol: str | Protocol = "voc12",
     nms_threshold: float | None = 0.3,
     match_threshold: float | Sequence[float] | None = None,
     absent_classes: str | None = None,
+    overlap: Overlap | None = None,
+    **more: Any,
 ) -> MAPResult:
     """mAP of scored windows after greedy NMS.
 
@@ -49,15 +53,18 @@ def mean_average_precision(
         nms_threshold: windows overlapping a kept one by more than this are suppressed; None: no NMS.
         match_threshold: overlap(s) at which a window finds an object; None: the protocol's own.
         absent_classes: "zero" or "skip"; None: the protocol's own.
+        overlap: what windows and objects are compared by, one of `sg.overlaps`; None: IoU of boxes.
+        more: `overlaps`, `neighbours`, `masks`, `keypoints`, `shapes`, as for `MAPLoss`.
 
     >>> window = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 0.0, 30.0, 10.0]])
     >>> target = {"boxes": window[1:], "labels": torch.tensor([0])}
     >>> mean_average_precision([torch.tensor([[0.9], [0.4]])], [window], [target]).map
     0.5
     """
-    nms_threshold = check_nms_threshold(nms_threshold)
-    resolved = resolve_protocol(protocol, match_threshold, absent_classes)
-    batch = make_batch(scores, boxes, targets)
+    overlap = check_overlap(overlap)
+    nms_threshold = check_nms_threshold(nms_threshold, overlap.nearness)
+    resolved = resolve_protocol(protocol, match_threshold, absent_classes, overlap.thresholds)
+    batch = read_batch(scores, boxes, targets, given=Given.of_call(overlap, nms_threshold, more))
     with explain_wait():
         classes = all_classes(prepare(batch, resolved, nms_threshold, torch.get_num_threads()), None)
     ap = np.array([of_class.value for of_class in classes], dtype=np.float64)
@@ -67,7 +74,7 @@ def mean_average_precision(
 
 def map_pseudogradient(
     scores: Sequence[Tensor],
-    boxes: Sequence[Tensor],
+    boxes: Sequence[Tensor] | None,
     targets: Sequence[Target],
     *,
     protocol: str | Protocol = "voc12",
@@ -80,6 +87,8 @@ def map_pseudogradient(
     balance: str = "none",
     absent_classes: str | None = None,
     metric: str | ListMetric | Callable[..., Any] = AVERAGE_PRECISION,
+    overlap: Overlap | None = None,
+    **more: Any,
 ) -> list[Tensor]:
     """The raw pseudogradient dmAP / dscores by MEE: no log, clip, L4 or balance, unlike `MAPLoss`, whose default is radius 3.
 
@@ -92,12 +101,14 @@ def map_pseudogradient(
     >>> map_pseudogradient([torch.tensor([[1.0], [0.0]])], [window], [target])[0].flatten().tolist()
     [-0.25, 0.25]
     """
-    nms_threshold = check_nms_threshold(nms_threshold)
+    overlap = check_overlap(overlap)
+    nms_threshold = check_nms_threshold(nms_threshold, overlap.nearness)
     one_of("balance", balance, BALANCES)
     method = DetectionMethod(estimator, radius, min_step, through_nms)
-    resolved = resolve_protocol(protocol, match_threshold, absent_classes)
+    resolved = resolve_protocol(protocol, match_threshold, absent_classes, overlap.thresholds)
     of_list = get_metric(metric)
-    batch = make_batch(scores, boxes, targets, areas=of_list.area is not None)
+    given = Given.of_call(overlap, nms_threshold, more)
+    batch = read_batch(scores, boxes, targets, areas=of_list.area is not None, given=given)
     with explain_wait():
         classes = all_classes(prepare(batch, resolved, nms_threshold, torch.get_num_threads(), of_list), method)
     over_classes = OverClasses(absent_classes=resolved.absent_classes)
@@ -108,7 +119,7 @@ def map_pseudogradient(
 
 def map_steps(
     scores: Sequence[Tensor],
-    boxes: Sequence[Tensor],
+    boxes: Sequence[Tensor] | None,
     targets: Sequence[Target],
     *,
     protocol: str | Protocol = "voc12",
@@ -116,6 +127,8 @@ def map_steps(
     match_threshold: float | None = None,
     through_nms: str = "exact",
     metric: str | ListMetric | Callable[..., Any] = AVERAGE_PRECISION,
+    overlap: Overlap | None = None,
+    **more: Any,
 ) -> Steps:
     """The nearest steps of each class's AP in each of its scores, at one match threshold; or of another `metric`.
 
@@ -125,16 +138,18 @@ def map_steps(
     >>> steps.value.tolist(), steps.up_at[0].tolist(), steps.up_value[0].tolist(), steps.down_at[0].tolist()
     ([0.5], [[inf], [0.75]], [[0.5], [1.0]], [[0.5], [-inf]])
     """
-    nms_threshold = check_nms_threshold(nms_threshold)
+    overlap = check_overlap(overlap)
+    nms_threshold = check_nms_threshold(nms_threshold, overlap.nearness)
     one_of("through_nms", through_nms, THROUGH_NMS)
-    resolved = resolve_protocol(protocol, match_threshold, None)
+    resolved = resolve_protocol(protocol, match_threshold, None, overlap.thresholds)
     if len(resolved.match_thresholds) != 1:
         raise ConfigError(
             f"Expected one match threshold but protocol {resolved.name!r} averages over {len(resolved.match_thresholds)}; "
             "pass match_threshold=, one at a time."
         )
     of_list = get_metric(metric)
-    batch = make_batch(scores, boxes, targets, areas=of_list.area is not None)
+    given = Given.of_call(overlap, nms_threshold, more)
+    batch = read_batch(scores, boxes, targets, areas=of_list.area is not None, given=given)
     threads = torch.get_num_threads()
     with explain_wait():
         prepared = prepare(batch, resolved, nms_threshold, threads, of_list)

@@ -67,6 +67,9 @@ def _has_something_to_find(batch: Batch) -> bool:
 
 def odd_boxes(batch: Batch, pixel_offset: float) -> str:
     """What is odd about windows and objects together, or nothing."""
+    if batch.pairs is not None:
+        none = "No window has anything in common with any object, so the metric has no gradient: are masks, poses or centres "
+        return "" if len(batch.pairs.overlap) else none + "of windows and objects in the same image coordinates?"
     windows, objects = (float(np.abs(boxes).max()) for boxes in (batch.boxes, batch.object_boxes))
     ranges = f"windows lie between {_range(batch.boxes)}, objects between {_range(batch.object_boxes)}"
     small, large = sorted((windows, objects))

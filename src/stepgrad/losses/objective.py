@@ -27,6 +27,8 @@ from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.options import check_nms_threshold
 from stepgrad.metric.over_classes import OverClasses, check_class_weights
 from stepgrad.metric.protocol import Protocol
+from stepgrad.overlaps.base import Overlap
+from stepgrad.overlaps.batch import BOXES
 from stepgrad.plain_tensors import narrowed, times
 from stepgrad.steps.autograd import attach
 from stepgrad.steps.estimators import Method
@@ -91,6 +93,7 @@ class Objective:
     metric: ListMetric = AVERAGE_PRECISION
     classes: str = "mean"
     class_weights: tuple[float, ...] | None = None
+    overlap: Overlap = BOXES
     names: tuple[str, str] = ("map", "ap")  # of the value and of the classes' values in `metrics`
 
     def __post_init__(self) -> None:
@@ -99,7 +102,7 @@ class Objective:
         off = ", or None to switch it off,"
         checked = {
             "num_classes": whole_number("num_classes", self.num_classes, least=1),
-            "nms_threshold": check_nms_threshold(self.nms_threshold),
+            "nms_threshold": check_nms_threshold(self.nms_threshold, self.overlap.nearness),
             "eps": positive_number("eps", self.eps),
             "l4": None if self.l4 is None else positive_number("l4", self.l4, off),
             "score_floor": None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,14 @@ from stepgrad.metric.boxes import CONVERT, CORNERS, MEASURABLE, check_box_format
 from stepgrad.plain_tensors import joined, refuse_unreadable, tensor_of, widened
 
 Target = Mapping[str, Any]  # boxes, labels and, if wanted, difficult and iscrowd; other keys are left alone
+
+
+class OverlapPairs(NamedTuple):
+    """Pairs of a window and an object of the same image, and how much they overlap; other pairs do not."""
+
+    window: NDArray[np.int64]  # (M,) rows of the batch's windows
+    object: NDArray[np.int64]  # (M,) rows of its objects
+    overlap: NDArray[np.float64]  # (M,) in [0, 1], or minus a distance
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,8 @@ class Batch:
     difficult: NDArray[np.bool_]
     crowd: NDArray[np.bool_]
     annotated_areas: NDArray[np.float64] | None = None  # (G,); None: those of the boxes
+    pairs: OverlapPairs | None = None  # overlaps of windows with objects; None: those of the boxes
+    near: NDArray[np.int64] | None = None  # (E, 2) windows of which one suppresses the other; None: by the boxes' IoU
 
     @property
     def images(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
+from math import inf
 from typing import Any
 
 from stepgrad.errors import ConfigError, real_number, suggest
@@ -42,11 +43,19 @@ EXAMPLES = (
 
 
 def resolve_protocol(
-    protocol: str | Protocol, match_threshold: float | Sequence[float] | None, absent_classes: str | None
+    protocol: str | Protocol,
+    match_threshold: float | Sequence[float] | None,
+    absent_classes: str | None,
+    distances: tuple[float, ...] | None = None,
 ) -> Protocol:
-    """A protocol with the caller's threshold(s) and treatment of absent classes instead of its own."""
+    """A protocol with the caller's threshold(s) and treatment of absent classes instead of its own.
+
+    `distances` are thresholds of an overlap that is a distance, which has to be less than them.
+    """
     resolved = get_protocol(protocol)
     _refuse_limits(resolved)
+    if distances is not None:
+        resolved = replace(resolved, match_thresholds=distances, nearness="distance", equality=False)
     if match_threshold is not None:
         resolved = replace(resolved, match_thresholds=_thresholds(match_threshold))
     if absent_classes is not None:
@@ -80,13 +89,14 @@ def _thresholds(threshold: float | Sequence[float]) -> tuple[float, ...]:
     return tuple(real_number("match_threshold", t, "None, a number or several") for t in several)
 
 
-def check_nms_threshold(nms_threshold: float | None) -> float | None:
-    """The threshold as a plain float, or None (no NMS); raises ConfigError unless it is in [0, 1]."""
+def check_nms_threshold(nms_threshold: float | None, nearness: str = "overlap") -> float | None:
+    """The threshold as a plain float, or None (no NMS); raises ConfigError unless it is in [0, 1], or a distance >= 0."""
     if nms_threshold is None:
         return None
-    threshold = real_number("nms_threshold", nms_threshold, "None or a number in [0, 1]")
-    if not 0.0 <= threshold <= 1.0:
-        raise ConfigError(f"Expected nms_threshold to be None or in [0, 1] but got {nms_threshold!r}.")
+    most, bounds = (1.0, "in [0, 1]") if nearness == "overlap" else (inf, "a distance of at least 0")
+    threshold = real_number("nms_threshold", nms_threshold, f"None or {bounds}")
+    if not 0.0 <= threshold <= most:
+        raise ConfigError(f"Expected nms_threshold to be None or {bounds} but got {nms_threshold!r}.")
     return threshold
 
 

@@ -37,7 +37,10 @@ class Protocol:
     integral: Literal["mean", "trapezoid"] = "mean"
     """The mean over the recall levels, or their trapezoid: the first and the last level weigh half."""
     match_thresholds: tuple[float, ...] = (0.5,)
-    """IoU thresholds; AP is the mean over them."""
+    """IoU thresholds; AP is the mean over them. Under nearness "distance" they are distances."""
+    nearness: Literal["overlap", "distance"] = "overlap"
+    """What a window and an object are compared by: an overlap in [0, 1], the larger the better, or a distance, the smaller
+    the better (nuScenes)."""
     equality: bool = True
     """True: an IoU that equals the threshold is a match (>=). False: it is not (>)."""
     tail: Literal["zero", "line"] = "zero"
@@ -84,8 +87,9 @@ class Protocol:
                 one_of(name, getattr(self, name), choices)
         if self.recall_levels is not None and self.recall_levels < 2:
             raise ConfigError(f"Expected recall_levels to be None or at least 2 but got {self.recall_levels!r}.")
-        if not self.match_thresholds or not all(0.0 < t <= 1.0 for t in self.match_thresholds):
-            raise ConfigError(f"Expected match_thresholds in (0, 1] but got {self.match_thresholds!r}.")
+        most, bounds = (1.0, "in (0, 1]") if self.nearness == "overlap" else (np.finfo(np.float64).max, "above 0")
+        if not self.match_thresholds or not all(0.0 < t <= most for t in self.match_thresholds):
+            raise ConfigError(f"Expected match_thresholds {bounds} but got {self.match_thresholds!r}.")
         if self.max_detections is not None and self.max_detections < 1:
             raise ConfigError(f"Expected max_detections to be None or at least 1 but got {self.max_detections!r}.")
         if self.min_score is not None and not np.isfinite(self.min_score):
@@ -95,6 +99,11 @@ class Protocol:
     def last_of_equal_overlaps(self) -> bool:
         """Whether of objects with the same overlap a detection takes the last."""
         return (self.equal_overlaps or ("first" if self.duplicates == "best" else "last")) == "last"
+
+    @property
+    def cuts(self) -> tuple[float, ...]:
+        """The thresholds as numbers of which more is better: distances are compared by their negatives, which is exact."""
+        return self.match_thresholds if self.nearness == "overlap" else tuple(-t for t in self.match_thresholds)
 
     @property
     def tie_order(self) -> str:
@@ -182,6 +191,7 @@ _CHOICES = {
     "interpolation": ["reached", "passed"],
     "integral": ["mean", "trapezoid"],
     "tail": ["zero", "line"],
+    "nearness": ["overlap", "distance"],
     "overlaps": ["double", "single", "single_sizes"],
     "duplicates": ["best", "best_free"],
     "equal_overlaps": ["first", "last"],

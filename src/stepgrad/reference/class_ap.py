@@ -47,19 +47,31 @@ def describe_class(
     threshold: float,
     nms_threshold: float | None,
     area: tuple[float, float] = (0.0, math.inf),
+    overlaps: Sequence[Floats] | None = None,
+    likeness: Sequence[Floats] | None = None,
 ) -> ClassScene:
-    """The class `label` of a batch; `boxes` are (N, 4), or (N, K, 4) with one box per class; `area`: which sizes count."""
+    """The class `label` of a batch; `boxes` are (N, 4), or (N, K, 4) with one box per class; `area`: which sizes count.
+
+    Per image, `overlaps` (N, G) of windows with objects and `likeness` (N, N) of windows stand in place of the boxes' IoU.
+    """
     images = []
-    for windows, target in zip(boxes, targets, strict=True):
+    for i, (windows, target) in enumerate(zip(boxes, targets, strict=True)):
         class_windows = windows if windows.ndim == 2 else windows[:, label]
         of_class = np.flatnonzero(np.asarray(target["labels"]) == label)
         none = np.zeros(len(target["labels"]), dtype=bool)
         difficult = target.get("difficult", none)[of_class]
         crowd = target.get("iscrowd", none)[of_class]
         objects = describe_objects(
-            class_windows, target["boxes"][of_class], difficult.tolist(), crowd.tolist(), protocol, area
+            class_windows,
+            target["boxes"][of_class],
+            difficult.tolist(),
+            crowd.tolist(),
+            protocol,
+            area,
+            None if overlaps is None else overlaps[i][:, of_class],
         )
-        images.append(ImageOfClass(neighbour_sets(class_windows, nms_threshold), objects))
+        close = neighbour_sets(class_windows, nms_threshold, likeness=None if likeness is None else likeness[i])
+        images.append(ImageOfClass(close, objects))
     return ClassScene(images, protocol, threshold)
 
 

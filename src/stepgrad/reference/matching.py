@@ -37,17 +37,18 @@ def describe_objects(
     crowd: Sequence[bool],
     protocol: Protocol,
     area: tuple[float, float] = (0.0, math.inf),
+    overlaps: Floats | None = None,
 ) -> Objects:
     """Overlaps and flags of the objects `boxes` as seen by `windows` under `protocol`, without those that it drops.
 
-    Only objects with these areas count.
+    Only objects with these areas count. `overlaps` (N, G), if given, stand in place of those of the boxes.
     """
+    if overlaps is None:
+        overlaps = overlaps_of(windows, boxes, np.asarray(crowd, dtype=bool), protocol)
     drops = (protocol.difficult == "drop", protocol.crowds == "drop")
-    there = [not ((d and drops[0]) or (c and drops[1])) for d, c in zip(difficult, crowd, strict=True)]
-    boxes = boxes[np.array(there, dtype=bool)]
-    difficult = [d for d, is_there in zip(difficult, there, strict=True) if is_there]
-    crowd = [c for c, is_there in zip(crowd, there, strict=True) if is_there]
-    overlaps = overlaps_of(windows, boxes, np.asarray(crowd, dtype=bool), protocol)
+    there = [g for g in range(len(boxes)) if not ((difficult[g] and drops[0]) or (crowd[g] and drops[1]))]
+    overlaps, boxes = overlaps[:, there], boxes[there]
+    difficult, crowd = [difficult[g] for g in there], [crowd[g] for g in there]
     ignored = [c or (d and protocol.difficult == "ignore") for d, c in zip(difficult, crowd, strict=True)]
     outside = [{i for i, a in enumerate(areas(b)) if not area[0] <= a <= area[1]} for b in (windows, boxes)]
     wrong_size = frozenset(g for g in outside[1] if not ignored[g])
@@ -72,12 +73,18 @@ def best_object(overlaps: Sequence[float], threshold: float, equality: bool, las
 
 
 def best_free_object(
-    overlaps: Sequence[float], objects: Objects, taken: set[int], threshold: float, last: bool = True
+    overlaps: Sequence[float],
+    objects: Objects,
+    taken: set[int],
+    threshold: float,
+    equality: bool = True,
+    last: bool = True,
 ) -> int | None:
     """COCO: the free object with the largest overlap (the last of equals, or the first), countable before ignored ones."""
     reach = min(threshold, 1 - 1e-10)
     forgiving = {g for g, ignored in enumerate(objects.ignored) if ignored} - objects.wrong_size
-    usable = [g for g, v in enumerate(overlaps) if v >= reach and (g not in taken or g in forgiving)]
+    reached = [v >= reach if equality else v > reach for v in overlaps]
+    usable = [g for g, is_near in enumerate(reached) if is_near and (g not in taken or g in forgiving)]
     countable = [g for g in usable if not objects.ignored[g]]
     return max(countable or usable, key=lambda g: (overlaps[g], g if last else -g), default=None)
 
@@ -99,7 +106,7 @@ def match(detections: Sequence[int], objects: Objects, protocol: Protocol, thres
         if protocol.duplicates == "best":
             o = best_object(objects.overlaps[b], threshold, protocol.equality, last)
         else:
-            o = best_free_object(objects.overlaps[b], objects, taken, threshold, last)
+            o = best_free_object(objects.overlaps[b], objects, taken, threshold, protocol.equality, last)
         if o is None:
             verdicts.append(IGNORED if b in objects.excused else FALSE)
         elif objects.ignored[o]:

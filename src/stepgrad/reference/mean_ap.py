@@ -21,6 +21,8 @@ class Batch:
     scores: list[Array]  # (N, K)
     boxes: list[Array]  # (N, 4), or (N, K, 4) with one box per class
     targets: list[dict[str, Array]]  # boxes (G, 4), labels (G,) and, if wanted, difficult (G,) and iscrowd (G,)
+    overlaps: list[Array] | None = None  # (N, G) of windows with objects, in place of the boxes' IoU
+    likeness: list[Array] | None = None  # (N, N) of windows, for NMS, in place of the boxes' IoU
 
     @property
     def K(self) -> int:
@@ -51,7 +53,7 @@ class Options(NamedTuple):
     def thresholds(self) -> tuple[float, ...]:
         if self.match_threshold is not None:
             return (self.match_threshold,)
-        return get_protocol(self.protocol).match_thresholds
+        return get_protocol(self.protocol).cuts
 
     def skips_absent_classes(self) -> bool:
         return (self.absent_classes or get_protocol(self.protocol).absent_classes) == "skip"
@@ -60,7 +62,16 @@ class Options(NamedTuple):
 def scene_of(batch: Batch, label: int, options: Options, threshold: float) -> ClassScene:
     """One class of the batch, judged at one match threshold."""
     protocol = get_protocol(options.protocol)
-    return describe_class(batch.boxes, batch.targets, label, protocol, threshold, options.nms_threshold)
+    return describe_class(
+        batch.boxes,
+        batch.targets,
+        label,
+        protocol,
+        threshold,
+        options.nms_threshold,
+        overlaps=batch.overlaps,
+        likeness=batch.likeness,
+    )
 
 
 def batch_ap(batch: Batch, options: Options) -> list[float]:

@@ -6,15 +6,20 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from stepgrad.reference.boxes import iou
+from stepgrad.reference.boxes import Floats, iou
 
 
-def neighbour_sets(boxes: object, threshold: float | None, pixel_offset: float = 0.0) -> list[frozenset[int]]:
-    """For each window the others that overlap it with IoU > threshold; none if there is no NMS (None)."""
+def neighbour_sets(
+    boxes: object, threshold: float | None, pixel_offset: float = 0.0, likeness: Floats | None = None
+) -> list[frozenset[int]]:
+    """For each window the others that overlap it with IoU > threshold; none if there is no NMS (None).
+
+    A `likeness` (N, N) of the windows, if given, stands in place of their IoU.
+    """
     windows = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
     if threshold is None:
         return [frozenset()] * len(windows)
-    close = iou(windows, windows, pixel_offset) > threshold
+    close = (iou(windows, windows, pixel_offset) if likeness is None else likeness) > threshold
     return [frozenset(np.flatnonzero(row).tolist()) - {b} for b, row in enumerate(close)]
 
 

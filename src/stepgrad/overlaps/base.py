@@ -1,0 +1,263 @@
+"""What every kind of overlap offers, and the kinds that are boxes after all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stepgrad.errors import ConfigError, InputError, NonFiniteError, one_of
+from stepgrad.metric.boxes import areas_of, overlap_table, sizes_of
+from stepgrad.plain_tensors import tensor_of
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Target = Mapping[str, Any]
+Shapes = Any
+"""The windows or the objects of some images, as a kind of overlap keeps them."""
+
+
+class Overlap:
+    """A likeness of windows and objects in [0, 1], the larger the better; or minus a distance.
+
+    Kinds differ in where shapes are handed in (`key`), in how they are read (`windows`, `objects`), and in the likeness of a
+    window and an object (`values`). Called with the windows and the objects of one image, an overlap gives their (N, G) table.
+
+    Args:
+        nms: what NMS compares windows by: "boxes", their IoU, or "own", this overlap.
+    """
+
+    key = "boxes"
+    """The argument of a loss, and the key of a target, that has the shapes."""
+    nearness = "overlap"
+    """"distance" where values are minus distances."""
+    thresholds: tuple[float, ...] | None = None
+    """Match thresholds that come with the overlap; None: those of the protocol."""
+    needs_touching_boxes = True
+    """Whether shapes whose boxes do not touch have nothing in common."""
+
+    def __init__(self, nms: str = "own") -> None:
+        one_of("nms", nms, ["boxes", "own"])
+        self.nms = nms
+
+    def as_boxes(self, given: Any, where: str) -> Any:
+        """The same windows or objects as boxes (n, 4), if boxes say all there is to know; else None."""
+        return None
+
+    def windows(self, given: Any, where: str) -> Shapes:
+        """The shapes of one image's windows, checked; `where` says in messages what they are."""
+        raise NotImplementedError
+
+    def objects(self, target: Target, where: str) -> Shapes:
+        """The shapes of one image's objects, checked."""
+        return self.windows(shapes_in(target, self.key, where), where)
+
+    def boxes(self, shapes: Shapes) -> Floats:
+        """(n, 4) boxes around the shapes: x1 y1 x2 y2."""
+        raise NotImplementedError
+
+    def count(self, shapes: Shapes) -> int:
+        """How many shapes there are."""
+        return len(self.boxes(shapes))
+
+    def areas(self, shapes: Shapes) -> Floats:
+        """(n,) areas of the shapes, which COCO's small, medium and large go by."""
+        return areas_of(sizes_of(self.boxes(shapes)), 0.0)
+
+    def join(self, parts: Sequence[Shapes]) -> Shapes:
+        """The shapes of several images as one."""
+        return np.concatenate(parts)
+
+    def values(self, windows: Shapes, rows: Rows, objects: Shapes, columns: Rows, crowd: Flags) -> Floats:
+        """(M,) likeness of window rows[m] and object columns[m]; with a crowd (M,) the share of the window that it covers."""
+        raise NotImplementedError
+
+    def of_pairs(self, windows: Shapes, rows: Rows, objects: Shapes, columns: Rows, crowd: Flags) -> Floats:
+        """(M,) the same; pairs whose boxes do not touch are not looked at."""
+        if not self.needs_touching_boxes:
+            return self.values(windows, rows, objects, columns, crowd)
+        overlap = np.zeros(len(rows))
+        close = touching(self.boxes(windows), rows, self.boxes(objects), columns)
+        overlap[close] = self.values(windows, rows[close], objects, columns[close], crowd[close])
+        return overlap
+
+    def pairs(self, windows: Shapes, objects: Shapes, crowd: Flags) -> tuple[Rows, Rows, Floats]:
+        """Windows and objects of one image that have something in common, and how much."""
+        rows, columns = _all_pairs(self.count(windows), self.count(objects))
+        return in_common(rows, columns, self.of_pairs(windows, rows, objects, columns, crowd[columns]), self.nearness)
+
+    def near(self, windows: Shapes, threshold: float) -> Rows:
+        """(E, 2) windows of one image that are more alike than an NMS threshold (or nearer to each other)."""
+        rows, columns = _all_pairs(self.count(windows), self.count(windows))
+        upper = rows < columns
+        rows, columns = rows[upper], columns[upper]
+        alike = self.of_pairs(windows, rows, windows, columns, np.zeros(len(rows), dtype=np.bool_))
+        close = alike > (threshold if self.nearness == "overlap" else -threshold)
+        return np.stack([rows[close], columns[close]], axis=1)
+
+    def __call__(self, windows: Any, objects: Any, crowd: Any = None) -> Tensor:
+        """(N, G) likeness of the windows and the objects of one image; `crowd` (G,) marks regions of many objects.
+
+        Objects are shapes like the windows, or the image's target, a dict.
+        """
+        target = objects if isinstance(objects, Mapping) else {self.key: objects}
+        shapes = self.windows(windows, "windows"), self.objects(target, "objects")
+        count = [self.count(each) for each in shapes]
+        flags = np.zeros(count[1], dtype=np.bool_) if crowd is None else np.asarray(crowd, dtype=np.bool_)
+        rows, columns = _all_pairs(*count)
+        return torch.from_numpy(self.of_pairs(shapes[0], rows, shapes[1], columns, flags[columns]).reshape(count))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(nms={self.nms!r})"
+
+
+def _all_pairs(N: int, G: int) -> tuple[Rows, Rows]:
+    """Every window with every object."""
+    return np.repeat(np.arange(N), G), np.tile(np.arange(G), N)
+
+
+def in_common(rows: Rows, columns: Rows, overlap: Floats, nearness: str) -> tuple[Rows, Rows, Floats]:
+    """The pairs that overlap at all; of distances all pairs."""
+    if nearness == "distance":
+        return rows, columns, overlap
+    shared = overlap > 0.0
+    return rows[shared], columns[shared], overlap[shared]
+
+
+def touching(boxes: Floats, rows: Rows, others: Floats, columns: Rows) -> Flags:
+    """(M,) whether box rows[m] shares area with columns[m] of the others."""
+    low, high = np.maximum(boxes[rows, :2], others[columns, :2]), np.minimum(boxes[rows, 2:], others[columns, 2:])
+    shared: Flags = (high[:, 0] > low[:, 0]) & (high[:, 1] > low[:, 1])
+    return shared
+
+
+def shapes_in(target: Target, key: str, where: str) -> Any:
+    """The shapes that a target has under a key."""
+    if not isinstance(target, Mapping) or key not in target:
+        keys = sorted(target) if isinstance(target, Mapping) else type(target).__name__
+        raise InputError(f"{where}: expected a dict with {key!r} but got {keys}.")
+    return target[key]
+
+
+def numbers(given: Any, where: str, width: int, form: str) -> Floats:
+    """(n, width) finite numbers in float64; `form` says what they are."""
+    rows = tensor_of(given, where, "shapes").detach().to("cpu", torch.float64).numpy()
+    if rows.size == 0:
+        return np.zeros((0, width))
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise InputError(f"{where}: expected (n, {width}) numbers, {form}, but got shape {tuple(rows.shape)}.")
+    if not np.isfinite(rows).all():
+        first = int(np.argwhere(~np.isfinite(rows))[0][0])
+        raise NonFiniteError(f"{where}: expected finite numbers but row {first} is {rows[first].tolist()}.")
+    return rows
+
+
+class Boxes(Overlap):
+    """IoU of boxes (x1, y1, x2, y2): the default of every loss and metric.
+
+    >>> Boxes()([[0, 0, 10, 10]], [[0, 0, 10, 5], [20, 0, 30, 10]]).tolist()
+    [[0.5, 0.0]]
+    """
+
+    def __init__(self) -> None:
+        super().__init__("boxes")
+
+    def as_boxes(self, given: Any, where: str) -> Any:
+        return given
+
+    def windows(self, given: Any, where: str) -> Floats:
+        return numbers(given, where, 4, "boxes (x1, y1, x2, y2)")
+
+    def boxes(self, shapes: Floats) -> Floats:
+        return shapes
+
+    def values(self, windows: Floats, rows: Rows, objects: Floats, columns: Rows, crowd: Flags) -> Floats:
+        areas = [areas_of(sizes_of(boxes), 0.0) for boxes in (windows, objects)]
+        pairs = [
+            overlap_table(windows[[i]], areas[0][[i]], objects[[j]], areas[1][[j]], np.array([c]))[0, 0]
+            for i, j, c in zip(rows, columns, crowd, strict=True)
+        ]
+        return np.array(pairs, dtype=np.float64)
+
+
+class Segments(Boxes):
+    """IoU of stretches of time (begin, end): mAP of temporal detection, as ActivityNet counts it.
+
+    >>> Segments()([[0.0, 4.0]], [[2.0, 6.0], [5.0, 9.0]]).tolist()
+    [[0.3333333333333333, 0.0]]
+    """
+
+    def as_boxes(self, given: Any, where: str) -> Tensor:
+        """(n, 4) boxes (begin, 0, end, 1), whose IoU is that of the segments."""
+        rows = tensor_of(given, where, "segments")
+        if rows.numel() == 0:
+            return torch.zeros(0, 4, dtype=torch.float64)
+        if rows.ndim != 2 or rows.shape[1] != 2:
+            raise InputError(f"{where}: expected (n, 2) segments (begin, end) but got shape {tuple(rows.shape)}.")
+        begin, end = rows.unbind(1)
+        return torch.stack([begin, torch.zeros_like(begin), end, torch.ones_like(end)], dim=1)
+
+    def windows(self, given: Any, where: str) -> Floats:
+        return super().windows(self.as_boxes(given, where), where)
+
+
+class Own(Overlap):
+    """A likeness of your own: `function(windows, target)` gives the (N, G) table of one image.
+
+    Windows are what the loss gets as boxes, or as `shapes`; `target` is the image's dict. Values lie in [0, 1]; for crowds they
+    are the share of the window that the region covers.
+
+    >>> same_colour = Own(lambda colours, target: colours[:, None] == target["colours"][None])
+    >>> same_colour(torch.tensor([1, 2]), {"colours": torch.tensor([2])}).tolist()
+    [[0.0], [1.0]]
+    """
+
+    key = "shapes"
+
+    def __init__(self, function: Callable[[Any, Target], Any], nms: str = "boxes") -> None:
+        if nms != "boxes":
+            raise ConfigError("Expected nms='boxes' for an overlap of your own; pass neighbours= for another NMS.")
+        super().__init__(nms)
+        self.function = function
+
+    def windows(self, given: Any, where: str) -> Any:
+        return given
+
+    def objects(self, target: Target, where: str) -> Target:
+        return target
+
+    def count(self, shapes: Any) -> int:
+        return len(shapes)
+
+    def pairs(self, windows: Any, objects: Target, crowd: Flags) -> tuple[Rows, Rows, Floats]:
+        table = checked_table(self.function(windows, objects), None, "the overlaps of your function")
+        rows, columns = _all_pairs(*table.shape)
+        return in_common(rows, columns, table.reshape(-1), self.nearness)
+
+    def __call__(self, windows: Any, objects: Any, crowd: Any = None) -> Tensor:
+        return torch.from_numpy(checked_table(self.function(windows, objects), None, "the overlaps of your function"))
+
+
+def checked_table(given: Any, shape: tuple[int, int] | None, where: str) -> Floats:
+    """(N, G) overlaps as numbers; raises unless they have this shape and lie in [0, 1]."""
+    table = tensor_of(given, where, "overlaps").detach().to("cpu", torch.float64).numpy()
+    if table.size == 0 and shape is not None and 0 in shape:
+        return np.zeros(shape)
+    if table.ndim != 2 or (shape is not None and table.shape != shape):
+        wanted = "(N, G)" if shape is None else str(shape)
+        raise InputError(
+            f"{where}: expected a table {wanted}, a row per window and a column per object, but got {tuple(table.shape)}."
+        )
+    wrong = ~((table >= 0.0) & (table <= 1.0))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0].tolist()
+        raise InputError(
+            f"{where}: expected overlaps in [0, 1] but that of window {row} and object {column} is {table[row, column]}; "
+            "distances need sg.overlaps.Distance."
+        )
+    return table

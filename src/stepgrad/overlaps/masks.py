@@ -1,0 +1,280 @@
+"""Masks: the IoU of pixels, from dense masks, COCO's run lengths (RLE) and polygons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stepgrad.engine.runs import counts_of_text, joined_runs, runs_of_pixels, runs_of_polygon, shared_pixels
+from stepgrad.errors import InputError
+from stepgrad.overlaps.base import Flags, Floats, Overlap, Rows
+
+Ints = NDArray[np.int64]
+_LARGEST = 2**31  # pixels of a mask
+_FARTHEST = 1e5  # pixels from the corner of an image to a polygon's point
+
+
+class Runs(NamedTuple):
+    """n masks as runs of pixels, read row by row or column by column."""
+
+    starts: Ints  # runs of all masks ...
+    stops: Ints
+    ptr: Ints  # (n + 1,) ... those of mask i from ptr[i] to ptr[i + 1]
+    sizes: Ints  # (n, 2) height and width of each
+    by_rows: bool
+    counts: Ints  # (n,) pixels of each
+    boxes: Floats  # (n, 4) around the pixels; a mask without any has a box without area
+
+    @property
+    def masks(self) -> int:
+        return len(self.counts)
+
+
+class Masks(Overlap):
+    """IoU of masks: pixels of both over pixels of either; with a crowd over pixels of the window (COCO's segm).
+
+    Windows come as `masks=[...]` per image, objects as target["masks"]: a tensor (n, H, W) of booleans or of 0 and 1, or a list
+    of n masks in COCO's form: run lengths {"size": [H, W], "counts": ...}, compressed or not, or polygons {"size": [H, W],
+    "polygons": [[x1, y1, x2, y2, ...], ...]}. Windows and objects of an image have the same size.
+
+    Args:
+        nms: "boxes", the usual choice, or "own".
+
+    >>> left, upper = torch.zeros(2, 4, 4, dtype=torch.bool)
+    >>> left[:, :2], upper[:2] = True, True
+    >>> Masks()(left[None], upper[None]).tolist()
+    [[0.3333333333333333]]
+    """
+
+    key = "masks"
+
+    def __init__(self, nms: str = "boxes") -> None:
+        super().__init__(nms)
+
+    def windows(self, given: Any, where: str) -> Runs:
+        if isinstance(given, (Tensor, np.ndarray)):
+            return runs_of_dense(given, where)
+        if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+            raise InputError(
+                f"{where}: expected masks (n, H, W) or a list of run lengths but got {type(given).__name__}."
+            )
+        if given and all(isinstance(mask, (Tensor, np.ndarray)) for mask in given):
+            return runs_of_dense(np.stack([np.asarray(mask) for mask in given]), where)
+        return runs_of_coco(given, where)
+
+    def boxes(self, shapes: Runs) -> Floats:
+        return shapes.boxes
+
+    def areas(self, shapes: Runs) -> Floats:
+        return shapes.counts.astype(np.float64)
+
+    def join(self, parts: Sequence[Runs]) -> Runs:
+        return join_runs(parts)
+
+    def values(self, windows: Runs, rows: Rows, objects: Runs, columns: Rows, crowd: Flags) -> Floats:
+        windows, objects = in_one_order(windows, objects)
+        _check_sizes(windows.sizes[rows], objects.sizes[columns])
+        shared = shared_pixels(*windows[:3], *objects[:3], rows, columns)
+        union = windows.counts[rows] + np.where(crowd, 0, objects.counts[columns] - shared)
+        return shared / np.maximum(union, 1)
+
+
+def _check_sizes(sizes: Ints, others: Ints) -> None:
+    wrong = (sizes != others).any(axis=1)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        (h, w), (g, v) = sizes[first].tolist(), others[first].tolist()
+        raise InputError(
+            f"Expected masks of windows and objects of one size but got {h} x {w} and {g} x {v} pixels; resize one of them."
+        )
+
+
+def runs_of_dense(given: Any, where: str) -> Runs:
+    """Runs of masks (n, H, W), row by row."""
+    masks = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    if masks.size == 0:
+        return no_runs()
+    if masks.ndim != 3:
+        raise InputError(f"{where}: expected masks (n, H, W) but got shape {tuple(masks.shape)}.")
+    if masks.dtype != np.bool_ and not ((masks == 0) | (masks == 1)).all():
+        raise InputError(
+            f"{where}: expected masks of booleans, or of 0 and 1, but got other numbers; compare with 0.5."
+        )
+    n, height, width = masks.shape
+    pixels = np.ascontiguousarray(masks.astype(np.bool_, copy=False)).view(np.uint8).reshape(n, -1)
+    starts, stops, ptr = runs_of_pixels(pixels)
+    return _measured(starts, stops, ptr, np.tile([height, width], (n, 1)), True)
+
+
+def runs_of_coco(given: Sequence[Any], where: str) -> Runs:
+    """Runs of masks in COCO's form, column by column."""
+    sizes = np.array([_size_of(mask, f"{where}: mask {i}") for i, mask in enumerate(given)], dtype=np.int64).reshape(
+        -1, 2
+    )
+    compressed = [i for i, mask in enumerate(given) if isinstance(mask.get("counts"), (str, bytes))]
+    runs: dict[int, tuple[Ints, Ints]] = {}
+    texts = [np.frombuffer(_bytes(given[i]["counts"]), dtype=np.uint8) for i in compressed]
+    if texts:
+        ends = np.cumsum([0, *(len(text) for text in texts)])
+        counts, ptr = counts_of_text(np.concatenate(texts), ends)
+        for place, i in enumerate(compressed):
+            runs[i] = _runs_of_counts(counts[ptr[place] : ptr[place + 1]], sizes[i], f"{where}: mask {i}")
+    for i, mask in enumerate(given):
+        if i in runs:
+            continue
+        if "polygons" in mask:
+            runs[i] = _runs_of_polygons(mask["polygons"], sizes[i], f"{where}: mask {i}")
+        else:
+            runs[i] = _runs_of_counts(np.asarray(mask["counts"], dtype=np.int64), sizes[i], f"{where}: mask {i}")
+    ordered = [runs[i] for i in range(len(given))]
+    none = np.zeros(0, dtype=np.int64)
+    starts, stops = (np.concatenate([none, *(pair[side] for pair in ordered)]) for side in (0, 1))
+    ptr = np.cumsum([0, *(len(pair[0]) for pair in ordered)])
+    return _measured(starts, stops, ptr, sizes, False)
+
+
+def _size_of(mask: Any, where: str) -> tuple[int, int]:
+    if not isinstance(mask, Mapping) or "size" not in mask or not ({"counts", "polygons"} & set(mask)):
+        got = sorted(mask) if isinstance(mask, Mapping) else type(mask).__name__
+        raise InputError(f"{where}: expected a dict with 'size' and 'counts' or 'polygons' but got {got}.")
+    try:
+        height, width = (int(side) for side in mask["size"])
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: expected 'size' to be [height, width] but got {mask['size']!r}.") from None
+    if height < 1 or width < 1 or height * width >= _LARGEST:
+        raise InputError(f"{where}: expected a size of at least 1 x 1 pixels but got {height} x {width}.")
+    return height, width
+
+
+def _bytes(counts: str | bytes) -> bytes:
+    return counts.encode("latin-1", "replace") if isinstance(counts, str) else counts
+
+
+def _runs_of_counts(counts: Ints, size: Ints, where: str) -> tuple[Ints, Ints]:
+    """Runs from lengths of stretches that are outside and inside in turn."""
+    if counts.ndim != 1 or (counts < 0).any() or int(counts.sum()) != int(size.prod()):
+        raise InputError(
+            f"{where}: expected run lengths that add up to {size[0]} x {size[1]} pixels but they add up to {int(counts.sum())}."
+        )
+    ends = np.cumsum(counts)
+    starts, stops = ends[0:-1:2] if len(counts) % 2 else ends[0::2][: len(ends) // 2], ends[1::2]
+    return joined_runs(starts.copy(), stops.copy())
+
+
+def _runs_of_polygons(polygons: Any, size: Ints, where: str) -> tuple[Ints, Ints]:
+    """Runs of the union of several polygons, filled by COCO's rule."""
+    starts, stops = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for polygon in polygons:
+        numbers = np.asarray(polygon, dtype=np.float64).reshape(-1)
+        if len(numbers) < 6 or len(numbers) % 2 or not np.isfinite(numbers).all():
+            raise InputError(
+                f"{where}: expected polygons as at least three finite points x, y but got {len(numbers)} numbers."
+            )
+        if np.abs(numbers).max() > _FARTHEST:  # edges are walked step by step
+            raise InputError(f"{where}: expected polygons in pixels of the image but got {np.abs(numbers).max():g}.")
+        points = numbers.reshape(-1, 2)
+        start, stop = runs_of_polygon(points[:, 0].copy(), points[:, 1].copy(), int(size[0]), int(size[1]))
+        starts.append(start)
+        stops.append(stop)
+    return joined_runs(np.concatenate(starts), np.concatenate(stops))
+
+
+def no_runs() -> Runs:
+    """No masks."""
+    none = np.zeros(0, dtype=np.int64)
+    return _measured(none, none, np.zeros(1, dtype=np.int64), np.zeros((0, 2), dtype=np.int64), True)
+
+
+def _measured(starts: Ints, stops: Ints, ptr: Ints, sizes: Ints, by_rows: bool) -> Runs:
+    """Runs with the pixels and the boxes of their masks."""
+    n = len(ptr) - 1
+    owner = np.repeat(np.arange(n), np.diff(ptr))
+    counts = np.bincount(owner, stops - starts, minlength=n).astype(np.int64)
+    length = sizes[owner, 1 if by_rows else 0]  # of a row, or of a column
+    first, last = starts // np.maximum(length, 1), (stops - 1) // np.maximum(length, 1)
+    # A run that goes on in the next row or column reaches from edge to edge.
+    begin = np.where(first == last, starts % np.maximum(length, 1), 0)
+    end = np.where(first == last, (stops - 1) % np.maximum(length, 1) + 1, length)
+    low, high = np.full((n, 2), np.iinfo(np.int64).max), np.zeros((n, 2), dtype=np.int64)
+    np.minimum.at(low, owner, np.stack([begin, first], axis=1))
+    np.maximum.at(high, owner, np.stack([end, last + 1], axis=1))
+    low[counts == 0] = 0
+    if not by_rows:
+        low, high = low[:, ::-1], high[:, ::-1]
+    return Runs(starts, stops, ptr, sizes, by_rows, counts, np.concatenate([low, high], axis=1).astype(np.float64))
+
+
+def join_runs(parts: Sequence[Runs]) -> Runs:
+    """The masks of several images as one."""
+    filled = [part for part in parts if part.masks]
+    if not filled:
+        return no_runs()
+    if len({part.by_rows for part in filled}) > 1:
+        filled = [part if not part.by_rows else turned(part) for part in filled]
+    columns = [np.concatenate([part[c] for part in filled]) for c in (0, 1)]
+    shift = np.cumsum([0, *(len(part.starts) for part in filled)])
+    ptr = np.concatenate([[0], *(part.ptr[1:] + first for part, first in zip(filled, shift, strict=False))])
+    sizes, counts, boxes = (np.concatenate([part[c] for part in filled]) for c in (3, 5, 6))
+    return Runs(columns[0], columns[1], ptr, sizes, filled[0].by_rows, counts, boxes)
+
+
+def in_one_order(a: Runs, b: Runs) -> tuple[Runs, Runs]:
+    """Both read the same way."""
+    if a.by_rows == b.by_rows or not a.masks or not b.masks:
+        return a, b
+    return (turned(a), b) if a.by_rows else (a, turned(b))
+
+
+def turned(runs: Runs) -> Runs:
+    """The same masks, read column by column instead of row by row, or the other way round."""
+    parts = []
+    for i in range(runs.masks):
+        pixels = dense_of(runs, i)
+        starts, stops, _ = runs_of_pixels(np.ascontiguousarray(pixels.T if runs.by_rows else pixels).reshape(1, -1))
+        parts.append((starts, stops))
+    starts, stops = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+    ptr = np.cumsum([0, *(len(part[0]) for part in parts)])
+    return runs._replace(starts=starts, stops=stops, ptr=ptr, by_rows=not runs.by_rows)
+
+
+def dense_of(runs: Runs, i: int) -> NDArray[np.uint8]:
+    """Mask i as (H, W) pixels of 0 and 1."""
+    height, width = runs.sizes[i].tolist()
+    pixels = np.zeros(height * width, dtype=np.uint8)
+    for start, stop in zip(
+        *(ends[runs.ptr[i] : runs.ptr[i + 1]].tolist() for ends in (runs.starts, runs.stops)), strict=True
+    ):
+        pixels[start:stop] = 1
+    return pixels.reshape(height, width) if runs.by_rows else pixels.reshape(width, height).T
+
+
+def coco_counts(runs: Runs, i: int) -> list[int]:
+    """Mask i as COCO's run lengths, column by column, not compressed.
+
+    >>> coco_counts(runs_of_dense(np.array([[[1, 0], [1, 1]]]), "a mask"), 0)
+    [0, 2, 1, 1]
+    """
+    if runs.by_rows:
+        return coco_counts(turned(take_runs(runs, np.array([i]))), 0)
+    bounds = [0]
+    for start, stop in zip(
+        *(ends[runs.ptr[i] : runs.ptr[i + 1]].tolist() for ends in (runs.starts, runs.stops)), strict=True
+    ):
+        bounds += [start, stop]
+    whole = int(runs.sizes[i].prod())
+    lengths = np.diff([*bounds, whole]).tolist()
+    return lengths if lengths[-1] or len(lengths) == 1 else lengths[:-1]
+
+
+def take_runs(runs: Runs, rows: Rows) -> Runs:
+    """Some of the masks."""
+    lengths = np.diff(runs.ptr)[rows]
+    ptr = np.concatenate([[0], np.cumsum(lengths)])
+    where = np.arange(ptr[-1]) - np.repeat(ptr[:-1] - runs.ptr[rows], lengths)
+    return Runs(
+        runs.starts[where], runs.stops[where], ptr, runs.sizes[rows], runs.by_rows, runs.counts[rows], runs.boxes[rows]
+    )

@@ -1,0 +1,151 @@
+"""Oriented boxes: the IoU of their polygons, and the likeness that ultralytics computes instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from stepgrad.engine.polygons import quad_areas, shared_areas
+from stepgrad.errors import InputError
+from stepgrad.overlaps.base import Flags, Floats, Overlap, Rows, numbers
+from stepgrad.plain_tensors import tensor_of
+
+_FORM = "(centre x, centre y, width, height, angle)"
+
+
+class Quads(NamedTuple):
+    """n quadrangles."""
+
+    corners: Floats  # (n, 4, 2), turning from x to y
+    areas: Floats  # (n,)
+
+
+class Rotated(Overlap):
+    """IoU of oriented boxes (cx, cy, w, h, angle), or of quadrangles given as eight numbers x1 y1 ... x4 y4 (DOTA).
+
+    They are handed in as boxes: `loss_fn(scores, boxes, targets)` with (N, 5) or (N, 8) boxes, the objects' likewise.
+
+    Args:
+        degrees: whether angles are in degrees; otherwise they are in radians, from the x axis to the y axis.
+        nms: "own", or "boxes": IoU of the upright boxes around them.
+
+    >>> overlap = Rotated(degrees=True)
+    >>> overlap([[0, 0, 2, 2, 0]], [[0, 0, 2, 2, 45], [1, 0, 2, 2, 90]]).round(decimals=4).tolist()
+    [[0.7071, 0.3333]]
+    """
+
+    def __init__(self, degrees: bool = False, nms: str = "own") -> None:
+        super().__init__(nms)
+        self.degrees = degrees
+
+    def windows(self, given: Any, where: str) -> Quads:
+        return self._quads(tensor_of(given, where, "boxes").detach().to("cpu", torch.float64), where)
+
+    def _quads(self, given: Any, where: str) -> Quads:
+        if given.ndim == 2 and given.shape[1] == 8:
+            return quads_of_corners(numbers(given, where, 8, "x1 y1 ... x4 y4"), where)
+        rows = numbers(given, where, 5, f"boxes {_FORM}")
+        if (rows[:, 2:4] < 0.0).any():
+            first = int(np.argwhere(rows[:, 2:4] < 0.0)[0][0])
+            raise InputError(
+                f"{where}: expected boxes {_FORM} of no negative size but row {first} is {rows[first].tolist()}."
+            )
+        return quads_of_boxes(rows, self.degrees)
+
+    def boxes(self, shapes: Quads) -> Floats:
+        return np.concatenate([shapes.corners.min(axis=1), shapes.corners.max(axis=1)], axis=1)
+
+    def areas(self, shapes: Quads) -> Floats:
+        return shapes.areas
+
+    def join(self, parts: Sequence[Quads]) -> Quads:
+        return Quads(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def values(self, windows: Quads, rows: Rows, objects: Quads, columns: Rows, crowd: Flags) -> Floats:
+        shared = shared_areas(windows.corners, objects.corners, rows, columns)
+        own, other = windows.areas[rows], objects.areas[columns]
+        whole = np.where(crowd, own, own + other - shared)
+        real = (shared > 0.0) & (np.minimum(own, other) > 0.0)
+        # Rounding can make a polygon that lies inside another larger than it by the last digit.
+        return np.minimum(np.divide(shared, whole, out=np.zeros(len(rows)), where=real), 1.0)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(degrees={self.degrees}, nms={self.nms!r})"
+
+
+def quads_of_boxes(rows: Floats, degrees: bool = False) -> Quads:
+    """The corners of boxes (cx, cy, w, h, angle)."""
+    angle = np.deg2rad(rows[:, 4]) if degrees else rows[:, 4]
+    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    x = rows[:, 2, None] / 2 * np.array([1.0, -1.0, -1.0, 1.0])
+    y = rows[:, 3, None] / 2 * np.array([1.0, 1.0, -1.0, -1.0])
+    turned = np.stack([x * cos - y * sin, x * sin + y * cos], axis=2)
+    return Quads(np.ascontiguousarray(rows[:, None, :2] + turned), rows[:, 2] * rows[:, 3])
+
+
+def quads_of_corners(rows: Floats, where: str) -> Quads:
+    """Quadrangles as their corners, turned the same way round; raises unless they are convex."""
+    corners = np.ascontiguousarray(rows.reshape(-1, 4, 2))
+    turn = quad_areas(corners)
+    corners = np.where((turn < 0.0)[:, None, None], corners[:, ::-1], corners)
+    edges = np.roll(corners, -1, axis=1) - corners
+    after = np.roll(edges, -1, axis=1)
+    bends = edges[..., 0] * after[..., 1] - edges[..., 1] * after[..., 0]
+    wrong = (bends < -1e-9 * np.abs(turn)[:, None]).any(axis=1)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise InputError(
+            f"{where}: expected convex quadrangles, corners in turn, but row {first} is {rows[first].tolist()}."
+        )
+    return Quads(np.ascontiguousarray(corners), np.abs(turn))
+
+
+class ProbIoU(Overlap):
+    """The likeness of oriented boxes (cx, cy, w, h, angle in radians) that ultralytics trains and validates with.
+
+    Boxes are taken as Gaussians; the likeness is 1 minus their Hellinger distance (Llerena 2021). It is not an IoU: boxes far
+    apart still have some, and a box compared with itself has 0.9996.
+
+    >>> ProbIoU()([[0, 0, 4, 2, 0.0]], [[0, 0, 4, 2, 0.0], [2, 0, 4, 2, 0.0]]).round(decimals=4).tolist()
+    [[0.9996, 0.4408]]
+    """
+
+    needs_touching_boxes = False
+
+    def __init__(self, nms: str = "own") -> None:
+        super().__init__(nms)
+
+    def windows(self, given: Any, where: str) -> Floats:
+        return numbers(given, where, 5, f"boxes {_FORM}")
+
+    def boxes(self, shapes: Floats) -> Floats:
+        corners = quads_of_boxes(shapes).corners
+        return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+
+    def areas(self, shapes: Floats) -> Floats:
+        return shapes[:, 2] * shapes[:, 3]
+
+    def values(self, windows: Floats, rows: Rows, objects: Floats, columns: Rows, crowd: Flags) -> Floats:
+        tiny = 1e-7  # ultralytics' own, in every place where it has it
+        a1, b1, c1 = (column[columns] for column in _covariances(objects))
+        a2, b2, c2 = (column[rows] for column in _covariances(windows))
+        dx = objects[columns, 0] - windows[rows, 0]
+        dy = objects[columns, 1] - windows[rows, 1]
+        a, b, c = a1 + a2, b1 + b2, c1 + c2
+        determinant = a * b - c**2
+        apart = (a * dy**2 + b * dx**2) / (determinant + tiny) / 4 - c * dx * dy / (determinant + tiny) / 2
+        own = np.maximum(a1 * b1 - c1**2, 0.0) * np.maximum(a2 * b2 - c2**2, 0.0)
+        unlike = np.log(determinant / (4 * np.sqrt(own) + tiny) + tiny) / 2
+        bhattacharyya = np.clip(apart + unlike, tiny, 100.0)
+        likeness: Floats = 1.0 - np.sqrt(1.0 - np.exp(-bhattacharyya) + tiny)
+        return likeness
+
+
+def _covariances(boxes: Floats) -> tuple[Floats, Floats, Floats]:
+    """Of Gaussians with the second moments of the boxes: variance in x, in y, covariance."""
+    along, across = boxes[:, 2] ** 2 / 12, boxes[:, 3] ** 2 / 12
+    cos, sin = np.cos(boxes[:, 4]), np.sin(boxes[:, 4])
+    return along * cos**2 + across * sin**2, along * sin**2 + across * cos**2, (along - across) * cos * sin
