@@ -16,18 +16,10 @@ from stepgrad.reference.boxes import coverage, iou
 from stepgrad.reference.map_loss import batch_gradient, batch_steps
 from stepgrad.reference.mean_ap import batch_ap, batch_map
 from tests.oracles.options import Options
+from tests.overlaps.tables import any_tables
 from tests.scenes import Batch, over_seeds, small_batch
 
 DISTANT = replace(COCO, name="distant", match_thresholds=(1.0, 2.0), nearness="distance", equality=False)
-
-
-def any_tables(rng: np.random.Generator, batch: Batch) -> Batch:
-    """Overlaps and likeness that no boxes have: multiples of a tenth, so that thresholds are met exactly and ties are common."""
-    tables = [
-        rng.integers(0, 11, (len(s), len(t["labels"]))) / 10 for s, t in zip(batch.scores, batch.targets, strict=True)
-    ]
-    likeness = [np.maximum(table, table.T) for table in (rng.integers(0, 8, (len(s),) * 2) / 10 for s in batch.scores)]
-    return replace(batch, overlaps=tables, likeness=likeness)
 
 
 def more(batch: Batch) -> dict[str, Any]:

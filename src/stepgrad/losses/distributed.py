@@ -110,13 +110,21 @@ class DistributedDetectionLoss(nn.Module):
 
     @outside_graphs
     def forward(
-        self, scores: Windows, boxes: Windows, targets: Sequence[Target] | None = None, mask: Tensor | None = None
+        self,
+        scores: Windows,
+        boxes: Windows | None = None,
+        targets: Sequence[Target] | None = None,
+        mask: Tensor | None = None,
+        **more: Any,
     ) -> Tensor:
-        """The loss of the joined batch; arguments as for `DetectionLoss`, of this process's images."""
+        """The loss of the joined batch; arguments as for `DetectionLoss`, of this process's images.
+
+        Overlaps in place of boxes have to be given by every process, also by one without images.
+        """
         if is_alone(self.group):
-            loss: Tensor = self.alone(scores, boxes, targets, mask)
+            loss: Tensor = self.alone(scores, boxes, targets, mask, **more)
             return loss
-        return self._joined(lambda: Shard(*self.alone.read(scores, boxes, targets, mask)))
+        return self._joined(lambda: Shard(*self.alone.read(scores, boxes, targets, mask, more)))
 
     def of_pairs(self, candidates: ScoredPairs, targets: Sequence[Target]) -> Tensor:
         """The loss of (window, class) pairs of all processes: see `ragged_map_loss`."""
@@ -145,15 +153,22 @@ class DistributedDetectionLoss(nn.Module):
             _tell_refusal(channel, str(error))
             raise
         needed = torch.is_grad_enabled() and part.scores.requires_grad and part.scores.numel() > 0
-        facts = [1, needed, self._settings_hash(), part.images, part.values.size, _DTYPES.index(part.scores.dtype)]
+        facts = [
+            1,
+            needed,
+            self._settings_hash(part.geometry),
+            part.images,
+            part.values.size,
+            _DTYPES.index(part.scores.dtype),
+        ]
         rows = channel.gather(np.array(facts, dtype=np.int64), "announcing the batch")
         if not rows[:, _ACCEPTED].all():
             raise RankError(_tell_refusal(channel, ""))
         return part.to_dtype(_agreed_dtype(rows)), rows
 
-    def _settings_hash(self) -> int:
-        """A number that differs where settings do, with near certainty."""
-        digest = hashlib.sha256(repr((self.objective, self.gradients)).encode()).digest()
+    def _settings_hash(self, geometry: tuple[bool, bool]) -> int:
+        """A number that differs where settings do, or what is given in place of boxes, with near certainty."""
+        digest = hashlib.sha256(repr((self.objective, self.gradients, geometry)).encode()).digest()
         return int.from_bytes(digest[:7], "big")
 
     def _measure(self, channel: Channel, part: Shard | Pairs, rows: NDArray[np.int64]) -> tuple[Measured, float]:

@@ -20,8 +20,9 @@ from stepgrad.engine.balance import Sums
 from stepgrad.engine.classes import RankedClass, class_result, prepare
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.losses.objective import Measured, Objective, report_sums
-from stepgrad.metric.batch import Batch, Target, make_batch
+from stepgrad.metric.batch import Batch, OverlapPairs, Target, make_batch, new_rows
 from stepgrad.metric.boxes import CONVERT, CORNERS, MEASURABLE, check_box_format, inside_out, sizes_of, unmeasurable
+from stepgrad.overlaps.base import checked_table
 from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.threads import run_threads
 
@@ -36,6 +37,8 @@ class ScoredPairs:
     boxes: Tensor  # (M, 4) x1, y1, x2, y2
     images: Tensor  # (M,) int64
     classes: Tensor  # (M,) int64, columns as the targets' labels count them
+    overlaps: Sequence[Tensor] | None = None
+    """Per image a table (candidates of the image in their order, objects of the image), in [0, 1]; None: IoU of boxes."""
 
 
 class LossOfPairs(typing.Protocol):
@@ -75,6 +78,7 @@ class ClassLists:
     images: NDArray[np.int64]
     classes: NDArray[np.int64]
     objects: Batch  # of no windows
+    pairs: OverlapPairs | None = None  # overlaps of sorted places with objects; None: those of the boxes
 
     @staticmethod
     def sort(
@@ -83,10 +87,15 @@ class ClassLists:
         images: NDArray[np.int64],
         classes: NDArray[np.int64],
         objects: Batch,
+        pairs: OverlapPairs | None = None,
     ) -> ClassLists:
-        """Sort candidates by class and image; they stay in their order within an image."""
+        """Sort candidates by class and image; they stay in their order within an image. `pairs` have rows as they came."""
         order = np.lexsort((images, classes))
-        return ClassLists(order, scores[order], boxes[order], images[order], classes[order], objects)
+        if pairs is not None:
+            places = np.empty(len(order), dtype=np.int64)
+            places[order] = np.arange(len(order))
+            pairs = pairs._replace(window=places[pairs.window])
+        return ClassLists(order, scores[order], boxes[order], images[order], classes[order], objects, pairs)
 
     def span(self, c: int) -> slice:
         """The sorted places of a class."""
@@ -102,6 +111,11 @@ class ClassLists:
         """The candidates and objects of one class as a batch of one column."""
         span, objects = self.span(c), self.objects
         of_class = objects.object_labels == c
+        pairs = None
+        if self.pairs is not None:
+            places = np.arange(len(self.scores))
+            inside = np.where((places >= span.start) & (places < span.stop), places - span.start, -1)
+            pairs = self.pairs.of(inside, new_rows(of_class))
         return Batch(
             offsets=np.searchsorted(self.images[span], np.arange(objects.images + 1)).astype(np.int64),
             scores=self.scores[span, None],
@@ -112,6 +126,7 @@ class ClassLists:
             difficult=objects.difficult[of_class],
             crowd=objects.crowd[of_class],
             annotated_areas=objects.object_areas[of_class],
+            pairs=pairs,
         )
 
 
@@ -128,7 +143,22 @@ def make_lists(objective: Objective, candidates: ScoredPairs, targets: Sequence[
     _check(plain_scores, boxes, images, classes)
     none = torch.zeros(0, num_classes), torch.zeros(0, 4)
     objects = make_batch([none[0]] * len(targets), [none[1]] * len(targets), targets, num_classes, areas)
-    return ClassLists.sort(plain_scores, boxes, images, classes, objects)
+    return ClassLists.sort(plain_scores, boxes, images, classes, objects, _given_pairs(candidates, images, objects))
+
+
+def _given_pairs(candidates: ScoredPairs, images: NDArray[np.int64], objects: Batch) -> OverlapPairs | None:
+    """Overlaps of the candidates, in the order in which they came; None: those of the boxes."""
+    if candidates.overlaps is None:
+        return None
+    if len(candidates.overlaps) != objects.images:
+        raise InputError(f"Expected overlaps of {objects.images} images but got {len(candidates.overlaps)}.")
+    parts = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))]
+    for i, given in enumerate(candidates.overlaps):
+        rows, targets = np.flatnonzero(images == i), np.flatnonzero(objects.object_images == i)
+        table = checked_table(given, (len(rows), len(targets)), f"image {i}: overlaps")
+        row, column = np.nonzero(table)
+        parts.append((rows[row], targets[column], table[row, column]))
+    return OverlapPairs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def _check(

@@ -20,7 +20,7 @@ from stepgrad.engine.balance import Sums
 from stepgrad.engine.classes import RankedClass
 from stepgrad.losses.objective import Objective
 from stepgrad.losses.ragged import ABSENT, ClassLists, finished_gradient, rank_present
-from stepgrad.metric.batch import Batch
+from stepgrad.metric.batch import Batch, OverlapPairs, new_rows
 from stepgrad.processes import Arrays
 
 
@@ -39,6 +39,11 @@ class Shard:
     def images(self) -> int:
         return self.batch.images
 
+    @property
+    def geometry(self) -> tuple[bool, bool]:
+        """Whether overlaps, and whether neighbours, stand in place of boxes."""
+        return self.batch.pairs is not None, self.batch.near is not None
+
     def to_dtype(self, dtype: torch.dtype | None) -> Shard:
         """The same with scores of the agreed dtype; changes nothing unless this process has none."""
         return self if dtype is None else Shard(self.batch, self.scores.to(dtype))
@@ -53,7 +58,9 @@ class Shard:
             "counts": np.diff(batch.offsets),
             "scores": batch.scores[:, chosen],
             "boxes": boxes.astype(np.float32) if exact_in_single else boxes,
+            **({} if batch.near is None else {"near": batch.near}),
             **_objects_of(batch, classes),
+            **_pairs_of(batch.pairs, np.arange(len(batch.scores)), among(batch.object_labels, classes)),
         }
 
     def join(self, taken: Sequence[Arrays], images: Sequence[int], classes: range) -> JoinedShards:
@@ -61,11 +68,14 @@ class Shard:
         boxes = [part["boxes"].astype(np.float64) for part in taken]
         if any(b.ndim == 3 for b in boxes):
             boxes = [np.broadcast_to(b if b.ndim == 3 else b[:, None], (len(b), len(classes), 4)) for b in boxes]
+        counts = [len(part["scores"]) for part in taken]
         batch = Batch(
             offsets=np.cumsum([0, *np.concatenate([part["counts"] for part in taken])], dtype=np.int64),
             scores=np.concatenate([part["scores"] for part in taken]),
             boxes=np.concatenate(boxes),
             **_joined_objects(taken, images, lambda labels: (labels - classes.start) // classes.step),
+            pairs=_joined_pairs(taken, counts),
+            near=None if self.batch.near is None else _counted_through([part["near"] for part in taken], counts),
         )
         return JoinedShards(batch, np.cumsum([0, *(len(part["scores"]) for part in taken)]))
 
@@ -106,6 +116,10 @@ class Pairs:
     def images(self) -> int:
         return self.lists.objects.images
 
+    @property
+    def geometry(self) -> tuple[bool, bool]:
+        return self.lists.pairs is not None, False
+
     def to_dtype(self, dtype: torch.dtype | None) -> Pairs:
         return self if dtype is None else Pairs(self.lists, self.scores.to(dtype))
 
@@ -117,6 +131,7 @@ class Pairs:
             "images": lists.images[chosen],
             "classes": lists.classes[chosen],
             **_objects_of(lists.objects, classes),
+            **_pairs_of(lists.pairs, new_rows(chosen), among(lists.objects.object_labels, classes)),
         }
 
     def join(self, taken: Sequence[Arrays], images: Sequence[int], classes: range) -> JoinedPairs:
@@ -130,7 +145,8 @@ class Pairs:
         )
         columns = {name: np.concatenate([part[name] for part in taken]) for name in ("scores", "boxes", "classes")}
         shifted = np.concatenate([part["images"] + start for part, start in zip(taken, first, strict=False)])
-        lists = ClassLists.sort(**columns, images=shifted, objects=objects)
+        pairs = _joined_pairs(taken, [len(part["scores"]) for part in taken])
+        lists = ClassLists.sort(**columns, images=shifted, objects=objects, pairs=pairs)
         return JoinedPairs(lists, np.cumsum([0, *(len(part["scores"]) for part in taken)]))
 
     def put(self, gradient: NDArray[np.float64], sent: NDArray[np.floating], classes: range) -> None:
@@ -157,6 +173,34 @@ class JoinedPairs:
 def among(labels: NDArray[np.int64], classes: range) -> NDArray[np.bool_]:
     """Which labels are among the classes of a process."""
     return labels % classes.step == classes.start if len(classes) else np.zeros(len(labels), dtype=np.bool_)
+
+
+def _pairs_of(
+    pairs: OverlapPairs | None, windows: NDArray[np.int64], objects: NDArray[np.bool_]
+) -> dict[str, NDArray[Any]]:
+    """The overlaps of some windows, by their new rows, with some objects, to be sent; nothing where boxes tell them."""
+    if pairs is None:
+        return {}
+    sent = pairs.of(windows, new_rows(objects))
+    return {"pair_window": sent.window, "pair_object": sent.object, "pair_overlap": sent.overlap}
+
+
+def _joined_pairs(taken: Sequence[Arrays], windows: Sequence[int]) -> OverlapPairs | None:
+    """The overlaps that all processes sent, windows and objects counted through."""
+    if "pair_overlap" not in taken[0]:
+        return None
+    objects = [len(part["object_labels"]) for part in taken]
+    return OverlapPairs(
+        _counted_through([part["pair_window"] for part in taken], windows),
+        _counted_through([part["pair_object"] for part in taken], objects),
+        np.concatenate([part["pair_overlap"] for part in taken]),
+    )
+
+
+def _counted_through(rows: Sequence[NDArray[Any]], counts: Sequence[int]) -> NDArray[np.int64]:
+    """Rows of each process as rows of all of them."""
+    first = np.cumsum([0, *counts])
+    return np.concatenate([part + start for part, start in zip(rows, first, strict=False)]).astype(np.int64)
 
 
 def _objects_of(batch: Batch, classes: range) -> dict[str, NDArray[Any]]:

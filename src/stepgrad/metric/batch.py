@@ -25,6 +25,20 @@ class OverlapPairs(NamedTuple):
     object: NDArray[np.int64]  # (M,) rows of its objects
     overlap: NDArray[np.float64]  # (M,) in [0, 1], or minus a distance
 
+    def of(self, windows: NDArray[np.int64], objects: NDArray[np.int64]) -> OverlapPairs:
+        """The pairs of some windows and objects; each is given by its new row, -1 for those left out."""
+        there = (windows[self.window] >= 0) & (objects[self.object] >= 0)
+        return OverlapPairs(windows[self.window[there]], objects[self.object[there]], self.overlap[there])
+
+
+def new_rows(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(N,) rows of the chosen ones when the others are left out, -1 for those.
+
+    >>> new_rows(np.array([True, False, True])).tolist()
+    [0, -1, 1]
+    """
+    return np.where(chosen, np.cumsum(chosen) - 1, -1)
+
 
 @dataclass(frozen=True)
 class Batch:
