@@ -30,6 +30,8 @@ WORDS = {
     "recall levels": ("area", "101 levels (float)"),
     "absent classes": ("count as 0", "left out"),
     "overlaps": ("double precision", "double precision"),
+    "mask resolution": ("masks as they are", "masks as they are"),
+    "areas of poses": ("as annotated", "as annotated"),
     "crowds": ("crowds are regions", "crowds are regions"),
     "classes looked for": ("every class in every image", "every class in every image"),
     "least score": ("any score", "any score"),
@@ -38,6 +40,8 @@ WORDS = {
 OF_ULTRALYTICS = {
     "clipping": "boxes cut at the image's edges",
     "overlaps": "single precision",
+    "mask resolution": "masks at 160 pixels",
+    "areas of poses": "0.53 of the box's",
     "duplicate rule": "takes the best object, the last of equals",
     "difficult": "difficult objects are removed",
     "crowds": "crowds are removed",

@@ -211,6 +211,7 @@ def _with_cut(batch: Batch, protocol: Protocol, threshold: float | None) -> Batc
         difficult=np.concatenate([batch.difficult, np.zeros(K, dtype=np.bool_)]),
         crowd=np.concatenate([batch.crowd, np.zeros(K, dtype=np.bool_)]),
         annotated_areas=None,  # no metric asks for a threshold and for areas
+        unlabelled=None if batch.unlabelled is None else np.append(batch.unlabelled, np.zeros(K, dtype=np.bool_)),
         pairs=pairs,
     )
 

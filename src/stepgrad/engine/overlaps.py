@@ -30,7 +30,9 @@ class Objects(NamedTuple):
     image: NDArray[np.int32]  # (G,)
     # (G,) difficult or crowd: not counted as an object; a detection of it is neither right nor wrong
     ignored: NDArray[np.bool_]
-    once: NDArray[np.bool_]  # (G,) of the ignored, those that excuse one detection only (COCO: of another size)
+    once: NDArray[
+        np.bool_
+    ]  # (G,) of the ignored, those that excuse one detection only (COCO: of another size, unlabelled)
     pair_window: NDArray[np.int32]  # (M,) numbers of windows, increasing
     pair_object: NDArray[np.int32]  # (M,) increasing for each window
     pair_overlap: NDArray[np.float64]  # (M,)
@@ -70,7 +72,8 @@ def objects_by_class(
     labels = batch.object_labels[chosen]
     # Only COCO's rule knows regions that absorb any number of detections; to VOC's a crowd is an object like others.
     crowd = batch.crowd[chosen] & (protocol.duplicates == "best_free")
-    ignored = crowd | (batch.difficult[chosen] & (protocol.difficult == "ignore"))
+    once = np.zeros(len(chosen), dtype=np.bool_) if batch.unlabelled is None else batch.unlabelled[chosen] & ~crowd
+    ignored = crowd | once | (batch.difficult[chosen] & (protocol.difficult == "ignore"))
     images = batch.object_images[chosen]
     index, object_of, overlap = _pairs(batch, protocol, chosen, boxes, crowd, areas)
     window = number_of[index]
@@ -83,7 +86,7 @@ def objects_by_class(
         int(labels[a]): Objects(
             image=images[a:b],
             ignored=ignored[a:b],
-            once=np.zeros(b - a, dtype=np.bool_),
+            once=once[a:b],
             pair_window=window[i:j],
             pair_object=object_of[i:j] - np.int32(a),
             pair_overlap=overlap[i:j],
@@ -118,7 +121,7 @@ def only_of_area(
     return Objects(
         image=np.concatenate([objects.image, np.arange(images, dtype=np.int32)]),
         ignored=np.concatenate([objects.ignored | wrong_objects, np.ones(images, dtype=np.bool_)]),
-        once=np.concatenate([wrong_objects & ~objects.ignored, np.zeros(images, dtype=np.bool_)]),
+        once=np.concatenate([objects.once | (wrong_objects & ~objects.ignored), np.zeros(images, dtype=np.bool_)]),
         pair_window=window[order],
         pair_object=object_of[order],
         pair_overlap=overlap[order],

@@ -20,11 +20,12 @@ from stepgrad.metric.list_metric import AREAS, LARGEST_OF_COCO
 from stepgrad.metric.metrics import AP
 from stepgrad.metric.protocol import COCO
 from stepgrad.number_text import per_cent
+from stepgrad.overlaps.keypoints import Keypoints
 
 
 @dataclass(frozen=True)
 class CocoNumbers:
-    """Average precision and recall over IoU 0.50:0.05:0.95; nan where there is nothing to find.
+    """Average precision and recall over IoU (or OKS) 0.50:0.05:0.95; nan where there is nothing to find.
 
     >>> numbers = CocoNumbers((0.5,) * 12)
     >>> list(numbers.to_dict())[6:9], numbers["AP75"]
@@ -32,12 +33,14 @@ class CocoNumbers:
     """
 
     values: tuple[float, ...]
-    """The twelve in COCO's order."""
-    max_detections: tuple[int, int, int] = (1, 10, 100)
+    """The twelve in COCO's order; of poses the ten."""
+    max_detections: tuple[int, ...] = (1, 10, 100)
 
     @property
     def names(self) -> list[str]:
         """COCO's names."""
+        if len(self.values) == 10:
+            return [f"{kind}{which}" for kind in ("AP", "AR") for which in ("", "50", "75", "m", "l")]
         recalls = [f"AR{count}" for count in self.max_detections]
         return ["AP", "AP50", "AP75", "APs", "APm", "APl", *recalls, "ARs", "ARm", "ARl"]
 
@@ -55,31 +58,34 @@ class CocoNumbers:
 
 def coco_numbers(
     evidence: Evidence,
-    max_detections: tuple[int, int, int] = (1, 10, 100),
+    max_detections: tuple[int, ...] | None = None,
     areas: Mapping[str, tuple[float, float]] | None = None,
 ) -> CocoNumbers:
-    """The twelve numbers of the detections.
+    """The twelve numbers of the detections; of poses the ten, which leave small objects out.
 
     Args:
         evidence: detections and objects; boxes of a known convention are turned into continuous ones first.
-        max_detections: per image and class; average precision uses the last.
+        max_detections: per image and class; average precision uses the last. None: COCO's, (1, 10, 100), of poses (20,).
         areas: bounds of "small", "medium" and "large" in square pixels, if not COCO's.
     """
-    if len(max_detections) != 3 or sorted(set(max_detections)) != list(max_detections) or max_detections[0] < 1:
-        raise ConfigError(f"Expected three increasing max_detections such as (1, 10, 100) but got {max_detections!r}.")
+    poses = isinstance(evidence.overlap, Keypoints)
+    most = max_detections or ((20,) if poses else (1, 10, 100))
+    if len(most) != (1 if poses else 3) or sorted(set(most)) != list(most) or most[0] < 1:
+        expected = "one number such as (20,)" if poses else "three increasing max_detections such as (1, 10, 100)"
+        raise ConfigError(f"Expected {expected} but got {max_detections!r}.")
     ranges = {**AREAS, **(areas or {})}
     if list(ranges) != list(AREAS):
         raise ConfigError(f"Expected areas among {list(AREAS)} but got {list(areas or {})}.")
     warn_of_giants(evidence.seen_with(0.0), ranges["all"][1])
-    every, *sizes = (count_area(evidence, bounds, max_detections) for bounds in ranges.values())
+    chosen = [name for name in ranges if not (poses and name == "small")]
+    every, *sizes = (count_area(evidence, ranges[name], most) for name in chosen)
     half, three_quarters = (np.isclose(COCO.match_thresholds, threshold) for threshold in (0.5, 0.75))
-    values = [
-        *(_mean(every.ap), _mean(every.ap[:, half]), _mean(every.ap[:, three_quarters])),
-        *(_mean(size.ap) for size in sizes),
-        *(_mean(recall) for recall in every.recall),
-        *(_mean(size.recall[-1]) for size in sizes),
-    ]
-    return CocoNumbers(tuple(values), max_detections)
+    precisions = [every.ap, every.ap[:, half], every.ap[:, three_quarters], *(size.ap for size in sizes)]
+    recalls = [*every.recall, *(size.recall[-1] for size in sizes)]
+    if poses:
+        recall = every.recall[-1]
+        recalls = [recall, recall[:, half], recall[:, three_quarters], *(size.recall[-1] for size in sizes)]
+    return CocoNumbers(tuple(_mean(values) for values in (*precisions, *recalls)), most)
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class AreaCounts:
 
 
 def count_area(
-    evidence: Evidence, bounds: tuple[float, float], max_detections: tuple[int, int, int] = (1, 10, 100)
+    evidence: Evidence, bounds: tuple[float, float], max_detections: tuple[int, ...] = (1, 10, 100)
 ) -> AreaCounts:
     """AP and recall of the objects whose area lies within bounds, both of them included.
 
@@ -132,7 +138,11 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 def warn_of_giants(evidence: Evidence, largest: float = LARGEST_OF_COCO) -> None:
     """Warn once of objects and detections beyond the areas pycocotools looks at, which our own counting includes."""
-    large_detections = areas_of(evidence.detections.sizes, 0.0) > largest
+    if evidence.has_shapes:
+        areas = evidence.overlap.areas(evidence.detections.shapes)
+    else:
+        areas = areas_of(evidence.detections.sizes, 0.0)
+    large_detections = areas > largest
     large_objects = evidence.objects.area > largest
     if not (large_detections.any() or large_objects.any()):
         return

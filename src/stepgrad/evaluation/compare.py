@@ -16,7 +16,7 @@ from stepgrad.evaluation.edges import seen_by
 from stepgrad.evaluation.judge import VERDICTS, ClassJudgement, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
-from stepgrad.evaluation.rules import VERDICT_RULES, describe_rule, differing, switched
+from stepgrad.evaluation.rules import VERDICT_RULES, concerns, describe_rule, differing, switched
 from stepgrad.evaluation.tables import plain_table
 from stepgrad.metric.protocol import Protocol
 from stepgrad.names import ImageId
@@ -202,7 +202,8 @@ def compare(evidence: Evidence, protocols: Sequence[Protocol]) -> Comparison:
 def _pair(evidence: Evidence, a: Protocol, b: Protocol, maps: dict[str, float]) -> Pair:
     names = (a.name, b.name)
     steps, now = [], a
-    for rule in differing(a, b):
+    shapes = evidence.overlap.key if evidence.has_shapes else "boxes"
+    for rule in (rule for rule in differing(a, b) if concerns(rule, shapes)):
         now = switched(now, b, [rule])
         steps.append(Step(rule, describe_rule(a, rule), describe_rule(b, rule), evaluate_under(evidence, now).map))
     first = _Differences(evidence, a, b).by_class()

@@ -15,7 +15,9 @@ def countable(evidence: Evidence, protocol: Protocol) -> NDArray[np.bool_]:
     """(G,) objects that are there to be found. Only COCO's rule knows crowds; to VOC's they are objects like others."""
     objects = evidence.objects
     without_crowds = protocol.duplicates == "best_free" or protocol.crowds == "drop"
-    return ~((objects.crowd & without_crowds) | (objects.difficult & (protocol.difficult != "count")))
+    left_out = (objects.crowd & without_crowds) | (objects.difficult & (protocol.difficult != "count"))
+    unlabelled = evidence.overlap.unlabelled(objects.shapes) if evidence.has_shapes else None
+    return ~left_out if unlabelled is None or protocol.poses == "box" else ~(left_out | unlabelled)
 
 
 def counted_overlaps(
@@ -30,6 +32,11 @@ def counted_overlaps(
     With an object among `crowds` (G of all objects,) the overlap is the share of the detection that it covers, as in COCO.
     """
     found, truth = evidence.detections, evidence.objects
+    if evidence.has_shapes:
+        rows, columns = np.repeat(detections, len(objects)), np.tile(objects, len(detections))
+        region = np.zeros(len(truth), dtype=np.bool_) if crowds is None else crowds
+        shared = evidence.overlap.of_pairs(found.shapes, rows, truth.shapes, columns, region[columns])
+        return shared.reshape(len(detections), len(objects))
     windows, boxes = found.boxes[detections], truth.boxes[objects]
     written = areas_of(found.sizes[detections], protocol.pixel_offset)
     windows, window_areas = measured(windows, written, protocol)

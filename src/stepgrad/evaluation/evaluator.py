@@ -29,6 +29,8 @@ from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.names import ImageId
+from stepgrad.overlaps import overlap_of
+from stepgrad.overlaps.base import Overlap
 
 Flat = TypeVar("Flat", Detections, GroundTruth)
 
@@ -46,6 +48,8 @@ class Evaluator:
         empty_boxes: "count": a detection without width or height overlaps nothing, so it is a false alarm, as in
             pycocotools; detectors that clip boxes to the image produce such boxes ("lvis" leaves them out, as LVIS's own code
             does). "error" refuses them. Reversed boxes are always refused.
+        task: what is compared: "boxes", "masks", "keypoints", "oriented" (boxes) or "segments" (of time); or one of
+            `sg.overlaps`, such as `sg.overlaps.Keypoints(sigmas)` or `sg.overlaps.ProbIoU()`.
         metrics: further metrics to report, as `DetectionLoss` takes them: those of `sg.metrics`, such as
             `sg.metrics.RecallAtPrecision(0.95)`, their names or functions of one class's list. `result.metrics` has them.
 
@@ -77,13 +81,15 @@ class Evaluator:
         boxes: str = "given",
         empty_boxes: str = "count",
         metrics: Sequence[AnyMetric] = (),
+        task: str | Overlap = "boxes",
     ) -> None:
         one_of("boxes", boxes, ["given", "continuous"])
         one_of("empty_boxes", empty_boxes, ["error", "count"])
         if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
             raise ConfigError(f"Expected num_classes to be an integer of at least 1 but got {num_classes!r}.")
         self.num_classes = num_classes
-        self.protocols = _protocols(protocol)
+        self.overlap = overlap_of(task)
+        self.protocols = [self.overlap.adapt(p) for p in _protocols(protocol)]
         self.class_names = _class_names(class_names, num_classes)
         self.boxes = boxes
         offset = max(p.pixel_offset for p in self.protocols) if boxes == "given" else 0.0
@@ -105,14 +111,19 @@ class Evaluator:
         """Add the detections and objects of some images.
 
         Args:
-            preds: per image a dict of boxes (M, 4), scores (M,) and labels (M,): the final detections.
-            targets: per image a dict of boxes (G, 4) and labels (G,); optionally difficult, iscrowd and area (G,), and
-                image_id: messages name it, and an id that comes twice gives a warning.
+            preds: per image a dict of boxes (M, 4), scores (M,) and labels (M,): the final detections. Other tasks have, in
+                place of boxes or besides them: masks (M, H, W) or COCO's run lengths, keypoints (M, k, 2 or 3), oriented
+                boxes (M, 5) or (M, 8), segments (M, 2).
+            targets: per image a dict of boxes (G, 4) and labels (G,), or masks and so on; optionally difficult, iscrowd and area
+                (G,), and image_id: messages name it, and an id that comes twice gives a warning.
         """
         _check_lists(preds, targets)
         first = len(self._image_ids)
         ids = [_image_id(target, first + i) for i, target in enumerate(targets)]
-        detections, objects = detections_of(preds, first, ids), objects_of(targets, first, ids)
+        detections, objects = (
+            detections_of(preds, first, ids, self.overlap),
+            objects_of(targets, first, ids, self.overlap),
+        )
         self._image_ids.extend(ids)
         try:
             self._checks.check_detections(detections, self._image_ids)
@@ -141,20 +152,21 @@ class Evaluator:
 
     def coco_numbers(
         self,
-        max_detections: tuple[int, int, int] = (1, 10, 100),
+        max_detections: tuple[int, ...] | None = None,
         areas: Mapping[str, tuple[float, float]] | None = None,
     ) -> CocoNumbers:
-        """COCO's twelve numbers. Difficult objects are not counted, as in our protocol "coco"."""
+        """COCO's twelve numbers, of poses its ten. Difficult objects are not counted, as in our protocol "coco"."""
         return coco_numbers(self.evidence(), max_detections, areas)
 
     def evidence(self) -> Evidence:
         """The detections and objects of all images so far, as flat arrays."""
         return Evidence(
-            _join(self._detections, detections_of([], 0, [])),
-            _join(self._objects, objects_of([], 0, [])),
+            _join(self._detections, detections_of([], 0, [], self.overlap), self.overlap),
+            _join(self._objects, objects_of([], 0, [], self.overlap), self.overlap),
             list(self._image_ids),
             self.class_names,
             pixel_offset=0.0 if self.boxes == "continuous" else None,
+            overlap=self.overlap,
         )
 
     def _warn_of_repeats(self, image_ids: list[ImageId]) -> None:
@@ -213,8 +225,13 @@ def _image_id(target: Any, position: int) -> ImageId:
     return image_id if isinstance(image_id, (str, int)) else str(image_id)
 
 
-def _join(parts: list[Flat], empty: Flat) -> Flat:
+def _join(parts: list[Flat], empty: Flat, overlap: Overlap) -> Flat:
     if len(parts) == 1:
         return parts[0]
-    joined = [np.concatenate([getattr(part, f.name) for part in [empty, *parts]]) for f in fields(empty)]
-    return type(empty)(*joined)
+    every: list[Any] = [empty, *parts]
+    columns: dict[str, Any] = {
+        f.name: np.concatenate([getattr(part, f.name) for part in every]) for f in fields(empty) if f.name != "shapes"
+    }
+    if every[0].shapes is not None:
+        columns["shapes"] = overlap.join([part.shapes for part in every])
+    return type(empty)(**columns)

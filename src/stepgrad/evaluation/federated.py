@@ -18,7 +18,8 @@ def in_checked_images(evidence: Evidence) -> NDArray[np.bool_]:
     code does not read them: otherwise they would be wrong even where a class is annotated in part, as they overlap no region.
     """
     detections, objects, looked_for = evidence.detections, evidence.objects, evidence.looked_for
-    has_area: NDArray[np.bool_] = areas_of(detections.sizes, 0.0) > 0.0
+    areas = evidence.overlap.areas(detections.shapes) if evidence.has_shapes else areas_of(detections.sizes, 0.0)
+    has_area: NDArray[np.bool_] = areas > 0.0
     if looked_for is None:
         return has_area
     absent = _keys(looked_for.absent[:, 0], looked_for.absent[:, 1], evidence)

@@ -20,7 +20,7 @@ from stepgrad.engine.overlaps import Areas, counted_objects
 from stepgrad.evaluation.edges import seen_by
 from stepgrad.evaluation.federated import in_checked_images, with_regions
 from stepgrad.evaluation.records import Evidence
-from stepgrad.metric.batch import Batch
+from stepgrad.metric.batch import Batch, OverlapPairs
 from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import AVERAGE_PRECISION
@@ -178,6 +178,51 @@ def _class_batch(
         crowd=objects.crowd[chosen],
         annotated_areas=objects.area[chosen],
     )
-    sizes = detections.sizes[ranked[rank]], objects.sizes[chosen]
-    areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
+    if evidence.has_shapes:
+        batch = replace(batch, **_shape_fields(evidence, protocol, ranked[rank], chosen))
+        areas = Areas(evidence.overlap.areas(detections.shapes)[ranked[rank]], objects.area[chosen])
+    else:
+        sizes = detections.sizes[ranked[rank]], objects.sizes[chosen]
+        areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
     return {"batch": batch, "protocol": protocol, "nms_threshold": None, "threads": 1, "areas": areas}
+
+
+def _shape_fields(
+    evidence: Evidence, protocol: Protocol, windows: NDArray[np.int64], chosen: NDArray[np.int64]
+) -> dict[str, Any]:
+    """What a batch says of masks, poses or oriented boxes: their overlaps, and objects that nothing can be compared with."""
+    detections, objects, overlap = evidence.detections, evidence.objects, evidence.overlap
+    rows, columns = pairs_in_images(detections.images[windows], objects.images[chosen], evidence.num_images)
+    # Regions that stand for whole images (federated.py) come last and have no shapes: they cover every detection.
+    there = chosen[columns] < len(overlap.boxes(objects.shapes))
+    shared = np.ones(len(rows))
+    crowd = objects.crowd[chosen] & (protocol.duplicates == "best_free")
+    shared[there] = overlap.of_pairs(
+        detections.shapes, windows[rows[there]], objects.shapes, chosen[columns[there]], crowd[columns[there]]
+    )
+    if protocol.overlaps == "single":
+        shared = shared.astype(np.float32).astype(np.float64)
+    some = shared > 0.0 if overlap.nearness == "overlap" else np.ones(len(shared), dtype=np.bool_)
+    unlabelled = overlap.unlabelled(objects.shapes)
+    if unlabelled is not None:
+        unlabelled = np.append(unlabelled, np.zeros(len(objects) - len(unlabelled), dtype=np.bool_))[chosen]
+        if protocol.poses == "box":
+            some &= ~unlabelled[columns]
+            unlabelled = None
+    return {"pairs": OverlapPairs(rows[some], columns[some], shared[some]), "unlabelled": unlabelled}
+
+
+def pairs_in_images(
+    windows: NDArray[np.int32], objects: NDArray[np.int32], images: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Every window with every object of the same image; both are given by their images, those of the windows in order.
+
+    >>> pairs_in_images(np.array([0, 0, 2]), np.array([2, 0, 2]), 3)
+    (array([0, 1, 2, 2]), array([1, 1, 0, 2]))
+    """
+    by_image = np.argsort(objects, kind="stable")
+    first = np.searchsorted(objects[by_image], np.arange(images + 1))
+    counts = np.diff(first)[windows]
+    rows = np.repeat(np.arange(len(windows)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rows, by_image[np.repeat(first[windows], counts) + within]

@@ -189,7 +189,7 @@ def _repeats(result: EvaluationResult, evidence: Evidence) -> str:
     if repeats < least:
         return ""
     rows = np.sort(first)
-    once = Detections(*(getattr(detections, name)[rows] for name in ("images", "labels", "scores", "boxes", "sizes")))
+    once = detections.take(rows, evidence.overlap)
     then = _map(replace(evidence, detections=once), result.protocol)
     return (
         f"{repeats} of {len(detections)} detections repeat another, with the same image, class, score and box: mAP is "

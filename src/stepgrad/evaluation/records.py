@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch import Tensor
 from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.metric.boxes import MEASURABLE, areas_of, sizes_of, unmeasurable
 from stepgrad.names import ImageId
+from stepgrad.overlaps.base import Boxes, Overlap, shapes_in
+from stepgrad.overlaps.batch import BOXES
 from stepgrad.plain_tensors import tensor_of
 
 ImageDict = Mapping[str, Any]
@@ -29,6 +31,13 @@ class _FlatBoxes:
     def __post_init__(self) -> None:
         if self.sizes is None:
             object.__setattr__(self, "sizes", sizes_of(self.boxes))
+
+    def take(self, rows: NDArray[Any], overlap: Overlap = BOXES) -> Any:
+        """Some of the rows, in this order."""
+        columns = {name: values[rows] for name, values in vars(self).items() if name != "shapes"}
+        shapes = vars(self)["shapes"]
+        kind: Any = type(self)
+        return kind(**columns, shapes=None if shapes is None else overlap.take(shapes, rows))
 
     def with_boxes(self, boxes: NDArray[np.float64]) -> Any:
         """The same with other corners, from which the sizes follow."""
@@ -49,6 +58,8 @@ class Detections(_FlatBoxes):
     COCO's files say x, y, width, height. Where these have decimals, (x + width) - x need not be the width that was
     written, and pycocotools takes areas from the latter: enough to push an overlap over a threshold.
     """
+    shapes: Any = None
+    """Masks, poses or oriented boxes, as the evidence's overlap keeps them; None: the boxes."""
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -66,6 +77,8 @@ class GroundTruth(_FlatBoxes):
     area: NDArray[np.float64]  # as annotated, which may be that of a mask: what COCO's small, medium and large go by
     sizes: NDArray[np.float64] = None  # type: ignore[assignment]
     """(G, 2) as for `Detections`."""
+    shapes: Any = None
+    """As for `Detections`."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -95,6 +108,8 @@ class Evidence:
     limits: NDArray[np.float64] | None = None
     """(images, 2, 4) lowest and highest x1 y1 x2 y2 of boxes in each image, nan where its size is not known. Inclusive pixels
     have other limits for the two corners: a box without area ends a pixel before it begins."""
+    overlap: Overlap = BOXES
+    """What detections and objects are compared by."""
     resizings: NDArray[np.float64] | None = None
     """(images, 4) factors of x and y, then what is added, from each image to the resized one in which a tool counted it."""
 
@@ -105,6 +120,11 @@ class Evidence:
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def has_shapes(self) -> bool:
+        """Whether something else than boxes is compared."""
+        return self.objects.shapes is not None
 
     def seen_with(self, pixel_offset: float) -> Evidence:
         """The boxes as a protocol that adds `pixel_offset` expects them; boxes that need no change stay the same to the last bit.
@@ -211,18 +231,26 @@ def _check_finite(
         raise NonFiniteError(f"image {names[image]}: expected finite {kind} but {kind}[{index}] is {got}; {way_out}.")
 
 
-def detections_of(preds: Sequence[ImageDict], first: int, names: Sequence[ImageId]) -> Detections:
-    """Flatten torchmetrics' predictions: one dict of boxes, scores and labels per image."""
+def detections_of(
+    preds: Sequence[ImageDict], first: int, names: Sequence[ImageId], overlap: Overlap = BOXES
+) -> Detections:
+    """Flatten torchmetrics' predictions: one dict of boxes (or masks, keypoints), scores and labels per image."""
+    preds, shapes = _with_boxes(preds, names, "predictions", overlap, overlap.windows_of)
     boxes, counts = _rows(preds, "boxes", (4,), names, "predictions")
     scores, scored = _rows(preds, "scores", (), names, "predictions")
     labels, labelled = _rows(preds, "labels", (), names, "predictions")
     _check_counts(names, {"boxes": counts, "scores": scored, "labels": labelled})
     images = np.repeat(np.arange(first, first + len(preds), dtype=np.int32), counts)
-    return Detections(images, _integers(labels, preds, names), _doubles(scores), _doubles(boxes))
+    return Detections(images, _integers(labels, preds, names), _doubles(scores), _doubles(boxes), shapes=shapes)
 
 
-def objects_of(targets: Sequence[ImageDict], first: int, names: Sequence[ImageId]) -> GroundTruth:
-    """Flatten the targets: one dict of boxes and labels per image; difficult, iscrowd and area may be missing."""
+def objects_of(
+    targets: Sequence[ImageDict], first: int, names: Sequence[ImageId], overlap: Overlap = BOXES
+) -> GroundTruth:
+    """Flatten the targets: one dict of boxes (or masks, keypoints) and labels per image; difficult, iscrowd and area, or areas,
+    may be missing."""
+    targets = [{**t, "area": t["areas"]} if isinstance(t, Mapping) and "areas" in t else t for t in targets]
+    targets, shapes = _with_boxes(targets, names, "targets", overlap, overlap.objects)
     boxes, counts = _rows(targets, "boxes", (4,), names, "targets")
     labels, labelled = _rows(targets, "labels", (), names, "targets")
     _check_counts(names, {"boxes": counts, "labels": labelled})
@@ -236,8 +264,35 @@ def objects_of(targets: Sequence[ImageDict], first: int, names: Sequence[ImageId
         corners,
         _optional(targets, "difficult", counts, names, np.zeros(len(corners))) != 0.0,
         _optional(targets, "iscrowd", counts, names, np.zeros(len(corners))) != 0.0,
-        _optional(targets, "area", counts, names, box_area),
+        _optional(targets, "area", counts, names, box_area if shapes is None else overlap.areas(shapes)),
+        shapes=shapes,
     )
+
+
+def _with_boxes(
+    entries: Sequence[ImageDict],
+    names: Sequence[ImageId],
+    kind: str,
+    overlap: Overlap,
+    read: Callable[[ImageDict, str], Any],
+) -> tuple[Sequence[ImageDict], Any]:
+    """The same dicts with boxes (n, 4), and the shapes of all images as one; None where boxes are all there is."""
+    if type(overlap) is Boxes:
+        return entries, None
+    if isinstance(overlap, Boxes):
+        key = [overlap.key if overlap.key in entry else "segments" for entry in entries]
+        return [
+            {**entry, "boxes": overlap.as_boxes(shapes_in(entry, k, f"image {name}: {kind}"), f"image {name}: {kind}")}
+            for entry, k, name in zip(entries, key, names, strict=True)
+        ], None
+    parts = [read(entry, f"image {name}: {kind}") for entry, name in zip(entries, names, strict=True)]
+    around = [
+        entry
+        if "boxes" in entry and overlap.key != "boxes"
+        else {**entry, "boxes": torch.from_numpy(overlap.boxes(part))}
+        for entry, part in zip(entries, parts, strict=True)
+    ]
+    return around, overlap.join(parts) if parts else overlap.windows(torch.zeros(0), "nothing")
 
 
 def _rows(

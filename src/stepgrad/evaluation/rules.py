@@ -13,6 +13,8 @@ RULES: dict[str, tuple[str, ...]] = {
     "clipping": ("clip",),
     "pixel offset": ("pixel_offset",),
     "overlaps": ("overlaps",),
+    "mask resolution": ("mask_size",),
+    "areas of poses": ("poses",),
     "equality": ("equality",),
     "duplicate rule": ("duplicates", "equal_overlaps"),
     "difficult": ("difficult",),
@@ -31,6 +33,8 @@ RULES: dict[str, tuple[str, ...]] = {
 VERDICT_RULES = (*list(RULES)[: list(RULES).index("ties")], "IoU thresholds")
 """Those that can change what is said about a detection. Ties change its place; the others only the sum."""
 
+_ONLY_FOR = {"clipping": "boxes", "pixel offset": "boxes", "mask resolution": "masks", "areas of poses": "keypoints"}
+"""Rules that concern one kind of shape only."""
 _ARITHMETIC = {"double": "double precision", "single": "single precision", "single_sizes": "boxes in single precision"}
 _DIFFICULT = {"ignore": "ignored", "count": "count", "drop": "are removed"}
 
@@ -43,6 +47,15 @@ def differing(a: Protocol, b: Protocol) -> list[str]:
     ['equality', 'recall levels']
     """
     return [rule for rule in RULES if setting(a, rule) != setting(b, rule)]
+
+
+def concerns(rule: str, shapes: str) -> bool:
+    """Whether a rule can change anything for detections that are boxes, masks, keypoints, ...
+
+    >>> concerns("pixel offset", "masks"), concerns("ties", "masks")
+    (False, True)
+    """
+    return _ONLY_FOR.get(rule, shapes) == shapes
 
 
 def setting(protocol: Protocol, rule: str) -> object:
@@ -73,6 +86,8 @@ def describe_rule(p: Protocol, rule: str) -> str:
         "clipping": "boxes cut at the image's edges" if p.clip else "boxes as they are",
         "pixel offset": f"adds {p.pixel_offset:g} to widths and heights",
         "overlaps": _ARITHMETIC[p.overlaps],
+        "mask resolution": "masks as they are" if p.mask_size is None else f"masks at {p.mask_size} pixels",
+        "areas of poses": "as annotated" if p.poses == "annotated" else "0.53 of the box's",
         "equality": "IoU >= threshold" if p.equality else "IoU > threshold",
         "duplicate rule": ("takes the best object" if p.duplicates == "best" else "takes the best object still free")
         + (f", the {p.equal_overlaps} of equals" if p.equal_overlaps else ""),

@@ -90,7 +90,7 @@ class DetectionLoss(nn.Module):
         usual_balance = "class" if resolved.shift_invariant else "none"
         self.objective = Objective(
             num_classes=num_classes,
-            protocol=resolve_protocol(protocol, match_threshold, absent_classes, overlap.thresholds),
+            protocol=resolve_protocol(protocol, match_threshold, absent_classes, overlap.adapt),
             nms_threshold=nms_threshold,
             method=DetectionMethod(estimator, radius, min_step, through_nms),
             log=resolved.higher_is_better and resolved.is_compiled if log is None else log,

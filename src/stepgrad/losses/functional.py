@@ -63,7 +63,7 @@ def mean_average_precision(
     """
     overlap = check_overlap(overlap)
     nms_threshold = check_nms_threshold(nms_threshold, overlap.nearness)
-    resolved = resolve_protocol(protocol, match_threshold, absent_classes, overlap.thresholds)
+    resolved = resolve_protocol(protocol, match_threshold, absent_classes, overlap.adapt)
     batch = read_batch(scores, boxes, targets, given=Given.of_call(overlap, nms_threshold, more))
     with explain_wait():
         classes = all_classes(prepare(batch, resolved, nms_threshold, torch.get_num_threads()), None)
@@ -105,7 +105,7 @@ def map_pseudogradient(
     nms_threshold = check_nms_threshold(nms_threshold, overlap.nearness)
     one_of("balance", balance, BALANCES)
     method = DetectionMethod(estimator, radius, min_step, through_nms)
-    resolved = resolve_protocol(protocol, match_threshold, absent_classes, overlap.thresholds)
+    resolved = resolve_protocol(protocol, match_threshold, absent_classes, overlap.adapt)
     of_list = get_metric(metric)
     given = Given.of_call(overlap, nms_threshold, more)
     batch = read_batch(scores, boxes, targets, areas=of_list.area is not None, given=given)
@@ -141,7 +141,7 @@ def map_steps(
     overlap = check_overlap(overlap)
     nms_threshold = check_nms_threshold(nms_threshold, overlap.nearness)
     one_of("through_nms", through_nms, THROUGH_NMS)
-    resolved = resolve_protocol(protocol, match_threshold, None, overlap.thresholds)
+    resolved = resolve_protocol(protocol, match_threshold, None, overlap.adapt)
     if len(resolved.match_thresholds) != 1:
         raise ConfigError(
             f"Expected one match threshold but protocol {resolved.name!r} averages over {len(resolved.match_thresholds)}; "

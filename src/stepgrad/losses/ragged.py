@@ -126,6 +126,7 @@ class ClassLists:
             difficult=objects.difficult[of_class],
             crowd=objects.crowd[of_class],
             annotated_areas=objects.object_areas[of_class],
+            unlabelled=None if objects.unlabelled is None else objects.unlabelled[of_class],
             pairs=pairs,
         )
 

@@ -213,6 +213,7 @@ def _objects_of(batch: Batch, classes: range) -> dict[str, NDArray[Any]]:
         "difficult": batch.difficult[chosen],
         "crowd": batch.crowd[chosen],
         "annotated_areas": batch.object_areas[chosen],
+        **({} if batch.unlabelled is None else {"unlabelled": batch.unlabelled[chosen]}),
     }
 
 
@@ -221,7 +222,7 @@ def _joined_objects(
 ) -> dict[str, Any]:
     """The objects that all processes sent, images counted through; `column` gives the column of a label."""
     first = np.cumsum([0, *images])
-    names = ("object_boxes", "difficult", "crowd", "annotated_areas")
+    names = ["object_boxes", "difficult", "crowd", "annotated_areas", *({"unlabelled"} & set(taken[0]))]
     joined: dict[str, Any] = {name: np.concatenate([part[name] for part in taken]) for name in names}
     joined["object_labels"] = column(np.concatenate([part["object_labels"] for part in taken]).astype(np.int64))
     shifted = [part["object_images"] + start for part, start in zip(taken, first, strict=False)]

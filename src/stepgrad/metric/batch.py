@@ -53,6 +53,9 @@ class Batch:
     difficult: NDArray[np.bool_]
     crowd: NDArray[np.bool_]
     annotated_areas: NDArray[np.float64] | None = None  # (G,); None: those of the boxes
+    unlabelled: NDArray[np.bool_] | None = (
+        None  # (G,) not counted, and excusing one detection each: poses without keypoints
+    )
     pairs: OverlapPairs | None = None  # overlaps of windows with objects; None: those of the boxes
     near: NDArray[np.int64] | None = None  # (E, 2) windows of which one suppresses the other; None: by the boxes' IoU
 

@@ -46,16 +46,15 @@ def resolve_protocol(
     protocol: str | Protocol,
     match_threshold: float | Sequence[float] | None,
     absent_classes: str | None,
-    distances: tuple[float, ...] | None = None,
+    adapt: Callable[[Protocol], Protocol] = lambda protocol: protocol,
 ) -> Protocol:
     """A protocol with the caller's threshold(s) and treatment of absent classes instead of its own.
 
-    `distances` are thresholds of an overlap that is a distance, which has to be less than them.
+    `adapt` makes it fit an overlap other than that of boxes.
     """
     resolved = get_protocol(protocol)
     _refuse_limits(resolved)
-    if distances is not None:
-        resolved = replace(resolved, match_thresholds=distances, nearness="distance", equality=False)
+    resolved = adapt(resolved)
     if match_threshold is not None:
         resolved = replace(resolved, match_thresholds=_thresholds(match_threshold))
     if absent_classes is not None:

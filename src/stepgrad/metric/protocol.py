@@ -54,6 +54,12 @@ class Protocol:
     overlaps: Literal["double", "single", "single_sizes"] = "double"
     """The numbers that overlaps are computed in: float64; float32 throughout, with 1e-7 added to the union ("single"); or
     float64 from float32 boxes whose widths and heights were taken in float32 ("single_sizes")."""
+    mask_size: int | None = None
+    """Masks are compared at this many pixels of the image's longer side (ultralytics: a quarter of the network's input);
+    None: as they are."""
+    poses: Literal["annotated", "box"] = "annotated"
+    """"annotated": the area of a pose is the object's, and objects without labelled keypoints are not counted (COCO). "box":
+    the area is 0.53 of the box's, and such objects count, though nothing can find them (ultralytics)."""
     duplicates: Literal["best", "best_free"] = "best"
     """Which object a detection takes: "best" = the largest overlap even if taken (then it is a false positive; VOC);
     "best_free" = the largest overlap among objects still free, crowds reusable (COCO)."""
@@ -193,6 +199,7 @@ _CHOICES = {
     "tail": ["zero", "line"],
     "nearness": ["overlap", "distance"],
     "overlaps": ["double", "single", "single_sizes"],
+    "poses": ["annotated", "box"],
     "duplicates": ["best", "best_free"],
     "equal_overlaps": ["first", "last"],
     "difficult": ["ignore", "count", "drop"],
@@ -233,6 +240,8 @@ ULTRALYTICS = replace(
     interpolation="passed",
     integral="trapezoid",
     overlaps="single",
+    mask_size=160,
+    poses="box",
     equal_overlaps="first",
     difficult="drop",
     crowds="drop",
@@ -251,13 +260,20 @@ ULTRALYTICS_OLD = replace(ULTRALYTICS_8_3, name="ultralytics-old", clip=True)
 ULTRALYTICS_JSON = replace(COCO, name="ultralytics-json", clip=True)
 # The same without limits: what a loss can train for.
 ULTRALYTICS_UNLIMITED = replace(ULTRALYTICS, name="ultralytics-unlimited", max_detections=None, min_score=None)
+# DOTA_devkit for oriented boxes: VOC's rules with an overlap that has to exceed 0.5; the first with 11 points.
+DOTA07 = replace(VOC07_PYTHON, name="dota07", pixel_offset=0.0, absent_classes="skip")
+DOTA = replace(DOTA07, name="dota", recall_levels=None, recall_grid="exact")
+# ActivityNet's eval_detection.py for segments of time: the area, at COCO's thresholds, the best object that is free.
+ACTIVITYNET = replace(
+    COCO, name="activitynet", recall_levels=None, recall_grid="exact", max_detections=None, ties="file"
+)
 
 PROTOCOLS = {
     p.name: p
     for p in (
         *(VOC07, VOC12, COCO, VOC07_DEVKIT, VOC12_DEVKIT, VOC07_PYTHON),
         *(LVIS, TORCHMETRICS, ULTRALYTICS, ULTRALYTICS_8_4, ULTRALYTICS_8_3, ULTRALYTICS_OLD),
-        *(ULTRALYTICS_JSON, ULTRALYTICS_UNLIMITED),
+        *(ULTRALYTICS_JSON, ULTRALYTICS_UNLIMITED, DOTA07, DOTA, ACTIVITYNET),
     )
 }
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stepgrad.errors import ConfigError, InputError, NonFiniteError, one_of
 from stepgrad.metric.boxes import areas_of, overlap_table, sizes_of
+from stepgrad.metric.protocol import Protocol
 from stepgrad.plain_tensors import tensor_of
 
 Floats = NDArray[np.float64]
@@ -36,14 +37,20 @@ class Overlap:
     """The argument of a loss, and the key of a target, that has the shapes."""
     nearness = "overlap"
     """"distance" where values are minus distances."""
-    thresholds: tuple[float, ...] | None = None
-    """Match thresholds that come with the overlap; None: those of the protocol."""
     needs_touching_boxes = True
     """Whether shapes whose boxes do not touch have nothing in common."""
 
     def __init__(self, nms: str = "own") -> None:
         one_of("nms", nms, ["boxes", "own"])
         self.nms = nms
+
+    def adapt(self, protocol: Protocol) -> Protocol:
+        """The protocol as it is for shapes of this kind."""
+        return protocol
+
+    def unlabelled(self, shapes: Shapes) -> Flags | None:
+        """(n,) objects that nothing can be compared with, so that they are not counted; None: there are none."""
+        return None
 
     def as_boxes(self, given: Any, where: str) -> Any:
         """The same windows or objects as boxes (n, 4), if boxes say all there is to know; else None."""
@@ -52,6 +59,10 @@ class Overlap:
     def windows(self, given: Any, where: str) -> Shapes:
         """The shapes of one image's windows, checked; `where` says in messages what they are."""
         raise NotImplementedError
+
+    def windows_of(self, detections: Target, where: str) -> Shapes:
+        """The shapes of one image's detections, a dict."""
+        return self.windows(shapes_in(detections, self.key, where), where)
 
     def objects(self, target: Target, where: str) -> Shapes:
         """The shapes of one image's objects, checked."""
@@ -72,6 +83,10 @@ class Overlap:
     def join(self, parts: Sequence[Shapes]) -> Shapes:
         """The shapes of several images as one."""
         return np.concatenate(parts)
+
+    def take(self, shapes: Shapes, rows: Rows) -> Shapes:
+        """Some of the shapes."""
+        return shapes[rows]
 
     def values(self, windows: Shapes, rows: Rows, objects: Shapes, columns: Rows, crowd: Flags) -> Floats:
         """(M,) likeness of window rows[m] and object columns[m]; with a crowd (M,) the share of the window that it covers."""

@@ -105,6 +105,9 @@ def read_batch(
             raise InputError("Expected boxes, or neighbours= for NMS, or nms_threshold=None, but got none of them.")
         boxes = [_unit_boxes(n) for n in counts]
     batch = make_batch(scores, boxes, shown, num_classes, areas)
+    unlabelled = [flags for flags in map(overlap.unlabelled, objects) if flags is not None]
+    if unlabelled:
+        batch = replace(batch, unlabelled=np.concatenate(unlabelled))
     return replace(batch, pairs=_pairs(given, batch, windows, objects), near=_near(given, batch, windows))
 
 

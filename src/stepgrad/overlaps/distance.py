@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from stepgrad.errors import ConfigError, InputError, NonFiniteError, positive_number
+from stepgrad.metric.protocol import Protocol
 from stepgrad.overlaps.base import Flags, Floats, Overlap, Rows
 from stepgrad.plain_tensors import tensor_of
 
@@ -34,6 +36,10 @@ class Distance(Overlap):
         if isinstance(thresholds, (str, int, float)) or not len(thresholds):
             raise ConfigError(f"Expected thresholds to be several distances but got {thresholds!r}.")
         self.thresholds = tuple(positive_number("thresholds", t) for t in thresholds)
+
+    def adapt(self, protocol: Protocol) -> Protocol:
+        """With these thresholds, which a distance has to be less than."""
+        return replace(protocol, match_thresholds=self.thresholds, nearness="distance", equality=False)
 
     def windows(self, given: Any, where: str) -> Floats:
         rows = tensor_of(given, where, "centres").detach().to("cpu", torch.float64).numpy()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from stepgrad.errors import ConfigError, InputError, NonFiniteError, positive_number
+from stepgrad.metric.protocol import COCO, Protocol
 from stepgrad.overlaps.base import Flags, Floats, Overlap, Rows, Target, shapes_in
 from stepgrad.plain_tensors import tensor_of
 
@@ -18,7 +20,9 @@ COCO_SIGMAS = (
     + (0.087,) * 2
     + (0.089,) * 2
 )
-"""Of COCO's 17 keypoints of a person: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles."""
+"""How far annotators differ about COCO's keypoints: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles."""
+
+_MOST_POSES = 20
 
 
 class Poses(NamedTuple):
@@ -34,7 +38,7 @@ class Keypoints(Overlap):
 
     Windows come as `keypoints=[(N, k, 2 or 3)]`, objects as target["keypoints"] (G, k, 3), the third number of which is 0 for
     keypoints that are not labelled, with target["boxes"], and target["area"] if the area is not that of the box. An object
-    without labelled keypoints is compared by its box, as in COCO.
+    without labelled keypoints is compared by its box, and not counted, as in COCO; "coco" counts 20 detections per image.
 
     Args:
         sigmas: one per keypoint, how far annotators differ; None: COCO's 17.
@@ -52,6 +56,17 @@ class Keypoints(Overlap):
         if sigmas is not None and (isinstance(sigmas, (str, int, float)) or not len(sigmas)):
             raise ConfigError(f"Expected sigmas to be a number per keypoint but got {sigmas!r}.")
         self.sigmas = tuple(positive_number("sigmas", s) for s in (COCO_SIGMAS if sigmas is None else sigmas))
+
+    def adapt(self, protocol: Protocol) -> Protocol:
+        """COCO counts fewer detections of poses."""
+        return (
+            replace(protocol, max_detections=_MOST_POSES)
+            if protocol.max_detections == COCO.max_detections
+            else protocol
+        )
+
+    def unlabelled(self, shapes: Poses) -> Flags:
+        return ~np.asarray((shapes.points[:, :, 2] > 0).any(axis=1))
 
     def windows(self, given: Any, where: str) -> Poses:
         points = self._points(given, where)
@@ -96,6 +111,9 @@ class Keypoints(Overlap):
 
     def join(self, parts: Sequence[Poses]) -> Poses:
         return Poses(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def take(self, shapes: Poses, rows: Rows) -> Poses:
+        return Poses(*(column[rows] for column in shapes))
 
     def values(self, windows: Poses, rows: Rows, objects: Poses, columns: Rows, crowd: Flags) -> Floats:
         window, target = windows.points[rows, :, :2], objects.points[columns]

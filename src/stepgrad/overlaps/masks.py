@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -74,6 +75,9 @@ class Masks(Overlap):
 
     def join(self, parts: Sequence[Runs]) -> Runs:
         return join_runs(parts)
+
+    def take(self, shapes: Runs, rows: Rows) -> Runs:
+        return take_runs(shapes, rows)
 
     def values(self, windows: Runs, rows: Rows, objects: Runs, columns: Rows, crowd: Flags) -> Floats:
         windows, objects = in_one_order(windows, objects)
@@ -239,6 +243,18 @@ def turned(runs: Runs) -> Runs:
     starts, stops = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     ptr = np.cumsum([0, *(len(part[0]) for part in parts)])
     return runs._replace(starts=starts, stops=stops, ptr=ptr, by_rows=not runs.by_rows)
+
+
+def resized_runs(runs: Runs, longer: int) -> Runs:
+    """The same masks with this many pixels along the longer side of their images: interpolated, and inside where that exceeds
+    a half. Smaller ones are enlarged."""
+    parts = []
+    for i in range(runs.masks):
+        scale = longer / float(runs.sizes[i].max())
+        size = [max(1, round(side * scale)) for side in runs.sizes[i].tolist()]
+        dense = torch.from_numpy(dense_of(runs, i).astype(np.float32))[None, None]
+        parts.append(runs_of_dense(torch.nn.functional.interpolate(dense, size, mode="bilinear")[0] > 0.5, "a mask"))
+    return join_runs(parts)
 
 
 def dense_of(runs: Runs, i: int) -> NDArray[np.uint8]:

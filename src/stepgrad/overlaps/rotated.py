@@ -64,6 +64,9 @@ class Rotated(Overlap):
     def join(self, parts: Sequence[Quads]) -> Quads:
         return Quads(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
+    def take(self, shapes: Quads, rows: Rows) -> Quads:
+        return Quads(*(column[rows] for column in shapes))
+
     def values(self, windows: Quads, rows: Rows, objects: Quads, columns: Rows, crowd: Flags) -> Floats:
         shared = shared_areas(windows.corners, objects.corners, rows, columns)
         own, other = windows.areas[rows], objects.areas[columns]

@@ -20,6 +20,7 @@ that detectors are deployed by:
 
 | list_metrics.py      | F1, recall at a precision, cost, miss rate and so on, of a ranked list      |
 | metric_steps.py      | any of them as a step function of one score                                 |
+| overlaps.py          | masks, poses and oriented boxes: how alike a window and an object are       |
 
 Nothing here imports torch, numba or a kernel: only the record of conventions, `stepgrad.metric.protocol`.
 """
@@ -38,6 +39,7 @@ from stepgrad.reference import (
     metric_steps,
     nms,
     other_tools,
+    overlaps,
     paper_nms,
     steps,
 )
@@ -54,6 +56,7 @@ __all__ = [
     "metric_steps",
     "nms",
     "other_tools",
+    "overlaps",
     "paper_nms",
     "steps",
 ]

@@ -45,8 +45,8 @@ def describe_objects(
     """
     if overlaps is None:
         overlaps = overlaps_of(windows, boxes, np.asarray(crowd, dtype=bool), protocol)
-    drops = (protocol.difficult == "drop", protocol.crowds == "drop")
-    there = [g for g in range(len(boxes)) if not ((difficult[g] and drops[0]) or (crowd[g] and drops[1]))]
+    drop = (protocol.difficult == "drop", protocol.crowds == "drop")
+    there = [g for g in range(len(boxes)) if not (difficult[g] and drop[0]) and not (crowd[g] and drop[1])]
     overlaps, boxes = overlaps[:, there], boxes[there]
     difficult, crowd = [difficult[g] for g in there], [crowd[g] for g in there]
     ignored = [c or (d and protocol.difficult == "ignore") for d, c in zip(difficult, crowd, strict=True)]
@@ -81,9 +81,8 @@ def best_free_object(
     last: bool = True,
 ) -> int | None:
     """COCO: the free object with the largest overlap (the last of equals, or the first), countable before ignored ones."""
-    reach = min(threshold, 1 - 1e-10)
     forgiving = {g for g, ignored in enumerate(objects.ignored) if ignored} - objects.wrong_size
-    reached = [v >= reach if equality else v > reach for v in overlaps]
+    reached = [v > min(threshold, 1 - 1e-10) or (equality and v == min(threshold, 1 - 1e-10)) for v in overlaps]
     usable = [g for g, is_near in enumerate(reached) if is_near and (g not in taken or g in forgiving)]
     countable = [g for g in usable if not objects.ignored[g]]
     return max(countable or usable, key=lambda g: (overlaps[g], g if last else -g), default=None)

@@ -75,7 +75,8 @@ def thresholds_of(protocol: Protocol) -> tuple[float, float]:
 
 
 def _rows(detections: Detections, rows: NDArray[np.bool_]) -> Detections:
-    return Detections(**{name: values[rows] for name, values in vars(detections).items()})
+    chosen: Detections = detections.take(rows)
+    return chosen
 
 
 def confusion(mistakes: Mistakes) -> dict[str, Any]:
