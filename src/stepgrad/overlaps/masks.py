@@ -110,8 +110,16 @@ def runs_of_dense(given: Any, where: str) -> Runs:
         )
     n, height, width = masks.shape
     pixels = np.ascontiguousarray(masks.astype(np.bool_, copy=False)).view(np.uint8).reshape(n, -1)
-    starts, stops, ptr = runs_of_pixels(pixels)
+    starts, stops, ptr = _runs(pixels)
     return _measured(starts, stops, ptr, np.tile([height, width], (n, 1)), True)
+
+
+def _runs(pixels: NDArray[np.uint8]) -> tuple[Ints, Ints, Ints]:
+    """Starts and stops of the runs of masks (n, pixels), and where those of each mask begin."""
+    whole_words = pixels.shape[1] % 8 == 0
+    return runs_of_pixels(
+        pixels, pixels.view(np.uint64) if whole_words else np.zeros((len(pixels), 0), dtype=np.uint64)
+    )
 
 
 def runs_of_coco(given: Sequence[Any], where: str) -> Runs:
@@ -203,10 +211,11 @@ def _measured(starts: Ints, stops: Ints, ptr: Ints, sizes: Ints, by_rows: bool) 
     # A run that goes on in the next row or column reaches from edge to edge.
     begin = np.where(first == last, starts % np.maximum(length, 1), 0)
     end = np.where(first == last, (stops - 1) % np.maximum(length, 1) + 1, length)
-    low, high = np.full((n, 2), np.iinfo(np.int64).max), np.zeros((n, 2), dtype=np.int64)
-    np.minimum.at(low, owner, np.stack([begin, first], axis=1))
-    np.maximum.at(high, owner, np.stack([end, last + 1], axis=1))
-    low[counts == 0] = 0
+    low, high = np.zeros((n, 2), dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
+    some = np.flatnonzero(np.diff(ptr))  # the runs of a mask stand together
+    if len(some):
+        low[some] = np.minimum.reduceat(np.stack([begin, first], axis=1), ptr[some])
+        high[some] = np.maximum.reduceat(np.stack([end, last + 1], axis=1), ptr[some])
     if not by_rows:
         low, high = low[:, ::-1], high[:, ::-1]
     return Runs(starts, stops, ptr, sizes, by_rows, counts, np.concatenate([low, high], axis=1).astype(np.float64))
@@ -238,7 +247,7 @@ def turned(runs: Runs) -> Runs:
     parts = []
     for i in range(runs.masks):
         pixels = dense_of(runs, i)
-        starts, stops, _ = runs_of_pixels(np.ascontiguousarray(pixels.T if runs.by_rows else pixels).reshape(1, -1))
+        starts, stops, _ = _runs(np.ascontiguousarray(pixels.T if runs.by_rows else pixels).reshape(1, -1))
         parts.append((starts, stops))
     starts, stops = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     ptr = np.cumsum([0, *(len(part[0]) for part in parts)])
