@@ -20,7 +20,7 @@ from stepgrad.names import ImageId as ImageId
 from stepgrad.number_text import counted
 
 
-class DatasetTarget(TypedDict):
+class BoxTarget(TypedDict):
     """The G objects of one image; G may be 0."""
 
     boxes: Tensor
@@ -35,6 +35,17 @@ class DatasetTarget(TypedDict):
     """(G,) float32: the file's `area` in COCO, the area of the box elsewhere."""
     image_id: ImageId
     """The id that the dataset itself uses: a string in VOC, the integer of the file in COCO."""
+
+
+class DatasetTarget(BoxTarget, total=False):
+    """The same with the shapes of the objects, if the dataset was loaded for a task that needs them."""
+
+    masks: Any
+    """(G, H, W) bool, or a list of G masks in COCO's form: see `sg.overlaps.Masks`."""
+    keypoints: Tensor
+    """(G, k, 3) x, y, and 0 for a keypoint that is not labelled, 1 if it is hidden, 2 if it can be seen."""
+    oriented: Tensor
+    """(G, 5) boxes (cx, cy, w, h, angle in radians), or (G, 8) corners."""
 
 
 Transforms = Callable[[Tensor, DatasetTarget], tuple[Any, Any]]

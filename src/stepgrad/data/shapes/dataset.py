@@ -39,6 +39,8 @@ class ShapesDataset(DetectionDataset):
         seed: another seed gives another set.
         size: width and height in pixels.
         transforms: called with (image, target).
+        task: what targets have besides boxes: "masks" (G, H, W) of visible pixels, "keypoints" (G, 4, 3), the outermost points
+            of a shape, "oriented" (G, 5), the smallest box at any angle; "boxes": nothing else.
 
     >>> dataset = ShapesDataset("val", length=3)
     >>> image, target = dataset[0]
@@ -53,8 +55,10 @@ class ShapesDataset(DetectionDataset):
         seed: int = 0,
         size: int = 160,
         transforms: Transforms | None = None,
+        task: str = "boxes",
     ) -> None:
         one_of("the split of shapes", split, list(SPLITS))
+        one_of("task", task, ["boxes", "masks", "keypoints", "oriented"])
         length = SPLITS[split] if length is None else length
         for name, value, least in (("length", length, 1), ("seed", seed, 0), ("size", size, 64)):
             if not isinstance(value, int) or value < least:
@@ -63,6 +67,7 @@ class ShapesDataset(DetectionDataset):
         self.seed = seed
         self.size = size
         self.transforms = transforms
+        self.task = task
         self.name = f"shapes {split}"
         self.class_names = tuple(CLASSES)
         self.ids: range = range(length)
@@ -76,7 +81,15 @@ class ShapesDataset(DetectionDataset):
 
     def target(self, index: int) -> DatasetTarget:
         scene = self.scene(index)
-        return make_target(scene.boxes, scene.labels, self.ids[index], difficult=scene.difficult)
+        target = make_target(scene.boxes, scene.labels, self.ids[index], difficult=scene.difficult)
+        if self.task == "masks":
+            masks = torch.from_numpy(scene.masks())
+            target["masks"], target["area"] = masks, masks.sum(dim=(1, 2)).float()
+        elif self.task == "keypoints":
+            target["keypoints"] = torch.from_numpy(scene.keypoints())
+        elif self.task == "oriented":
+            target["oriented"] = torch.from_numpy(scene.oriented())
+        return target
 
     def image(self, index: int) -> Image.Image:
         return Image.fromarray(self.scene(index).image)

@@ -8,8 +8,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.data.shapes.annotations import KEYPOINTS, outermost_points, smallest_box
 from stepgrad.data.shapes.draws import Draws
-from stepgrad.data.shapes.outlines import CLASSES, LOOK_ALIKES, Outline, bar
+from stepgrad.data.shapes.outlines import CLASSES, LOOK_ALIKES, Mask, Outline, bar
 from stepgrad.data.shapes.paint import Canvas, Placed, bounds, cloud_field, draw_pose, paint, place, texture
 
 RADII = ((7.0, 11.0), (11.0, 18.0), (18.0, 29.0), (29.0, 46.0))
@@ -52,6 +53,35 @@ class DrawnScene:
     difficult: NDArray[np.bool_]
     decoys: NDArray[np.float64]
     """(D, 4) boxes of the look-alikes and occluders."""
+    parts: tuple[VisiblePart, ...]
+    """(G,) the pixels of each object."""
+
+    def masks(self) -> NDArray[np.bool_]:
+        """(G, H, W) the visible pixels of each object."""
+        whole = np.zeros((len(self.parts), *self.image.shape[:2]), dtype=np.bool_)
+        for mask, part in zip(whole, self.parts, strict=True):
+            mask[part.placed.rows, part.placed.columns] = part.seen
+        return whole
+
+    def keypoints(self) -> NDArray[np.float64]:
+        """(G, 4, 3) outermost points of each object."""
+        points = [
+            outermost_points(p.placed.mask, p.placed.columns.start, p.placed.rows.start, p.seen) for p in self.parts
+        ]
+        return np.array(points).reshape(-1, len(KEYPOINTS), 3)
+
+    def oriented(self) -> NDArray[np.float64]:
+        """(G, 5) the smallest box at any angle around the visible pixels of each object."""
+        boxes = [smallest_box(part.seen, part.placed.columns.start, part.placed.rows.start) for part in self.parts]
+        return np.array(boxes).reshape(-1, 5)
+
+
+@dataclass(frozen=True)
+class VisiblePart:
+    """The pixels of one object: all of it inside the picture, and what nothing hides."""
+
+    placed: Placed
+    seen: Mask
 
 
 @lru_cache(maxsize=16)
@@ -133,6 +163,7 @@ def _finish(draws: Draws, stage: Stage) -> DrawnScene:
     labels: list[int] = []
     difficult: list[bool] = []
     decoys: list[tuple[int, int, int, int]] = []
+    parts: list[VisiblePart] = []
     for number, item in enumerate(stage.items):
         visible = stage.owner[item.placed.rows, item.placed.columns] == number
         if not visible.any():
@@ -142,6 +173,7 @@ def _finish(draws: Draws, stage: Stage) -> DrawnScene:
             decoys.append(box)
             continue
         boxes.append(box)
+        parts.append(VisiblePart(item.placed, visible))
         labels.append(item.label)
         difficult.append(item.visible < DIFFICULT * item.placed.pixels)
     return DrawnScene(
@@ -150,6 +182,7 @@ def _finish(draws: Draws, stage: Stage) -> DrawnScene:
         labels=np.array(labels, dtype=np.int64),
         difficult=np.array(difficult, dtype=np.bool_),
         decoys=np.array(decoys, dtype=np.float64).reshape(-1, 4),
+        parts=tuple(parts),
     )
 
 
