@@ -43,3 +43,9 @@ def test_examples_run_from_the_command_line(
     monkeypatch.setattr(sys, "argv", [str(path), "--steps", "2"])
     runpy.run_path(str(path), run_name="__main__")
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("masks", {"steps": 10, "images": 10}), ("segments", {"steps": 20})])
+def test_scores_learn_to_follow_masks_and_segments(name: str, sizes: dict[str, int]) -> None:
+    found = main_of(name)(**sizes)
+    assert found["after"] > found["before"] + 0.05
