@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,14 @@ from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.evaluation.class_result import ClassResult, best_cut, position_of
 from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.export import to_coco, to_supervision
+from stepgrad.evaluation.intervals import Intervals, intervals_of
 from stepgrad.evaluation.judge import ClassJudgement, judge
 from stepgrad.evaluation.metrics import AnyMetric, MetricResult, metric_of, metric_under
 from stepgrad.evaluation.plots import plot_curves
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table
 from stepgrad.metric.list_metric import ListMetric
+from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.options import get_metric
 from stepgrad.metric.over_classes import MAPResult, mean_over_classes, result_of
 from stepgrad.metric.protocol import Protocol
@@ -74,6 +76,34 @@ class EvaluationResult(MAPResult):
                 f"Expected {resolved.name} to be one of the evaluator's metrics; ask for it with Evaluator(..., metrics=[...])."
             )
         return metric_of(self.classes, self.images, self.protocol, resolved, classes, class_weights)
+
+    def interval(
+        self,
+        level: float = 0.95,
+        metric: AnyMetric | None = None,
+        resamples: int = 1000,
+        seed: int = 0,
+        groups: Sequence[Hashable] | None = None,
+    ) -> tuple[float, float]:
+        """Where mAP, or another metric, would lie on other images like these with this probability: (low, high).
+
+        Images are resampled with repetition, `resamples` times. `groups` names the group of each image, in the order in which
+        images were given, if some belong together: frames of one clip are then drawn together.
+        """
+        low, high = self.intervals(level, metric, resamples, seed, groups).value
+        return low, high
+
+    def intervals(
+        self,
+        level: float = 0.95,
+        metric: AnyMetric | None = None,
+        resamples: int = 1000,
+        seed: int = 0,
+        groups: Sequence[Hashable] | None = None,
+    ) -> Intervals:
+        """The same with the interval of each class."""
+        resolved = AVERAGE_PRECISION if metric is None else get_metric(metric)
+        return intervals_of(self.classes, self._kept_evidence, self.protocol, resolved, level, resamples, seed, groups)
 
     def __getitem__(self, name: str) -> EvaluationResult:
         """The result under the protocol of that name."""

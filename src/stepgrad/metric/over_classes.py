@@ -71,13 +71,17 @@ class OverClasses:
         """The classes' values, and how many objects each has, as one value."""
         plain = np.array(values, dtype=np.float64)
         present = np.array([P > 0 for P in objects], dtype=np.bool_)
-        counted = self._counted(metric, present)
+        counted = self.counted(metric, present)
         value, weights = self._joined(metric, plain, counted)
         total = math.fsum(weights.tolist()) or 1.0
         return ClassesResult(value, torch.from_numpy(np.where(counted, plain, np.nan)), weights.tolist(), total)
 
-    def _counted(self, metric: ListMetric, present: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Classes without objects count if they have a value all the same, or as 0, which has to be the worst there is."""
+    def counted(self, metric: ListMetric, present: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which classes count, of those with objects and those without.
+
+        A class without objects is counted if the metric has a value for it, or as 0 if `absent_classes` is "zero" and 0 is the
+        worst value there is.
+        """
         zero = self.absent_classes == "zero" and metric.higher_is_better and self.classes != "worst"
         return np.ones_like(present) if zero or not metric.needs_objects else present
 

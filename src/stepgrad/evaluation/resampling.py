@@ -1,0 +1,207 @@
+"""Metrics of resampled images: how much a number would differ on other images like these.
+
+Images are the unit, since detections of one image depend on each other. Frames of one clip do as well, so images can be drawn in
+groups. A resample draws as many units as there are, with repetition, and re-weights what has been judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stepgrad.engine.jit import explain_wait
+from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.engine.resample import Contenders, Worth, resampled_values
+from stepgrad.errors import InputError, whole_number
+from stepgrad.metric.list_metric import LEVELS, ListMetric
+from stepgrad.metric.over_classes import OverClasses
+from stepgrad.metric.protocol import Protocol
+from stepgrad.threads import run_threads
+
+Floats = NDArray[np.float64]
+_MOST_LEVELS = 128  # a metric with more recall levels counts every true positive alike
+_BLOCK = 4_000_000  # weights that are drawn at a time
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Which units of images each resample holds, and how often."""
+
+    unit: NDArray[np.int32]  # (images,) the unit of each image
+    units: int
+    resamples: int
+    seed: int
+
+    @classmethod
+    def of(cls, images: int, resamples: int, seed: int, groups: Sequence[Hashable] | None = None) -> Draws:
+        """So many resamples of images, or of groups of them: `groups` names the group of each image."""
+        whole_number("resamples", resamples, least=1)
+        if groups is None:
+            return cls(np.arange(images, dtype=np.int32), images, resamples, seed)
+        if len(groups) != images:
+            raise InputError(f"Expected a group for each of {images} images but got {len(groups)}.")
+        number: dict[Hashable, int] = {}
+        unit = np.array([number.setdefault(group, len(number)) for group in groups], dtype=np.int32)
+        return cls(unit, len(number), resamples, seed)
+
+    @cached_property
+    def weights(self) -> NDArray[np.uint8]:
+        """(R, units) how often each unit was drawn."""
+        rng = np.random.default_rng(self.seed)
+        weights = np.zeros((self.resamples, self.units), dtype=np.uint8)
+        if self.units == 0:
+            return weights
+        rows = max(1, _BLOCK // self.units)
+        for first in range(0, self.resamples, rows):
+            block = weights[first : first + rows]
+            drawn = rng.integers(self.units, size=block.shape) + self.units * np.arange(len(block))[:, None]
+            counts = np.bincount(drawn.reshape(-1), minlength=block.size).reshape(block.shape)
+            block[:] = np.minimum(counts, 255)  # of hundreds of units none is drawn as often
+        return weights
+
+
+@dataclass(frozen=True)
+class JudgedList:
+    """The ranked detections of one class with their verdicts, and the images of its objects."""
+
+    images: NDArray[np.int32]  # (M,) of the detections, by decreasing score
+    verdicts: NDArray[np.int8]  # (t, M)
+    object_images: NDArray[np.int32]  # (P,) of the objects to find
+    scores: Floats  # (M,)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A metric in each resample."""
+
+    values: Floats  # (R,)
+    by_class: Floats  # (R, K); nan where the class has no objects
+
+
+def resample(
+    lists: Sequence[JudgedList],
+    metric: ListMetric,
+    protocol: Protocol,
+    weights: NDArray[np.uint8],
+    draws: Draws,
+    over: OverClasses,
+) -> Samples:
+    """The metric of all classes, and the one value that they make, for rows of weights (R, units)."""
+
+    def of_class(judged: JudgedList) -> tuple[Floats, NDArray[np.int64]]:
+        P = weights[:, draws.unit[judged.object_images]].sum(axis=1, dtype=np.int64)
+        return class_values(judged, metric, protocol, weights, draws.unit, P), P
+
+    with explain_wait():
+        found = run_threads(of_class, lists, torch.get_num_threads())
+    values = np.stack([v for v, _ in found], axis=1) if found else np.zeros((len(weights), 0))
+    objects = np.stack([p for _, p in found], axis=1) if found else np.zeros((len(weights), 0), dtype=np.int64)
+    return Samples(joined(values, objects, metric, over), np.where(objects > 0, values, np.nan))
+
+
+def joined(values: Floats, objects: NDArray[np.int64], metric: ListMetric, over: OverClasses) -> Floats:
+    """(R,) one value of the classes' (R, K), as in `OverClasses.join`, for all resamples at once."""
+    counted = over.counted(metric, objects > 0)
+    if over.classes == "worst":
+        bad = np.where(counted, values, np.inf if metric.higher_is_better else -np.inf)
+        worst = bad.min(axis=1, initial=np.inf) if metric.higher_is_better else bad.max(axis=1, initial=-np.inf)
+        return np.where(counted.any(axis=1), worst, 0.0)
+    weights = counted * (np.ones(values.shape[1]) if over.class_weights is None else np.asarray(over.class_weights))
+    total = weights.sum(axis=1)
+    return np.divide((weights * values).sum(axis=1), total, out=np.zeros(len(values)), where=total > 0)
+
+
+def class_values(
+    judged: JudgedList,
+    metric: ListMetric,
+    protocol: Protocol,
+    weights: NDArray[np.uint8],
+    unit: NDArray[np.int32],
+    P: NDArray[np.int64],
+) -> Floats:
+    """(R,) the metric of one class, the mean over the match thresholds."""
+    passing = (
+        np.ones(len(judged.scores), dtype=np.bool_) if metric.threshold is None else judged.scores >= metric.threshold
+    )
+    units, verdicts = unit[judged.images[passing]], judged.verdicts[:, passing]
+    images = len(unit)
+    if not metric.is_compiled or protocol.tail == "line":
+        return _slow_values(units, verdicts, metric, protocol, weights, P, images)
+    worth = worth_of(metric, protocol, P, images)
+    means: Floats = resampled_values(contenders(units, verdicts), weights, P, worth).mean(axis=1)
+    return means
+
+
+def contenders(units: NDArray[np.int32], verdicts: NDArray[np.int8]) -> Contenders:
+    """A list with its plain false positives taken together."""
+    plain = (verdicts == FALSE_POSITIVE).all(axis=0)
+    ignored = (verdicts == IGNORED).all(axis=0)
+    special = np.flatnonzero(~plain & ~ignored)
+    before = np.concatenate([[0], np.cumsum(plain)])
+    return Contenders(
+        unit=units[special],
+        roles=np.ascontiguousarray(verdicts[:, special]),
+        plain_unit=units[plain],
+        plain_ptr=np.append(before[special], before[-1]),
+    )
+
+
+def worth_of(metric: ListMetric, protocol: Protocol, P: NDArray[np.int64], images: int) -> Worth:
+    """How lists with these numbers of objects are valued."""
+    code = metric.code(int(P[0]) if len(P) else 0, images)
+    distinct, row = np.unique(P, return_inverse=True)
+    rows = (
+        [_levels(metric, protocol, int(p)) for p in distinct] if code.kind == LEVELS else [_NO_LEVELS] * len(distinct)
+    )
+    most = max((len(needed) for needed, *_ in rows), default=0)
+    table = np.full((len(rows), most), np.iinfo(np.int64).max)
+    weight = np.zeros((len(rows), most))
+    for i, (needed, count, *_) in enumerate(rows):
+        table[i, : len(needed)] = needed
+        weight[i, : len(needed)] = count
+    slope, cap, norm = (np.array([entry[c] for entry in rows], dtype=np.float64) for c in (2, 3, 4))
+    return Worth(
+        code.kind, code.first, code.second, row.astype(np.int64), table, weight, slope, cap, norm, code.allowed
+    )
+
+
+_NO_LEVELS: tuple[NDArray[np.int64], NDArray[np.int64], float, float, float]
+_NO_LEVELS = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 0.0, 0.0, 1.0
+
+
+def _levels(
+    metric: ListMetric, protocol: Protocol, P: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], float, float, float]:
+    """Recall levels of P objects, as true positives needed and what each counts; or slope and cap; and the norm."""
+    if P == 0:
+        return _NO_LEVELS
+    counts, norm = metric.levels(P, protocol)
+    needed = np.flatnonzero(counts)
+    if len(needed) <= _MOST_LEVELS:
+        return needed, counts[needed], 0.0, 0.0, float(norm)
+    # The area: every true positive counts alike, up to the last, which may count less.
+    return needed[:0], needed[:0], float(counts[needed[0]]), float(counts.sum()), float(norm)
+
+
+def _slow_values(
+    units: NDArray[np.int32],
+    verdicts: NDArray[np.int8],
+    metric: ListMetric,
+    protocol: Protocol,
+    weights: NDArray[np.uint8],
+    P: NDArray[np.int64],
+    images: int,
+) -> Floats:
+    """The same by writing every list out: for functions of the user's, of which nothing but the value is known."""
+    values = np.zeros(len(weights))
+    for r, drawn in enumerate(weights):
+        if P[r] == 0 and metric.needs_objects:
+            continue
+        lists = [np.repeat(row[row != IGNORED] == TRUE_POSITIVE, drawn[units[row != IGNORED]]) for row in verdicts]
+        values[r] = np.mean([metric.of_list(hits, int(P[r]), images, protocol) for hits in lists])
+    return values
