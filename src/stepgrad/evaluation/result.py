@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.engine.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.judge import ClassJudgement, Counting, judge
 from stepgrad.evaluation.metrics import AnyMetric, MetricResult, metric_of, metric_under
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.tables import plain_table
-from stepgrad.metric.list_metric import ListMetric
+from stepgrad.metric.list_metric import ListMetric, f1_of
 from stepgrad.metric.options import get_metric
 from stepgrad.metric.over_classes import MAPResult, mean_over_classes, result_of
 from stepgrad.metric.protocol import Protocol
@@ -316,8 +316,7 @@ def best_cut(scores: NDArray[np.float64], verdicts: NDArray[np.int8], P: int) ->
     if P == 0:
         return Cut(None, None, 0)
     true = np.cumsum(verdicts == TRUE_POSITIVE)
-    wrong = np.cumsum(verdicts == FALSE_POSITIVE)
-    f1 = 2 * true / (true + wrong + P)
+    f1 = f1_of(true, np.cumsum(verdicts != IGNORED), P)
     last_of_equals = np.append(scores[1:] != scores[:-1], True)[: len(scores)]
     f1 = np.where(last_of_equals, f1, -1.0)
     if len(f1) == 0 or true[-1] == 0:
