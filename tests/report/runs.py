@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from stepgrad.data.base import DatasetTarget, DetectionDataset
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.records import Evidence
@@ -40,11 +41,44 @@ def detections_of(dataset: Any, rng: np.random.Generator, clutter: int = 3) -> t
     return preds, targets
 
 
+def evaluated(
+    dataset: DetectionDataset, preds: list[Any], targets: list[Any], protocols: Any, **options: Any
+) -> Evaluator:
+    evaluator = Evaluator(len(dataset.class_names), protocols, dataset.class_names, boxes="continuous", **options)
+    evaluator.update(preds, targets)
+    return evaluator
+
+
+def evidence_of(dataset: DetectionDataset, preds: list[Any], targets: list[Any]) -> Evidence:
+    return evaluated(dataset, preds, targets, "voc12").evidence()
+
+
 def shapes_evidence(images: int = 24, seed: int = 0, clutter: int = 3) -> tuple[ShapesDataset, Evidence]:
     dataset = ShapesDataset("val", length=images)
-    evaluator = Evaluator(len(dataset.class_names), "voc12", dataset.class_names, boxes="continuous")
-    evaluator.update(*detections_of(dataset, np.random.default_rng(seed), clutter))
-    return dataset, evaluator.evidence()
+    return dataset, evidence_of(dataset, *detections_of(dataset, np.random.default_rng(seed), clutter))
+
+
+def nothing_found(dataset: DetectionDataset) -> list[Any]:
+    none = {"boxes": torch.zeros(0, 4), "scores": torch.zeros(0), "labels": torch.zeros(0, dtype=torch.int64)}
+    return [none] * len(dataset)
+
+
+class Renamed(ShapesDataset):
+    """The same images under other ids and other names of classes."""
+
+    def __init__(self, names: list[str], ids: list[str]) -> None:
+        super().__init__("val", length=len(ids))
+        self.class_names = tuple(names)
+        self.named = ids
+
+    def target(self, index: int) -> DatasetTarget:
+        target = super().target(index)
+        target["image_id"] = self.named[index]
+        target["labels"] %= len(self.class_names)
+        return target
+
+    def index_of(self, image_id: str | int) -> int:
+        return self.named.index(str(image_id))
 
 
 def log_lines(nll: int = 200, map_steps: int = 120, every: int = 4, seed: int = 0) -> list[dict[str, Any]]:

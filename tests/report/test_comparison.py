@@ -17,19 +17,8 @@ from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.protocol import COCO
 from stepgrad.report import Arm
 from stepgrad.report.arms import winner
-from tests.report.test_page import (
-    evidence_of,
-)
-from tests.report.trainings import (
-    NOISES,
-    PROTOCOLS,
-    evaluated,
-    noisy_arm,
-    noisy_detections,
-    numbers_of,
-    with_maps,
-    write,
-)
+from tests.report.runs import evaluated, evidence_of
+from tests.report.trainings import NOISES, PROTOCOLS, noisy_arm, noisy_detections, numbers_of, with_maps, write
 
 
 def test_means_spreads_and_gains_equal_those_of_numpy(compared: Path, arms: list[Arm]) -> None:

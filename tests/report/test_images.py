@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, TYPES
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report import image_data, pictures, write_report
-from stepgrad.report.diagnosis import Findings, confusion
+from stepgrad.report.confusion import confusion
+from stepgrad.report.findings import Findings
 from tests.report.browser import Browser
 from tests.report.runs import shapes_evidence
 
@@ -58,8 +59,8 @@ def reaching(findings: Findings, level: int | None) -> NDArray[np.bool_]:
     """Detections with the score of a level; None: with that of their class's best F1."""
     scores, labels = findings.evidence.detections.scores, findings.evidence.detections.labels
     if level is not None:
-        return scores >= findings.graded.values[level]
-    least = [np.inf if cut.threshold is None else cut.threshold for cut in findings.graded.cuts]
+        return scores >= findings.values[level]
+    least = [np.inf if cut.threshold is None else cut.threshold for cut in findings.cuts]
     return scores >= np.array(least)[labels]
 
 
@@ -142,7 +143,7 @@ CELLS = """Object.fromEntries([...document.querySelectorAll('[data-pair]')].filt
 
 
 def confused(findings: Findings, passing: NDArray[np.bool_]) -> dict[str, int]:
-    cells = confusion(findings.cut(get_protocol("voc12"), passing))["cells"]
+    cells = confusion(findings.cut_at(passing))["cells"]
     word = lambda label: "" if label is None else str(label)  # noqa: E731
     return {f"{word(cell['object'])}>{word(cell['detection'])}": cell["count"] for cell in cells}
 

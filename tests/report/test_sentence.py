@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from stepgrad.report.history import summary
-from stepgrad.report.sentence import LOSSES, compared, opening
+from stepgrad.report.sentence import MISTAKES, compared, opening
 from tests.report.runs import log_lines
 
-NO_GAINS = dict.fromkeys(LOSSES, 0.0)
+NO_GAINS = dict.fromkeys(MISTAKES, 0.0)
 
 
 def numbers(**changes: Any) -> dict[str, Any]:
@@ -18,7 +18,6 @@ def numbers(**changes: Any) -> dict[str, Any]:
         "protocols": ["voc12"],
         "maps": {"voc12": 0.4287},
         "dataset": {"images": 24},
-        "comparison": [],
         "run": summary([], "voc12"),
         "config": {},
         "mistakes": {"threshold": 0.5, "gains": NO_GAINS},
@@ -58,11 +57,6 @@ def test_a_loss_of_the_map_phase_is_said_with_what_the_minibatches_tell(batch: t
 
 def test_no_difference_that_would_show_is_no_gain() -> None:
     assert "did as well as the cross-entropy before it" in opening(numbers(run=validated(0.5, 0.50004)))
-
-
-def test_ways_side_by_side_are_measured_against_the_first() -> None:
-    rows = [{"name": "more cross-entropy", "gain": None}, {"name": "mAP training", "gain": 0.012}]
-    assert opening(numbers(comparison=rows)) == "mAP training gained 1.2 over more cross-entropy."
 
 
 def test_a_run_of_one_phase_says_what_it_reached_and_whether_it_still_rose() -> None:

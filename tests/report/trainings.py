@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from stepgrad.data.base import DetectionDataset
-from stepgrad.evaluation import Evaluator
 from stepgrad.report import Arm, write_comparison
-from tests.report.runs import CONFIG
+from tests.report.runs import CONFIG, evaluated
 
 PROTOCOLS = ["coco", "voc12"]
 NOISES = {"as it came": 0.45, "more cross-entropy": 0.35, "mAP": 0.25}
@@ -43,12 +42,6 @@ def noisy_detections(dataset: DetectionDataset, noise: float, seed: int) -> tupl
         )
         targets.append(target)
     return preds, targets
-
-
-def evaluated(dataset: DetectionDataset, preds: list[Any], targets: list[Any], protocols: list[str]) -> Evaluator:
-    evaluator = Evaluator(len(dataset.class_names), protocols, dataset.class_names, boxes="continuous")
-    evaluator.update(preds, targets)
-    return evaluator
 
 
 def noisy_arm(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -25,20 +24,12 @@ _DASHES: dict[LineStyle, tuple[float, float]] = {"solid": (1.0, 0.0), "dashed": 
 _HALO = (0, 0, 0)
 
 
-@dataclass(frozen=True)
-class Pen:
-    """Colour and line style of one kind of box."""
-
-    colour: str
-    style: LineStyle
-
-
-PENS: dict[Verdict, Pen] = {
-    "right": Pen("#2fd6a0", "solid"),
-    "wrong": Pen("#ff7a33", "dashed"),
-    "missed": Pen("#f5e663", "dotted"),
+PENS: dict[Verdict, tuple[str, LineStyle]] = {
+    "right": ("#2fd6a0", "solid"),
+    "wrong": ("#ff7a33", "dashed"),
+    "missed": ("#f5e663", "dotted"),
 }
-"""True positives, false positives, and objects nothing found."""
+"""Colour and line style of true positives, false positives, and objects nothing found."""
 
 
 def colour_of(label: int) -> str:
@@ -107,10 +98,8 @@ def draw_verdicts(
     """
     for verdict in verdicts:
         one_of("verdicts", verdict, list(PENS))
-    pens = [PENS[verdict] for verdict in verdicts]
-    return draw_detections(
-        image, boxes, texts, [pen.colour for pen in pens], [pen.style for pen in pens], line_width=line_width
-    )
+    colours, styles = ([PENS[verdict][part] for verdict in verdicts] for part in (0, 1))
+    return draw_detections(image, boxes, texts, colours, styles, line_width=line_width)  # type: ignore[arg-type]
 
 
 def _checked(boxes: ArrayLike) -> NDArray[np.float64]:

@@ -7,12 +7,11 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from stepgrad.report.svg import Floats, thin
 
 Line = Mapping[str, Any]
-Floats = NDArray[np.float64]
 MOST_POINTS = 400
-CURVE_POINTS = 200
 MOST = 1e300  # numbers beyond it, and infinities, cannot be drawn
 
 
@@ -76,7 +75,6 @@ def series(lines: Sequence[Line], *keys: str) -> dict[str, Any] | None:
         "values": y.tolist(),
         "mean_steps": smooth_x.astype(int).tolist(),
         "mean": smooth_y.tolist(),
-        "last": float(values[-1]),
     }
 
 
@@ -125,10 +123,7 @@ def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
         "validation": validated,
         "metrics": validation(val, "metrics"),
         "batch_map": series(train, "map"),
-        "nonzero": series(train, "nonzero"),
-        "positive_sum": series(train, "positive_sum"),
-        "negative_sum": series(train, "negative_sum"),
-        "loss_share": series(train, "loss_share"),
+        **{key: series(train, key) for key in ("nonzero", "positive_sum", "negative_sum", "loss_share")},
         **_ending(history, train, val, validated.get(protocol, {"steps": [], "values": []})),
     }
 
@@ -149,46 +144,6 @@ def _ending(
         "best_step": end.get("best_step", None if best[1] is None else -best[1]),
         "best_map": end.get("best_map", best[0]),
     }
-
-
-def thin(x: Floats, y: Floats, most: int = CURVE_POINTS) -> tuple[Floats, Floats]:
-    """At most `most` of the points of a line whose x never falls: those a drawing of it cannot do without.
-
-    First, points inside a vertical or horizontal run go: nothing changes. If that does not suffice, each of most / 4
-    columns keeps its first, lowest, highest and last point, so that no peak is lost.
-
-    >>> thin(np.arange(1000.0), np.zeros(1000))
-    (array([  0., 999.]), array([0., 0.]))
-    """
-    kept = _corners_only(x, y)
-    x, y = x[kept], y[kept]
-    if len(x) > most:
-        kept = _extremes(x, y, max(1, most // 4))
-        x, y = x[kept], y[kept]
-    return x, y
-
-
-def _corners_only(x: Floats, y: Floats) -> NDArray[np.int64]:
-    """Without points that lie between both neighbours on one axis-parallel line."""
-    if len(x) < 3:
-        return np.arange(len(x))
-    upright = (x[:-2] == x[1:-1]) & (x[1:-1] == x[2:]) & (np.sign(y[1:-1] - y[:-2]) == np.sign(y[2:] - y[1:-1]))
-    level = (y[:-2] == y[1:-1]) & (y[1:-1] == y[2:])
-    return np.flatnonzero(np.concatenate([[True], ~(upright | level), [True]]))
-
-
-def _extremes(x: Floats, y: Floats, columns: int) -> NDArray[np.int64]:
-    """First, lowest, highest and last of each column of equal width."""
-    span = x[-1] - x[0]
-    column = np.zeros(len(x), dtype=np.int64)
-    if span > 0:
-        column = np.minimum(((x - x[0]) / span * columns).astype(np.int64), columns - 1)
-    starts = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
-    kept: set[int] = set()
-    for start, stop in zip(starts, np.append(starts[1:], len(x)), strict=True):
-        inside = y[start:stop]
-        kept |= {int(start), int(start + inside.argmin()), int(start + inside.argmax()), int(stop - 1)}
-    return np.array(sorted(kept), dtype=np.int64)
 
 
 def smooth(values: Floats, share: float = 0.08) -> Floats:
