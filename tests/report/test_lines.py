@@ -13,11 +13,19 @@ from stepgrad.evaluation.judge import Counting
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.report.curves import curve_panel, describe_curve
-from stepgrad.report.history import current_lines, phases_of, smooth, summary
 from stepgrad.report.numbers import look_up
 from stepgrad.report.scores import calibration_chart, score_chart
 from stepgrad.report.svg import DIGIT, Chart, picture, thin, ticks
-from stepgrad.report.training import map_chart, nonzero_chart, sums_chart, training_charts
+from stepgrad.report.training import (
+    current_lines,
+    map_chart,
+    nonzero_chart,
+    phases_of,
+    smooth,
+    summary,
+    sums_chart,
+    training_charts,
+)
 from tests.report.runs import log_lines, shapes_evidence
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stepgrad.report.history import summary
 from stepgrad.report.sentence import MISTAKES, compared, opening
+from stepgrad.report.training import summary
 from tests.report.runs import log_lines
 
 NO_GAINS = dict.fromkeys(MISTAKES, 0.0)

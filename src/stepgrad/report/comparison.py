@@ -11,7 +11,6 @@ import numpy as np
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.errors import ConfigError, InputError
-from stepgrad.evaluation.errors_by_type import TYPES
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.arms import Arm, describe_arms, winner
@@ -19,7 +18,7 @@ from stepgrad.report.changed import describe_changes
 from stepgrad.report.curves import arm_swatch, arms_chart, arms_panel, compare_curves, shortened
 from stepgrad.report.findings import Findings
 from stepgrad.report.numbers import Numbers, plain
-from stepgrad.report.page import fill_template, inline, standalone
+from stepgrad.report.page import fill_template, standalone
 from stepgrad.report.pictures import draw_pictures
 from stepgrad.report.sentence import MISTAKES, compared
 from stepgrad.report.write import describe_dataset, reported_protocols, write_files
@@ -74,9 +73,12 @@ def write_comparison(
         }
     )
     numbers["sentence"] = sentence or compared(numbers)
-    page = _render(numbers, _draw_changed(numbers["changed"], arms[reference].evidence, dataset))
-    drawn = {f"precision-recall-{curves['iou']:g}.svg": standalone(svg) for curves, svg in _mean_charts(numbers)}
-    return write_files(Path(folder) / "report.html", numbers, drawn, page)
+    styles, names = _styles(numbers), [arm.name for arm in arms]
+    charts = [arms_chart(curves, f"/curves/{k}", names, styles) for k, curves in enumerate(numbers["curves"])]
+    page = _render(numbers, charts, styles, _draw_changed(numbers["changed"], arms[reference].evidence, dataset))
+    ious = [curves["iou"] for curves in numbers["curves"]]
+    plots = {f"precision-recall-{iou:g}.svg": standalone(svg) for iou, svg in zip(ious, charts, strict=True)}
+    return write_files(Path(folder) / "report.html", numbers, plots, page)
 
 
 def _check_arms(arms: Sequence[Arm], reference: int, chosen: int) -> None:
@@ -126,26 +128,23 @@ def _styles(numbers: Numbers) -> list[int]:
     return [order.index(arm) for arm in range(len(numbers["arms"]))]
 
 
-def _mean_charts(numbers: Numbers) -> list[tuple[Numbers, Element]]:
-    names = [arm["name"] for arm in numbers["arms"]]
-    return [
-        (curves, arms_chart(curves, f"/curves/{k}", names, _styles(numbers)))
-        for k, curves in enumerate(numbers["curves"])
-    ]
-
-
-def _render(numbers: Numbers, pictures: Mapping[tuple[int, str], Mapping[str, Any]]) -> str:
-    styles = _styles(numbers)
+def _render(
+    numbers: Numbers,
+    charts: Sequence[Element],
+    styles: Sequence[int],
+    pictures: Mapping[tuple[int, str], Mapping[str, Any]],
+) -> str:
+    gains = numbers["mistakes"][numbers["chosen"]]["gains"]
     return fill_template(
         "comparison.html.jinja",
         numbers,
         pictures=pictures,
-        kinds=sorted(TYPES, key=lambda kind: -(numbers["mistakes"][numbers["chosen"]]["gains"][kind] or 0.0)),
+        kinds=sorted(gains, key=lambda kind: -(gains[kind] or 0.0)),
         meaning=MISTAKES,
         seeds=max(len(arm["runs"]) for arm in numbers["arms"]),
         timed=any(arm["seconds"] is not None for arm in numbers["arms"]),
         short=[shortened(arm["name"]) for arm in numbers["arms"]],
-        swatches=[inline(arm_swatch(style)) for style in styles],
-        charts=[inline(svg) for _, svg in _mean_charts(numbers)],
-        panels=[[inline(arms_panel(row, styles)) for row in curves["classes"]] for curves in numbers["curves"]],
+        swatches=[arm_swatch(style) for style in styles],
+        charts=charts,
+        panels=[[arms_panel(row, styles) for row in curves["classes"]] for curves in numbers["curves"]],
     )

@@ -61,15 +61,8 @@ def confused_classes(numbers: Numbers, classes: int, most: int) -> list[int]:
     return sorted(sorted(range(classes), key=lambda label: (-wrong[label], label))[:most])
 
 
-def frequent_pairs(numbers: Numbers) -> list[dict[str, Any]]:
-    """The classes confused most often: the place of the count, the object's name, and what it was taken for."""
-    names, cells = [row["name"] for row in numbers["classes"]], numbers["confusion"]["cells"]
-    pairs = [
-        k
-        for k, cell in enumerate(cells)
-        if cell["object"] != cell["detection"] and None not in (cell["object"], cell["detection"])
-    ]
-    return [
-        {"place": k, "object": names[cells[k]["object"]], "detection": names[cells[k]["detection"]]}
-        for k in sorted(pairs, key=lambda k: (-cells[k]["count"], k))[:MOST_PAIRS]
-    ]
+def frequent_pairs(numbers: Numbers) -> list[int]:
+    """The places of the counts of those two classes that are confused most often."""
+    cells = numbers["confusion"]["cells"]
+    pairs = [k for k, cell in enumerate(cells) if None not in cell.values() and cell["object"] != cell["detection"]]
+    return sorted(pairs, key=lambda k: (-cells[k]["count"], k))[:MOST_PAIRS]

@@ -27,7 +27,7 @@ from stepgrad.report.training import training_charts
 
 def render(numbers: Numbers, images: Mapping[str, Any], name: str, with_plots: bool) -> str:
     """The page as text; `images` feeds the browser over them, `name` is that of the page without its suffix."""
-    run, calibration = numbers["run"], numbers["calibration"]
+    run, classes, calibration = numbers["run"], numbers["classes"], numbers["calibration"]
     gains = numbers["mistakes"]["gains"]
     return fill_template(
         "page.html.jinja",
@@ -37,18 +37,13 @@ def render(numbers: Numbers, images: Mapping[str, Any], name: str, with_plots: b
         image_data=as_script(images),
         least_drawn=images["scores"][images["least"]] if images["least"] else None,
         has_pictures=any(image["src"] for image in images["images"]),
-        charts={name: (heading, inline(svg)) for name, (heading, svg) in training_charts(run).items()},
+        charts=training_charts(run),
         validated_steps=sorted({step for points in run["validation"].values() for step in points["steps"]}),
         panels={
-            protocol: [
-                inline(curve_panel(curve, row))
-                for row, curve in zip(numbers["classes"], numbers["curves"][protocol]["classes"], strict=True)
-            ]
-            for protocol in numbers["protocols"]
+            name: [curve_panel(curve, row) for curve, row in zip(curves["classes"], classes, strict=True)]
+            for name, curves in numbers["curves"].items()
         },
-        rate_panels=[
-            inline(rates_panel(numbers["by_score"], label, row)) for label, row in enumerate(numbers["classes"])
-        ],
+        rate_panels=[rates_panel(numbers["by_score"], label, row) for label, row in enumerate(classes)],
         kinds=sorted(gains, key=lambda kind: -(gains[kind] or 0.0)),
         most_gained=max(gain or 0.0 for gain in gains.values()),
         kind_of_metric=lambda metric: "points" if is_share(metric) else "cost",
@@ -57,10 +52,10 @@ def render(numbers: Numbers, images: Mapping[str, Any], name: str, with_plots: b
         enough=ENOUGH,
         matrix=confusion_table(numbers),
         pairs=frequent_pairs(numbers),
-        score_chart=inline(score_chart(numbers["scores"], numbers["common"]["threshold"])),
-        rates_chart=inline(rates_chart(numbers["by_score"], numbers["dataset"]["objects"], numbers["common"])),
-        object_charts=[(heading, inline(svg)) for heading, svg in object_charts(numbers["objects"])],
-        calibration_chart=inline(calibration_chart(calibration) if calibration else None),
+        score_chart=score_chart(numbers["scores"], numbers["common"]["threshold"]),
+        rates_chart=rates_chart(numbers["by_score"], numbers["dataset"]["objects"], numbers["common"]),
+        object_charts=object_charts(numbers["objects"]),
+        calibration_chart=calibration_chart(calibration) if calibration else None,
     )
 
 
@@ -73,11 +68,6 @@ def breakable(name: str) -> Markup:
     return Markup(re.sub("(?<=[@,=])", "<wbr>", str(escape(printable(name)))))
 
 
-def inline(svg: Element | None) -> Markup:
-    """The chart as a part of a page."""
-    return Markup("") if svg is None else Markup(markup(svg))
-
-
 def standalone(svg: Element) -> str:
     """The chart as a file of its own, with its style."""
     background = element(None, "rect", width="100%", height="100%", style="fill: var(--card)")
@@ -88,13 +78,13 @@ def standalone(svg: Element) -> str:
 
 
 def fill_template(template: str, numbers: Numbers, **parts: Any) -> str:
-    """A page of these numbers, its text escaped; `parts` is what else the template needs."""
+    """A page of these numbers, its text escaped and its charts inside; `parts` is what else the template needs."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
+        finalize=_shown,
     )
     return environment.get_template(template).render(
         r=numbers,
@@ -106,6 +96,13 @@ def fill_template(template: str, numbers: Numbers, **parts: Any) -> str:
         asset=lambda name: Markup(_asset(name)),
         **parts,
     )
+
+
+def _shown(value: Any) -> Any:
+    """What a template writes for a value: a chart as SVG, text without what a page cannot hold."""
+    if isinstance(value, Element):
+        return Markup(markup(value))
+    return printable(value) if type(value) is str else value
 
 
 class _ConfigDumper(yaml.SafeDumper):

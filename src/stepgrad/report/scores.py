@@ -118,9 +118,8 @@ def rates_chart(by_score: Numbers, objects: int, common: Numbers) -> Element | N
         return None
     title = "Precision, recall and F1 over the score from which detections count"
     chart = large_chart(title, _ends(by_score), (0, 1), "score")
-    _draw_rates(chart, by_score["scores"], right, wrong, objects)
-    value = {"data_key": "/common/f1", "data_value": repr(common["f1"])}
-    _draw_best(chart, common, f"{common['threshold']:.2f}", **value)
+    key = {"data_key": "/common/f1", "data_value": repr(common["f1"])}
+    _draw_rates(chart, by_score["scores"], right, wrong, {**common, "objects": objects}, **key)
     draw_legend(chart, list(RATES.items()))
     return chart.svg
 
@@ -130,10 +129,9 @@ def rates_panel(by_score: Numbers, label: int, row: Numbers) -> Element:
     chart = panel(f"Precision, recall and F1 of {row['name']} over the score", _ends(by_score))
     if row["threshold"] is None:
         say_empty(chart, row["objects"])
-        return chart.svg
-    right, wrong = (np.array(by_score[side][label]) for side in ("right", "wrong"))
-    _draw_rates(chart, by_score["scores"], right, wrong, row["objects"])
-    _draw_best(chart, row, f"{row['threshold']:.3g}")
+    else:
+        right, wrong = (np.array(by_score[side][label]) for side in ("right", "wrong"))
+        _draw_rates(chart, by_score["scores"], right, wrong, row)
     return chart.svg
 
 
@@ -142,23 +140,24 @@ def _ends(by_score: Numbers) -> tuple[float, float]:
 
 
 def _draw_rates(
-    chart: Chart, scores: Sequence[float], right: NDArray[np.int64], wrong: NDArray[np.int64], objects: int
+    chart: Chart,
+    scores: Sequence[float],
+    right: NDArray[np.int64],
+    wrong: NDArray[np.int64],
+    best: Numbers,
+    **key: str,
 ) -> None:
-    """The three lines; precision ends where no detection is left."""
+    """The three lines, precision as far as there are detections, and a ring at the best F1 with its number and score."""
     left = np.flatnonzero(right + wrong)
     lines = {
-        "F1": f1_of(right, right + wrong, objects),
+        "F1": f1_of(right, right + wrong, best["objects"]),
         "precision": right[left] / (right + wrong)[left],
-        "recall": right / objects,
+        "recall": right / best["objects"],
     }
     for name, kind in reversed(RATES.items()):
         xs, ys = thin(np.array(scores)[: len(lines[name])], lines[name])
         chart.line(kind, xs.tolist(), ys.tolist())
-
-
-def _draw_best(chart: Chart, best: Numbers, score: str, **key: str) -> None:
-    """A ring at the best F1, which says how much it is and at which score."""
-    words = f"F1 {per_cent(best['f1'])} at {score}, the best"
+    words = f"F1 {per_cent(best['f1'])} at {best['threshold']:.3g}, the best"
     chart.point("hue0 point", best["threshold"], best["f1"], 4, words, **key)
 
 

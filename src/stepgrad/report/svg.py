@@ -244,8 +244,8 @@ def thin(x: Floats, y: Floats, most: int = CURVE_POINTS) -> tuple[Floats, Floats
     >>> thin(np.arange(1000.0), np.zeros(1000))
     (array([  0., 999.]), array([0., 0.]))
     """
-    kept = _corners_only(x, y)
-    x, y = x[kept], y[kept]
+    corners = _corners_only(x, y)
+    x, y = x[corners], y[corners]
     if len(x) > most:
         kept = _extremes(x, y, max(1, most // 4))
         x, y = x[kept], y[kept]
@@ -261,15 +261,9 @@ def _corners_only(x: Floats, y: Floats) -> NDArray[np.int64]:
     return np.flatnonzero(np.concatenate([[True], ~(upright | level), [True]]))
 
 
-def _extremes(x: Floats, y: Floats, columns: int) -> NDArray[np.int64]:
+def _extremes(x: Floats, y: Floats, columns: int) -> list[int]:
     """First, lowest, highest and last of each column of equal width."""
-    span = x[-1] - x[0]
-    column = np.zeros(len(x), dtype=np.int64)
-    if span > 0:
-        column = np.minimum(((x - x[0]) / span * columns).astype(np.int64), columns - 1)
-    starts = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
-    kept: set[int] = set()
-    for start, stop in zip(starts, np.append(starts[1:], len(x)), strict=True):
-        inside = y[start:stop]
-        kept |= {int(start), int(start + inside.argmin()), int(start + inside.argmax()), int(stop - 1)}
-    return np.array(sorted(kept), dtype=np.int64)
+    span = x[-1] - x[0] or 1.0
+    column = np.minimum((x - x[0]) / span * columns, columns - 1).astype(np.int64)
+    parts = np.split(np.arange(len(x)), np.flatnonzero(np.diff(column)) + 1)
+    return sorted({int(rows[k]) for rows in parts for k in (0, y[rows].argmin(), y[rows].argmax(), -1)})

@@ -22,7 +22,6 @@ from stepgrad.names import file_name
 from stepgrad.report.confusion import confusion
 from stepgrad.report.curves import describe_curves
 from stepgrad.report.findings import Findings, judged
-from stepgrad.report.history import Line, summary
 from stepgrad.report.image_data import image_data
 from stepgrad.report.numbers import Numbers, plain
 from stepgrad.report.objects import describe_objects, found_by_size
@@ -30,7 +29,7 @@ from stepgrad.report.page import render, standalone
 from stepgrad.report.pictures import prepare_photos
 from stepgrad.report.scores import describe_scores
 from stepgrad.report.sentence import opening
-from stepgrad.report.training import training_charts
+from stepgrad.report.training import Line, summary, training_charts
 
 
 def write_report(folder: Path | str, **given: Any) -> Path:
