@@ -13,14 +13,16 @@ from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.records import Evidence
 
 
-def detections_of(dataset: Any, rng: np.random.Generator, clutter: int = 3) -> tuple[list[Any], list[Any]]:
-    """Most objects found, some twice, some under another class, and some boxes on nothing."""
+def detections_of(
+    dataset: DetectionDataset, rng: np.random.Generator, clutter: int = 3, missed: float = 0.25
+) -> tuple[list[Any], list[Any]]:
+    """Objects missed by that share, the others found, some twice, some under another class, and some boxes on nothing."""
     preds, targets = [], []
     for index in range(len(dataset)):
         target = dataset.target(index)
         boxes, labels, scores = [], [], []
         for box, label in zip(target["boxes"].numpy(), target["labels"].tolist(), strict=True):
-            for _ in range(int(rng.choice([0, 1, 1, 2]))):
+            for _ in range(int(rng.choice(3, p=[missed, 0.75 - missed, 0.25]))):
                 shift = rng.normal(0, 0.06, 4) * np.tile(box[2:] - box[:2], 2)
                 boxes.append(box + shift)
                 labels.append(label if rng.random() < 0.85 else int(rng.integers(len(dataset.class_names))))

@@ -134,16 +134,6 @@ def test_the_theme_of_the_page_decides_every_colour_of_a_chart() -> None:
             assert any(f".{name}" in style for name in part.attrib["class"].split()), part.attrib
 
 
-def test_each_validation_tells_its_number_to_who_points_at_it() -> None:
-    run = summary(log_lines(), "voc12")
-    chart = map_chart(run)
-    assert chart is not None
-    told = [title.text or "" for title in chart.iter("title")]
-    for name, points in run["validation"].items():
-        for step, value in zip(points["steps"], points["values"], strict=True):
-            assert any(text.startswith(f"step {step}: {name} mAP {100 * value:.2f}") for text in told)
-
-
 @pytest.mark.parametrize("size", [1e-5, 1e-3, 1.0, 1e4])
 def test_labels_of_the_axis_lie_inside_the_picture(size: float) -> None:
     steps = [0.0, 10.0]

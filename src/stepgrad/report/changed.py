@@ -82,13 +82,13 @@ def boxes_on(findings: Findings, position: int) -> list[dict[str, Any]]:
     Corners are in continuous pixels from 0.
     """
     evidence, names = findings.evidence, findings.evidence.class_names
-    found, objects = evidence.detections, evidence.objects
-    shown = (findings.right | findings.wrong) & findings.passing & (found.images == position)
+    found, objects, right = evidence.detections, evidence.objects, findings.right
+    shown = (right | findings.wrong) & findings.passing & (found.images == position)
     missed = findings.there & ~findings.found() & (objects.images == position)
     corners = [continuous_corners(evidence, flat.boxes) for flat in (found, objects)]
     return [
         {
-            "verdict": "right" if findings.right[row] else "wrong",
+            "verdict": "right" if right[row] else "wrong",
             "class": names[found.labels[row]],
             "score": float(found.scores[row]),
             "box": corners[0][row].tolist(),

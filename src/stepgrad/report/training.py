@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -179,7 +179,7 @@ def training_charts(run: Numbers) -> dict[str, tuple[str, Element]]:
 def loss_chart(part: Numbers, key: str) -> Element:
     """The loss of one phase, on a scale of its own: a cross-entropy and a -log(mAP) are not to be compared."""
     total, kind = part["total"], "map" if part["phase"] == "map" else "nll"  # the class that colours it
-    chart = _step_chart(f"Loss of phase {part['phase']}", [total["values"]], total["steps"])
+    chart = _step_chart(f"Loss of phase {part['phase']}", [total], from_zero=False)
     for name, term in part["terms"].items():
         chart.line(f"{kind} term", term["mean_steps"], term["mean"], f"{name}, moving mean")
     _draw_series(chart, total, kind, f"{key}/total")
@@ -191,13 +191,11 @@ def loss_chart(part: Numbers, key: str) -> Element:
 def map_chart(run: Numbers) -> Element | None:
     """mAP on the validation images and on each minibatch."""
     batch, validated = run["batch_map"], run["validation"]
-    series = [*validated.values(), *([batch] if batch else [])]
+    series = [*validated.values(), *filter(None, [batch])]
     if not series:
         return None
-    steps = [step for points in series for step in points["steps"]]
     bounds = [phase[end] for phase in run["phases"] for end in ("first", "last")]
-    values = [[0.0], *(points["values"] for points in series)]
-    chart = _step_chart("mAP in per cent over steps", values, [*steps, *bounds], percent_text)
+    chart = _step_chart("mAP in per cent over steps", series, bounds, y_text=percent_text)
     _draw_phases(chart, run["phases"])
     names = []
     if batch:
@@ -217,7 +215,7 @@ def nonzero_chart(run: Numbers) -> Element | None:
     part = run["nonzero"]
     if not part:
         return None
-    chart = _step_chart("Share of scores with a gradient", [part["values"], [0.0]], part["steps"])
+    chart = _step_chart("Share of scores with a gradient", [part])
     _draw_series(chart, part, "map", "/run/nonzero")
     draw_legend(chart, [("each step", "map raw"), ("moving mean", "map")])
     return chart.svg
@@ -229,9 +227,7 @@ def sums_chart(run: Numbers) -> Element | None:
     parts = {kind: part for kind in names if (part := run[f"{kind}_sum"])}
     if not parts:
         return None
-    steps = [step for part in parts.values() for step in part["steps"]]
-    values = [[0.0], *(part["values"] for part in parts.values())]
-    chart = _step_chart("Sums of positive and of negative gradients", values, steps)
+    chart = _step_chart("Sums of positive and of negative gradients", list(parts.values()))
     chart.line("zero", chart.x_range, [0, 0])
     for kind, part in parts.items():
         _draw_series(chart, part, kind, f"/run/{kind}_sum")
@@ -241,13 +237,15 @@ def sums_chart(run: Numbers) -> Element | None:
 
 def _step_chart(
     title: str,
-    values: Iterable[Sequence[float]],
-    steps: Sequence[float],
+    series: Sequence[Numbers],
+    more_steps: Sequence[int] = (),
+    from_zero: bool = True,
     y_text: Callable[[float], str] = tick_text,
 ) -> Chart:
-    """Axes that hold all values, rounded outward a little."""
-    every = [value for line in values for value in line]
-    low, high = min(every), max(every)
+    """Axes that hold all steps and values, and zero if wanted, rounded outward a little."""
+    steps = [*more_steps, *(step for points in series for step in points["steps"])]
+    values = [*[0.0] * from_zero, *(value for points in series for value in points["values"])]
+    low, high = min(values), max(values)
     room = 0.06 * (high - low) or max(abs(high) * 0.1, 0.05)
     bottom, top = low if low == 0.0 else low - room, high + room
     left = max(46.0, 12 + DIGIT * max(len(tick_text(value)) for value in ticks(bottom, top)))
