@@ -13,16 +13,7 @@ from stepgrad.metric.list_metric import f1_of
 from stepgrad.number_text import per_cent
 from stepgrad.report.findings import STEPS, Findings, are_probabilities
 from stepgrad.report.numbers import Numbers
-from stepgrad.report.svg import (
-    Chart,
-    draw_bars,
-    draw_counts,
-    draw_legend,
-    large_chart,
-    panel,
-    say_empty,
-    thin,
-)
+from stepgrad.report.svg import Chart, draw_bars, draw_counts, draw_legend, large_chart, panel, say_empty, thin
 
 BARS = 20
 """Bars of the histogram of scores."""
