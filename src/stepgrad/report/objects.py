@@ -15,6 +15,7 @@ from stepgrad.evaluation.metrics import metric_under
 from stepgrad.metric.options import get_metric
 from stepgrad.report.findings import Findings, continuous_corners
 from stepgrad.report.numbers import Numbers
+from stepgrad.report.pictures import Size
 from stepgrad.report.svg import HEIGHT, WIDTH, draw_bars, draw_counts, element, large_chart, picture, tick_text
 
 SIZES = ("small", "medium", "large")
@@ -23,7 +24,6 @@ CELLS = 16
 """Rows and columns of the map of places."""
 FLATTEST = 3
 """Widths of 2**3 times the height, and more, are in the last bar of the shapes; the first bar has their mirror image."""
-Size = tuple[int, int]
 
 
 def found_by_size(findings: Findings) -> list[dict[str, Any]]:

@@ -72,10 +72,12 @@ def prepare_photos(page: Path, evidence: Evidence, dataset: DetectionDataset | N
 
 
 def _annotated_size(evidence: Evidence, position: int) -> Size | None:
-    if evidence.limits is None or np.isnan(evidence.limits[position]).any():
+    """Width and height of an image as the annotations have them; None if they do not say, or nothing sensible."""
+    size = np.zeros(2) if evidence.limits is None else evidence.limits[position, 1, 2:]
+    if not (np.isfinite(size) & (size >= 1)).all():
         return None
-    width, height = evidence.limits[position, 1, 2:].tolist()
-    return round(width), round(height)
+    width, height = size.round().astype(int).tolist()
+    return width, height
 
 
 def read_picture(dataset: DetectionDataset | None, image_id: ImageId) -> Image.Image | None:
