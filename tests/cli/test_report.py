@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepgrad.cli import main
-from tests.data.builders import DOG, write_voc
+from tests.data.builders import DOG, SIZE, write_voc
 
 HIT, MISS, SECOND = "a 0.9 11 6 30 25", "a 0.8 40 30 50 39", "b 0.7 11 6 30 25"
 
@@ -42,11 +42,13 @@ def test_evaluate_writes_a_page_and_its_numbers_beside_it(data: str, capsys: pyt
     assert images[1]["objects"] == [[0, 10.0, 5.0, 30.0, 25.0]]  # continuous, where the file counts from 1
 
 
-def test_a_page_without_pictures_shows_boxes_alone(data: str) -> None:
+def test_a_page_without_pictures_shows_boxes_alone_in_images_of_the_size_that_annotations_say(data: str) -> None:
     for image in (Path(data) / "JPEGImages").iterdir():
         image.unlink()
     assert main(["evaluate", "--detections", "good", "--data", data, "--report", "good.html"]) == 0
-    assert [image["src"] for image in images_of(Path("good.html"))] == [None, None]
+    assert [(image["src"], image["size"]) for image in images_of(Path("good.html"))] == [(None, list(SIZE))] * 2
+    places = json.loads(Path("good.json").read_text())["objects"]["places"]
+    assert sum(map(sum, places)) == 2
 
 
 def test_a_file_of_another_name_gets_the_numbers_alone(data: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.evaluation.intervals import judged_lists
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.resampling import Draws, resample
+from stepgrad.evaluation.resampling import Resamples, resample
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.metrics import OwnMetric
 from stepgrad.metric.options import get_metric
@@ -56,7 +56,7 @@ def test_a_resample_is_worth_what_its_images_are_worth(seed: int, protocol: str)
     evidence, rules = evidence_of(seed), get_protocol(protocol)
     rules = replace(rules, min_score=None)
     result = evaluate_under(evidence, rules)
-    draws = Draws.of(evidence.num_images, 6, seed)
+    draws = Resamples.of(evidence.num_images, 6, seed)
     extra = ["ap@area=small"] if protocol == "coco" else []
     for name in ["ap"] if rules.tail == "line" else [*METRICS, *extra]:
         metric = get_metric(name)
@@ -96,7 +96,7 @@ def test_an_interval_repeats_with_its_seed_widens_with_its_level_and_holds_the_m
 
 def test_images_of_a_group_are_drawn_together() -> None:
     result = result_of(2)
-    draws = Draws.of(result.images, 50, 0, ["a"] * result.images)
+    draws = Resamples.of(result.images, 50, 0, ["a"] * result.images)
     assert draws.weights.tolist() == [[1]] * 50
     assert result.interval(groups=["a"] * result.images) == pytest.approx((result.map, result.map), abs=1e-15)
     with pytest.raises(InputError, match="a group for each"):

@@ -155,7 +155,7 @@ def _config(folder: Path) -> None:
 
 def _log(folder: Path) -> None:
     from stepgrad.detector.training.run_folder import read_log
-    from stepgrad.report.history import summary
+    from stepgrad.report.training import summary
 
     summary(read_log(folder / "log.jsonl"), "voc12")
 

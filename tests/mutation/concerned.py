@@ -91,7 +91,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "metric/boxes.py": (
         "tests/metric/test_measurable.py",
         "tests/experiments/baselines/test_windows.py",
-        "tests/report/test_found.py",
+        "tests/evaluation/test_found.py",
     ),
     "metric/protocol.py": (
         "tests/evaluation/test_ultralytics.py",
@@ -118,7 +118,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/export.py": ("tests/evaluation/test_export.py",),
     "evaluation/federated.py": ("tests/evaluation/test_lvis.py",),
     "data/judged_files.py": ("tests/evaluation/test_lvis.py", "tests/evaluation/test_files.py"),
-    "evaluation/counted.py": ("tests/report/test_found.py", "tests/evaluation/test_errors_by_type.py"),
+    "evaluation/counted.py": ("tests/evaluation/test_found.py", "tests/evaluation/test_errors_by_type.py"),
     "evaluation/likely_mistakes.py": ("tests/evaluation/test_likely_mistakes.py",),
     "evaluation/other_readings.py": ("tests/evaluation/test_likely_mistakes.py",),
     "evaluation/judge.py": (*_EVALUATOR, "tests/evaluation/test_ultralytics.py"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -96,11 +95,6 @@ class Browser:
         """Addresses the page asked for."""
         sent = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
         return [url for url in sent if not url.startswith("data:")]
-
-    def screenshot(self, path: Path) -> None:
-        """The whole page as PNG."""
-        picture = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(picture["data"]))
 
     def _next(self) -> dict[str, Any]:
         """The next message; events are remembered."""

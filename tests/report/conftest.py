@@ -8,7 +8,7 @@ import pytest
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.report import Arm
 from tests.report.browser import Browser, find_chromium
-from tests.report.trainings import NOISES, PROTOCOLS, noisy_arm, write
+from tests.report.trainings import NOISES, noisy_arm, write
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def dataset() -> ShapesDataset:
 
 @pytest.fixture(scope="session")
 def arms(dataset: ShapesDataset) -> list[Arm]:
-    return [noisy_arm(dataset, name, noise, PROTOCOLS) for name, noise in NOISES.items()]
+    return [noisy_arm(dataset, name, noise) for name, noise in NOISES.items()]
 
 
 @pytest.fixture(scope="session")

@@ -7,19 +7,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from stepgrad.data.base import DatasetTarget, DetectionDataset
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.records import Evidence
 
 
-def detections_of(dataset: Any, rng: np.random.Generator, clutter: int = 3) -> tuple[list[Any], list[Any]]:
-    """Most objects found, some twice, some under another class, and some boxes on nothing."""
+def detections_of(
+    dataset: DetectionDataset, rng: np.random.Generator, clutter: int = 3, missed: float = 0.25
+) -> tuple[list[Any], list[Any]]:
+    """Objects missed by that share, the others found, some twice, some under another class, and some boxes on nothing."""
     preds, targets = [], []
     for index in range(len(dataset)):
         target = dataset.target(index)
         boxes, labels, scores = [], [], []
         for box, label in zip(target["boxes"].numpy(), target["labels"].tolist(), strict=True):
-            for _ in range(int(rng.choice([0, 1, 1, 2]))):
+            for _ in range(int(rng.choice(3, p=[missed, 0.75 - missed, 0.25]))):
                 shift = rng.normal(0, 0.06, 4) * np.tile(box[2:] - box[:2], 2)
                 boxes.append(box + shift)
                 labels.append(label if rng.random() < 0.85 else int(rng.integers(len(dataset.class_names))))
@@ -40,11 +43,44 @@ def detections_of(dataset: Any, rng: np.random.Generator, clutter: int = 3) -> t
     return preds, targets
 
 
+def evaluated(
+    dataset: DetectionDataset, preds: list[Any], targets: list[Any], protocols: Any, **options: Any
+) -> Evaluator:
+    evaluator = Evaluator(len(dataset.class_names), protocols, dataset.class_names, boxes="continuous", **options)
+    evaluator.update(preds, targets)
+    return evaluator
+
+
+def evidence_of(dataset: DetectionDataset, preds: list[Any], targets: list[Any]) -> Evidence:
+    return evaluated(dataset, preds, targets, "voc12").evidence()
+
+
 def shapes_evidence(images: int = 24, seed: int = 0, clutter: int = 3) -> tuple[ShapesDataset, Evidence]:
     dataset = ShapesDataset("val", length=images)
-    evaluator = Evaluator(len(dataset.class_names), "voc12", dataset.class_names, boxes="continuous")
-    evaluator.update(*detections_of(dataset, np.random.default_rng(seed), clutter))
-    return dataset, evaluator.evidence()
+    return dataset, evidence_of(dataset, *detections_of(dataset, np.random.default_rng(seed), clutter))
+
+
+def nothing_found(dataset: DetectionDataset) -> list[Any]:
+    none = {"boxes": torch.zeros(0, 4), "scores": torch.zeros(0), "labels": torch.zeros(0, dtype=torch.int64)}
+    return [none] * len(dataset)
+
+
+class Renamed(ShapesDataset):
+    """The same images under other ids and other names of classes."""
+
+    def __init__(self, names: list[str], ids: list[str]) -> None:
+        super().__init__("val", length=len(ids))
+        self.class_names = tuple(names)
+        self.named = ids
+
+    def target(self, index: int) -> DatasetTarget:
+        target = super().target(index)
+        target["image_id"] = self.named[index]
+        target["labels"] %= len(self.class_names)
+        return target
+
+    def index_of(self, image_id: str | int) -> int:
+        return self.named.index(str(image_id))
 
 
 def log_lines(nll: int = 200, map_steps: int = 120, every: int = 4, seed: int = 0) -> list[dict[str, Any]]:

@@ -7,32 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.evaluation.records import Evidence
 from stepgrad.report import Arm
 from tests.report.browser import Browser
-from tests.report.runs import detections_of
-from tests.report.test_page import (
-    CUT_CELLS,
-    NASTY,
-    READ_NUMBERS,
-    Renamed,
-    assert_page_is_sound,
-    contrast,
-    evidence_of,
-    nothing_found,
-)
-from tests.report.trainings import (
-    NOISES,
-    PROTOCOLS,
-    noisy_arm,
-    numbers_of,
-    with_maps,
-    write,
-)
+from tests.report.checks import CUT_CELLS, NASTY, READ_NUMBERS, VISIBLE_PANES, assert_page_is_sound, contrast
+from tests.report.runs import Renamed, detections_of, evidence_of, nothing_found
+from tests.report.trainings import NOISES, PROTOCOLS, noisy_arm, numbers_of, with_maps, write
 
 BEST_ROWS = "[...document.querySelectorAll('tr.best th')].map(c => c.title)"
 
@@ -41,6 +24,7 @@ def test_every_number_on_the_page_equals_the_json_and_nothing_else_is_asked_for(
     browser: Browser, compared: Path
 ) -> None:
     assert_page_is_sound(browser, compared)
+    assert browser.run("document.scripts.length") == 0
     keys = {item["key"] for item in browser.run(READ_NUMBERS)}
     wanted = {
         *(f"/arms/{k}/maps/{name}/{what}" for k in range(3) for name in PROTOCOLS for what in ("mean", "sd")),
@@ -54,23 +38,12 @@ def test_every_number_on_the_page_equals_the_json_and_nothing_else_is_asked_for(
     assert not any(key.startswith("/arms/1/gains") for key in keys)  # the reference gains nothing over itself
 
 
-def test_points_on_the_page_are_a_hundred_times_the_number_to_one_decimal(browser: Browser, compared: Path) -> None:
-    browser.open(compared)
-    shown = [item for item in browser.run(READ_NUMBERS) if item.get("kind") in ("points", "gain")]
-    assert len(shown) > 20
-    for item in shown:
-        assert abs(float(item["text"]) - 100 * float(item["value"])) <= 0.05 * (1 + 1e-9)
-        assert item["text"].startswith(("+", "-")) == ("gain" in item["kind"])
-
-
 def test_only_the_winner_has_a_colour(
     browser: Browser, arms: list[Arm], dataset: ShapesDataset, tmp_path: Path
 ) -> None:
     cases = {
         "clear": ([[0.3, 0.4], [0.31, 0.41], [0.5, 0.61]], ["mAP"]),
         "within the spread": ([[0.3, 0.4], [0.31, 0.41], [0.30, 0.49]], []),
-        "one seed": ([[0.3], [0.4], [0.9]], []),
-        "equal": ([[0.5, 0.5]] * 3, []),
     }
     for name, (maps, winners) in cases.items():
         made = [with_maps(arm, values) for arm, values in zip(arms, maps, strict=True)]
@@ -78,21 +51,21 @@ def test_only_the_winner_has_a_colour(
         assert browser.run(BEST_ROWS) == winners, name
 
 
-def test_reference_stands_left_of_the_chosen_arm_and_each_picture_says_what_is_on_it(
+def test_the_reference_comes_before_the_chosen_arm_and_each_picture_says_what_is_on_it(
     browser: Browser, compared: Path
 ) -> None:
-    browser.open(compared, width=1200)
-    read = """[...document.querySelectorAll(".pair")].map(p => [...p.querySelectorAll("img")].map(
-      i => ({alt: i.alt, left: i.getBoundingClientRect().left, top: i.getBoundingClientRect().top})))"""
-    pairs = browser.run(read)
+    browser.open(compared)
+    pairs = browser.run(
+        "[...document.querySelectorAll('.pair')].map(p => [...p.querySelectorAll('img')].map(i => i.alt))"
+    )
     assert len(pairs) == 6
     for left, right in pairs:
-        assert left["left"] < right["left"]
-        assert left["top"] == right["top"]
-        assert left["alt"].startswith("more cross-entropy. ")
-        assert right["alt"].startswith("mAP. ")
+        assert left.startswith("more cross-entropy. ")
+        assert right.startswith("mAP. ")
     sizes = browser.run("Promise.all([...document.images].map(i => i.decode().then(() => i.naturalWidth)))")
     assert min(sizes) > 0
+    charts = "[...document.querySelectorAll('.charts svg')].map(s => s.getAttribute('aria-label'))"
+    assert all("more cross-entropy: mAP " in text for text in browser.run(charts))
 
 
 def test_lines_of_arms_differ_in_colour_and_dashes_and_stand_out_in_both_themes(
@@ -107,7 +80,6 @@ def test_lines_of_arms_differ_in_colour_and_dashes_and_stand_out_in_both_themes(
         card = browser.run("getComputedStyle(document.querySelector('.card')).backgroundColor")
         styles = browser.run(read)
         assert len({tuple(style) for style in styles}) == 12
-        assert len({colour for colour, _ in styles}) == 6
         assert min(contrast(colour, card) for colour, _ in styles) >= 3
         assert styles[11][1] == "none"  # the chosen arm is the solid line
         assert styles[10][1] != "none"
@@ -115,31 +87,8 @@ def test_lines_of_arms_differ_in_colour_and_dashes_and_stand_out_in_both_themes(
 
 def test_choosing_a_threshold_shows_its_classes(browser: Browser, compared: Path) -> None:
     browser.open(compared)
-    visible = "[...document.querySelectorAll('.pane')].map(p => p.offsetHeight > 0)"
-    assert browser.run(visible) == [True, False]
-    assert browser.run(f"document.querySelector('label[for=pick2]').click(); {visible}") == [False, True]
-
-
-@pytest.mark.parametrize("width", [1200, 400, 320])
-def test_nothing_is_wider_than_the_window(browser: Browser, compared: Path, width: int) -> None:
-    browser.open(compared, width=width)
-    assert browser.run("document.documentElement.scrollWidth") <= width
-    assert browser.run("document.querySelector('details').open") is False
-
-
-def test_page_has_no_script_and_a_heading_for_every_section(browser: Browser, compared: Path) -> None:
-    browser.open(compared)
-    assert browser.run("document.scripts.length") == 0
-    sections = "[...document.querySelectorAll('section')]"
-    assert browser.run(f"{sections}.map(s => s.querySelector('h2').textContent)") == [
-        "mAP in per cent",
-        "Precision and recall",
-        "Mistakes",
-        "Pictures that changed",
-        "Configuration",
-    ]
-    charts = "[...document.querySelectorAll('.charts svg')].map(s => s.getAttribute('aria-label'))"
-    assert all("more cross-entropy: mAP " in text for text in browser.run(charts))
+    assert browser.run(VISIBLE_PANES) == [True, False]
+    assert browser.run(f"document.querySelector('label[for=pick2]').click(); {VISIBLE_PANES}") == [False, True]
 
 
 def test_same_arms_give_the_same_bytes_and_plots_are_pictures(
@@ -195,31 +144,33 @@ def test_empty_is_ordinary(browser: Browser, tmp_path: Path) -> None:
     assert "±" not in texts["nothing changed"].split("mAP in per cent")[1].split("Precision and recall")[0]
 
 
-def test_detections_that_know_of_no_training_are_not_said_to_have_time_or_seeds(
+def test_detections_that_know_of_no_training_are_not_said_to_have_time_seeds_or_spreads(
     browser: Browser, arms: list[Arm], dataset: ShapesDataset, tmp_path: Path
 ) -> None:
     files = [Arm(arm.name, arm.note, arm.runs[:1], arm.evidence) for arm in arms]
     browser.open(write(tmp_path, files, dataset, config={}))
     text = browser.run("document.querySelector('main').innerText").lower()
-    assert not [word for word in ("training", "time", "first seed", "seed by seed", "ahead in", "–") if word in text]
+    assert not [word for word in ("training", "time", "seed", "ahead in", "–", "deviation", "marked") if word in text]
+    assert "may be chance" in text
 
 
-def test_on_a_phone_the_table_of_detectors_is_shown_whole(browser: Browser, compared: Path) -> None:
+def test_on_a_phone_the_tables_of_detectors_are_shown_whole(browser: Browser, compared: Path) -> None:
     browser.open(compared, width=390)
     assert browser.run(CUT_CELLS) == []
-    table = browser.run(
-        """(() => { const card = document.querySelector('.arms').parentElement.getBoundingClientRect();
-          return [...document.querySelectorAll('.arms td, .arms td *')].filter(
-            part => part.getBoundingClientRect().right > card.right).map(part => part.textContent); })()"""
+    hidden = browser.run(
+        """[...document.querySelectorAll('.arms, .costs')].flatMap(table => {
+          const card = table.parentElement.getBoundingClientRect();
+          return [...table.querySelectorAll('td, td *')].filter(
+            part => part.getBoundingClientRect().right > card.right).map(part => part.textContent); })"""
     )
-    assert table == []
+    assert hidden == []
 
 
 def test_hostile_names_stay_text(browser: Browser, tmp_path: Path) -> None:
     ids = [f"{name} {k}" for k, name in enumerate(NASTY)]
     dataset = Renamed(NASTY, ids)
     names = [NASTY[0] + "w" * 3000, NASTY[4], "</svg>" + NASTY[1] + " long words" * 200]
-    arms = [replace(noisy_arm(dataset, name, 0.2 + 0.1 * k, PROTOCOLS), note=NASTY[k]) for k, name in enumerate(names)]
+    arms = [replace(noisy_arm(dataset, name, 0.2 + 0.1 * k), note=NASTY[k]) for k, name in enumerate(names)]
     made = write(
         tmp_path,
         arms,
@@ -246,5 +197,5 @@ def test_hostile_names_stay_text(browser: Browser, tmp_path: Path) -> None:
 
 def test_page_stays_small_with_many_classes_and_pictures(tmp_path: Path) -> None:
     dataset = Renamed([f"a rather long name of a class, number {c}" for c in range(80)], [f"img{k}" for k in range(24)])
-    arms = [noisy_arm(dataset, name, noise, PROTOCOLS, seeds=1) for name, noise in NOISES.items()]
+    arms = [noisy_arm(dataset, name, noise, seeds=1) for name, noise in NOISES.items()]
     assert write(tmp_path, arms, dataset, shown=24).stat().st_size < 2_500_000

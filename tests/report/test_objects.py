@@ -10,7 +10,7 @@ import pytest
 
 from stepgrad.evaluation.counted import countable
 from stepgrad.metric.protocol import get_protocol
-from stepgrad.report.diagnosis import Findings
+from stepgrad.report.findings import Findings
 from stepgrad.report.objects import CELLS, FLATTEST, describe_objects
 from tests.evaluation.datasets import random_dataset
 

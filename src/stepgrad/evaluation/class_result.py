@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
+from stepgrad.engine.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.errors import ConfigError
+from stepgrad.metric.list_metric import f1_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +105,7 @@ def best_cut(scores: NDArray[np.float64], verdicts: NDArray[np.int8], P: int) ->
     if P == 0:
         return Cut(None, None, 0)
     true = np.cumsum(verdicts == TRUE_POSITIVE)
-    wrong = np.cumsum(verdicts == FALSE_POSITIVE)
-    f1 = 2 * true / (true + wrong + P)
+    f1 = f1_of(true, np.cumsum(verdicts != IGNORED), P)
     last_of_equals = np.append(scores[1:] != scores[:-1], True)[: len(scores)]
     f1 = np.where(last_of_equals, f1, -1.0)
     if len(f1) == 0 or true[-1] == 0:

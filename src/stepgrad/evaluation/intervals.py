@@ -13,7 +13,7 @@ from stepgrad.evaluation.class_result import ClassResult
 from stepgrad.evaluation.counted import countable
 from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.resampling import Draws, JudgedList, resample
+from stepgrad.evaluation.resampling import Resamples, JudgedList, resample
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.over_classes import OverClasses
 from stepgrad.metric.protocol import Protocol
@@ -87,7 +87,7 @@ def intervals_of(
 ) -> Intervals:
     """Intervals by resampling images, or groups of them, with repetition."""
     check_level(level)
-    draws = Draws.of(evidence.num_images, resamples, seed, groups)
+    draws = Resamples.of(evidence.num_images, resamples, seed, groups)
     lists = judged_lists(classes, evidence, protocol, metric)
     over = over or OverClasses(absent_classes=protocol.absent_classes)
     samples = resample(lists, metric, protocol, draws.weights, draws, over)

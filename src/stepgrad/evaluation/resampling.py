@@ -29,7 +29,7 @@ _BLOCK = 4_000_000  # weights that are drawn at a time
 
 
 @dataclass(frozen=True)
-class Draws:
+class Resamples:
     """Which units of images each resample holds, and how often."""
 
     unit: NDArray[np.int32]  # (images,) the unit of each image
@@ -38,7 +38,7 @@ class Draws:
     seed: int
 
     @classmethod
-    def of(cls, images: int, resamples: int, seed: int, groups: Sequence[Hashable] | None = None) -> Draws:
+    def of(cls, images: int, resamples: int, seed: int, groups: Sequence[Hashable] | None = None) -> Resamples:
         """So many resamples of images, or of groups of them: `groups` names the group of each image."""
         whole_number("resamples", resamples, least=1)
         if groups is None:
@@ -88,7 +88,7 @@ def resample(
     metric: ListMetric,
     protocol: Protocol,
     weights: NDArray[np.uint8],
-    draws: Draws,
+    draws: Resamples,
     over: OverClasses,
 ) -> Samples:
     """The metric of all classes, and the one value that they make, for rows of weights (R, units)."""

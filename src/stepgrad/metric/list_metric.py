@@ -13,6 +13,7 @@ from stepgrad.errors import ConfigError, real_number
 from stepgrad.metric.protocol import Protocol
 
 Hits = NDArray[np.bool_]
+Counts = NDArray[np.int64] | int
 _NO_POINTS = np.zeros(0, dtype=np.int64)
 _NO_LOGS = np.zeros(0)
 
@@ -94,6 +95,15 @@ def check_threshold(threshold: float | None) -> None:
     """Raise unless this is None or a finite score."""
     if threshold is not None and not math.isfinite(real_number("threshold", threshold, "None or a score")):
         raise ConfigError(f"Expected threshold to be finite but got {threshold!r}.")
+
+
+def f1_of(right: Counts, counted: Counts, objects: Counts) -> NDArray[np.float64]:
+    """F1 of right detections among those that count, where there are so many objects; 0 for nothing of all.
+
+    >>> f1_of(np.array([1, 1]), np.array([1, 3]), 1)
+    array([1. , 0.5])
+    """
+    return np.asarray(2 * right / np.maximum(counted + objects, 1))
 
 
 def weighted_precision(hits: Hits, counts: NDArray[np.int64], norm: int) -> float:

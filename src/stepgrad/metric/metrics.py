@@ -28,6 +28,7 @@ from stepgrad.metric.list_metric import (
     MetricCode,
     area_range,
     check_threshold,
+    f1_of,
     share_of_one,
     weighted_precision,
 )
@@ -174,8 +175,8 @@ class F1(ListMetric):
 
     def of_list(self, hits: Hits, objects: int, images: int, protocol: Protocol) -> float:
         if self.threshold is not None:
-            return 2 * int(hits.sum()) / max(len(hits) + objects, 1)
-        return float((2 * np.cumsum(hits) / (np.arange(1, len(hits) + 1) + objects)).max(initial=0.0))
+            return float(f1_of(int(hits.sum()), len(hits), objects))
+        return float(f1_of(np.cumsum(hits), np.arange(1, len(hits) + 1), objects).max(initial=0.0))
 
     def code(self, P: int, images: int) -> MetricCode:
         return MetricCode(BEST_F1 if self.threshold is None else F1_AT_CUT)

@@ -6,13 +6,11 @@ need("jinja2", "matplotlib", "PIL", "yaml", purpose="stepgrad.report")
 
 from stepgrad.report.arms import Arm
 from stepgrad.report.comparison import write_comparison
-from stepgrad.report.content import ComparisonRow
 from stepgrad.report.draw import colour_of, draw_detections, draw_verdicts
 from stepgrad.report.write import write_page, write_report
 
 __all__ = [
     "Arm",
-    "ComparisonRow",
     "colour_of",
     "draw_detections",
     "draw_verdicts",

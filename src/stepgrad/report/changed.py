@@ -1,12 +1,14 @@
-"""The images on which one training differs most from another, for the better and for the worse."""
+"""The images on which one detector differs most from another, for the better and for the worse."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from stepgrad.evaluation.records import Evidence
-from stepgrad.report.examples import Mark, describe_boxes, tally
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.report.findings import Findings, continuous_corners
+from stepgrad.report.image_data import by_score
 
 CHANGED_RULE = (
     "For each detector, each class has the score threshold with the best F1 over all images; only detections that reach it are "
@@ -14,60 +16,85 @@ CHANGED_RULE = (
     "detector is the furthest above and below that of the reference. Objects that the protocol ignores (difficult ones, COCO's "
     "crowds), and detections of them, are neither counted nor shown."
 )
-Marks = Sequence[Sequence[Mark]]
 
 
-def changes(before: Marks, after: Marks) -> list[int]:
-    """Per image, by how much its count (right minus wrong minus missed) grew."""
-    return [_count(new) - _count(old) for old, new in zip(before, after, strict=True)]
+def describe_changes(reference: Findings, chosen: Findings, shown: int) -> dict[str, Any]:
+    """How many images are better, worse and the same, and the positions of those to show with their boxes."""
+    before, after = reference.by_image(), chosen.by_image()
+    grown = _count(after) - _count(before)
+    better, worse = better_and_worse(grown, shown)
 
+    def describe(position: int) -> dict[str, Any]:
+        return {
+            "image": str(reference.evidence.image_ids[position]),
+            "position": position,
+            "words": _in_words(*(after - before)[:2, position].tolist()),
+            "change": int(grown[position]),
+            "reference": _describe_side(reference, position, before),
+            "chosen": _describe_side(chosen, position, after),
+        }
 
-def _count(marks: Sequence[Mark]) -> int:
-    right, wrong, missed = tally(marks)
-    return right - wrong - missed
-
-
-def better_and_worse(grown: Sequence[int], shown: int) -> tuple[list[int], list[int]]:
-    """Positions of the images that changed most, up to half of `shown` (rounded up) of each kind.
-
-    >>> better_and_worse([0, 2, -1, 1, 2], shown=4)
-    ([1, 4], [2])
-    """
-    half = (shown + 1) // 2
-    better = sorted((i for i, by in enumerate(grown) if by > 0), key=lambda i: (-grown[i], i))
-    worse = sorted((i for i, by in enumerate(grown) if by < 0), key=lambda i: (grown[i], i))
-    return better[:half], worse[:half]
-
-
-def change_in_words(before: Sequence[Mark], after: Sequence[Mark]) -> str:
-    """What is different on an image. An object more found is one less missed, so that is not said twice."""
-    (found_before, wrong_before, _), (found_after, wrong_after, _) = tally(before), tally(after)
-    return ", ".join(filter(None, [_found(found_after - found_before), _false_alarms(wrong_after - wrong_before)]))
-
-
-def _found(by: int) -> str:
-    return f"{abs(by)} {'more' if by > 0 else 'fewer'} found" if by else ""
-
-
-def _false_alarms(by: int) -> str:
-    """
-    >>> _false_alarms(-1), _false_alarms(2)
-    ('1 fewer false alarm', '2 more false alarms')
-    """
-    return f"{abs(by)} {'more' if by > 0 else 'fewer'} false alarm{'s' * (abs(by) != 1)}" if by else ""
-
-
-def describe_change(evidence: Evidence, position: int, before: Sequence[Mark], after: Sequence[Mark]) -> dict[str, Any]:
-    """One image for the JSON; both arms have the objects and names of `evidence`."""
     return {
-        "image": str(evidence.image_ids[position]),
-        "words": change_in_words(before, after),
-        "change": _count(after) - _count(before),
-        "reference": _side(evidence, before),
-        "chosen": _side(evidence, after),
+        "rule": CHANGED_RULE,
+        "iou": reference.iou,
+        "counts": {"better": int((grown > 0).sum()), "worse": int((grown < 0).sum()), "same": int((grown == 0).sum())},
+        "better": [describe(position) for position in better],
+        "worse": [describe(position) for position in worse],
     }
 
 
-def _side(evidence: Evidence, marks: Sequence[Mark]) -> dict[str, Any]:
-    right, wrong, missed = tally(marks)
-    return {"right": right, "wrong": wrong, "missed": missed, "boxes": describe_boxes(evidence, marks)}
+def _count(by_image: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(images,) right minus wrong minus missed."""
+    right, wrong, missed = by_image
+    return right - wrong - missed
+
+
+def better_and_worse(grown: NDArray[np.int64], shown: int) -> tuple[list[int], list[int]]:
+    """Positions of the images that changed most, up to half of `shown` (rounded up) of each kind.
+
+    >>> better_and_worse(np.array([0, 2, -1, 1, 2]), shown=4)
+    ([1, 4], [2])
+    """
+    half = (shown + 1) // 2
+    better, worse = (np.argsort(-by, kind="stable")[: min(half, int((by > 0).sum()))] for by in (grown, -grown))
+    return better.tolist(), worse.tolist()
+
+
+def _in_words(found: int, alarms: int) -> str:
+    """What is different on an image. An object more found is one less missed, so that is not said twice.
+
+    >>> _in_words(2, -1), _in_words(0, 2)
+    ('2 more found, 1 fewer false alarm', '2 more false alarms')
+    """
+    more = lambda by: f"{abs(by)} {'more' if by > 0 else 'fewer'}"  # noqa: E731
+    alarm = "false alarm" if abs(alarms) == 1 else "false alarms"
+    return ", ".join([f"{more(found)} found"] * bool(found) + [f"{more(alarms)} {alarm}"] * bool(alarms))
+
+
+def _describe_side(findings: Findings, position: int, by_image: NDArray[np.int64]) -> dict[str, Any]:
+    right, wrong, missed = by_image[:, position].tolist()
+    return {"right": right, "wrong": wrong, "missed": missed, "boxes": boxes_on(findings, position)}
+
+
+def boxes_on(findings: Findings, position: int) -> list[dict[str, Any]]:
+    """The boxes to draw on an image, each class at its cut: detections by decreasing score, then missed objects.
+
+    Corners are in continuous pixels from 0.
+    """
+    evidence, names = findings.evidence, findings.evidence.class_names
+    found, objects, right = evidence.detections, evidence.objects, findings.right
+    shown = (right | findings.wrong) & findings.passing & (found.images == position)
+    missed = findings.there & ~findings.found() & (objects.images == position)
+    corners = [continuous_corners(evidence, flat.boxes) for flat in (found, objects)]
+    return [
+        {
+            "verdict": "right" if right[row] else "wrong",
+            "class": names[found.labels[row]],
+            "score": float(found.scores[row]),
+            "box": corners[0][row].tolist(),
+        }
+        for row in by_score(findings, shown)
+    ] + [
+        {"verdict": "missed", "class": names[objects.labels[row]], "score": None, "box": corners[1][row].tolist()}
+        for row in np.flatnonzero(missed)
+    ]

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import numpy as np
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.errors import ConfigError, InputError
-from stepgrad.evaluation.errors_by_type import TYPES, error_types
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.protocol import Protocol
-from stepgrad.report.arms import Arm, describe_arms, describe_curves, winner
-from stepgrad.report.changed import CHANGED_RULE, Marks, better_and_worse, changes, describe_change
-from stepgrad.report.charts import Numbers, arm_swatch, arms_chart, arms_panel, shortened
-from stepgrad.report.content import describe_dataset, plain, reported_protocols
-from stepgrad.report.diagnosis import thresholds_of
-from stepgrad.report.drawn_pictures import EncodedPicture, Picture, encode_pictures
-from stepgrad.report.examples import JudgedEvidence
-from stepgrad.report.page import MEANINGS, fill_template, inline, standalone
-from stepgrad.report.sentence import compared
-from stepgrad.report.write import write_files
-
-KINDS = ("better", "worse")
-
-
-@dataclass(frozen=True)
-class Content:
-    """The numbers, and the pictures that go with `changed`."""
-
-    numbers: dict[str, Any]
-    pictures: dict[str, list[Picture]]
+from stepgrad.report.arms import Arm, describe_arms, winner
+from stepgrad.report.changed import describe_changes
+from stepgrad.report.curves import arm_swatch, arms_chart, arms_panel, compare_curves, shortened
+from stepgrad.report.findings import Findings
+from stepgrad.report.numbers import Numbers, plain
+from stepgrad.report.page import fill_template, standalone
+from stepgrad.report.pictures import draw_pictures
+from stepgrad.report.sentence import MISTAKES, compared
+from stepgrad.report.write import describe_dataset, reported_protocols, write_files
 
 
 def write_comparison(
@@ -64,14 +51,34 @@ def write_comparison(
         config: nested keys and values, as they are to be read.
         shown: half of so many images where the chosen arm does better, and half where it does worse.
     """
-    folder = Path(folder)
     _check_arms(arms, reference, chosen)
-    shown, name = (0, "held-out images") if dataset is None else (shown, dataset.name)
-    content = gather_comparison(title, sentence, arms, reference, chosen, protocols, name, config, shown)
-    numbers = content.numbers
-    page = _render(numbers, _encode_pairs(content, arms[reference].evidence, dataset))
-    drawn = {f"precision-recall-{curves['iou']:g}.svg": standalone(svg) for curves, svg in _mean_charts(numbers)}
-    return write_files(folder / "report.html", numbers, drawn, page)
+    reported = reported_protocols(protocols)
+    findings = [Findings.of(arm.evidence, reported[0]) for arm in arms]
+    results = [found.result for found in findings]
+    described = describe_dataset("held-out images" if dataset is None else dataset.name, results[0])
+    numbers = plain(
+        {
+            "title": title,
+            "sentence": sentence or "",
+            "dataset": {name: value for name, value in described.items() if name != "detections"},
+            "protocols": [protocol.name for protocol in reported],
+            "reference": reference,
+            "chosen": chosen,
+            "winner": winner(arms, reported[0].name),
+            "arms": describe_arms(arms, reference, reported),
+            "mistakes": [found.costs() for found in findings],
+            "curves": compare_curves(results, reference, chosen),
+            "changed": describe_changes(findings[reference], findings[chosen], 0 if dataset is None else shown),
+            "config": config,
+        }
+    )
+    numbers["sentence"] = sentence or compared(numbers)
+    styles, names = _styles(numbers), [arm.name for arm in arms]
+    charts = [arms_chart(curves, f"/curves/{k}", names, styles) for k, curves in enumerate(numbers["curves"])]
+    page = _render(numbers, charts, styles, _draw_changed(numbers["changed"], arms[reference].evidence, dataset))
+    ious = [curves["iou"] for curves in numbers["curves"]]
+    plots = {f"precision-recall-{iou:g}.svg": standalone(svg) for iou, svg in zip(ious, charts, strict=True)}
+    return write_files(Path(folder) / "report.html", numbers, plots, page)
 
 
 def _check_arms(arms: Sequence[Arm], reference: int, chosen: int) -> None:
@@ -102,99 +109,42 @@ def _same_images(a: Evidence, b: Evidence) -> bool:
     )
 
 
-def gather_comparison(
-    title: str,
-    sentence: str | None,
-    arms: Sequence[Arm],
-    reference: int,
-    chosen: int,
-    protocols: Sequence[str | Protocol],
-    dataset_name: str,
-    config: Mapping[str, Any],
-    shown: int,
-) -> Content:
-    """Judge the detections of all arms under the first protocol and collect all numbers of the page."""
-    reported = reported_protocols(protocols)
-    first = reported[0]
-    judged = [JudgedEvidence.under(first, arm.evidence) for arm in arms]
-    results = [one.result for one in judged]
-    evidence = arms[reference].evidence
-    before, after = judged[reference].marks(), judged[chosen].marks()
-    images = dict(zip(KINDS, better_and_worse(changes(before, after), shown), strict=True))
-    described = describe_dataset(dataset_name, evidence, results[0])
-    numbers = {
-        "title": title,
-        "sentence": sentence or "",
-        "dataset": {name: value for name, value in described.items() if name != "detections"},
-        "protocols": [p.name for p in reported],
-        "reference": reference,
-        "chosen": chosen,
-        "winner": winner(arms, first.name),
-        "arms": describe_arms(arms, reference, reported),
-        "mistakes": [error_types(arm.evidence, first, *thresholds_of(first)).to_dict() for arm in arms],
-        "curves": describe_curves(results, reference, chosen),
-        "changed": {
-            "rule": CHANGED_RULE,
-            "iou": first.match_thresholds[0],
-            "counts": _count_kinds(before, after),
-            **{kind: [describe_change(evidence, i, before[i], after[i]) for i in images[kind]] for kind in KINDS},
-        },
-        "config": config,
+def _draw_changed(
+    changed: Numbers, evidence: Evidence, dataset: DetectionDataset | None
+) -> dict[tuple[int, str], dict[str, Any]]:
+    """The pictures to show, by the position of the image and the side: the reference's or the chosen arm's."""
+    boxes = {
+        (image["position"], side): image[side]["boxes"]
+        for image in (*changed["better"], *changed["worse"])
+        for side in ("reference", "chosen")
     }
-    sides = {kind: [Picture(i, marks[i]) for i in images[kind] for marks in (before, after)] for kind in KINDS}
-    found = plain(numbers)
-    return Content({**found, "sentence": sentence or compared(found)}, sides)
+    drawn = draw_pictures([(position, found) for (position, _), found in boxes.items()], evidence, dataset)
+    return dict(zip(boxes, drawn, strict=True))
 
 
-def _count_kinds(before: Marks, after: Marks) -> dict[str, int]:
-    grown = changes(before, after)
-    return {
-        "better": sum(by > 0 for by in grown),
-        "worse": sum(by < 0 for by in grown),
-        "same": grown.count(0),
-    }
-
-
-Pair = tuple[EncodedPicture, EncodedPicture]
-"""The reference's picture and the chosen arm's."""
-
-
-def _encode_pairs(content: Content, evidence: Evidence, dataset: DetectionDataset | None) -> dict[str, list[Pair]]:
-    if dataset is None:
-        return {kind: [] for kind in KINDS}
-    encoded = encode_pictures(list(chain(*(content.pictures[kind] for kind in KINDS))), evidence, dataset)
-    pairs = list(zip(encoded[::2], encoded[1::2], strict=True))
-    better = len(content.pictures["better"]) // 2
-    return {"better": pairs[:better], "worse": pairs[better:]}
-
-
-def arm_styles(numbers: Numbers) -> list[int]:
+def _styles(numbers: Numbers) -> list[int]:
     """The style of each arm's lines: the chosen one first, then the reference, then the others as they come."""
-    places = dict.fromkeys([numbers["chosen"], numbers["reference"], *range(len(numbers["arms"]))])
-    styles = {arm: style for style, arm in enumerate(places)}
-    return [styles[arm] for arm in range(len(numbers["arms"]))]
+    order = list(dict.fromkeys([numbers["chosen"], numbers["reference"], *range(len(numbers["arms"]))]))
+    return [order.index(arm) for arm in range(len(numbers["arms"]))]
 
 
-def _mean_charts(numbers: Numbers) -> list[tuple[Numbers, Any]]:
-    names = [arm["name"] for arm in numbers["arms"]]
-    return [
-        (curves, arms_chart(curves, f"/curves/{k}", names, arm_styles(numbers)))
-        for k, curves in enumerate(numbers["curves"])
-    ]
-
-
-def _render(numbers: Numbers, pairs: Mapping[str, Sequence[Pair]]) -> str:
-    styles = arm_styles(numbers)
+def _render(
+    numbers: Numbers,
+    charts: Sequence[Element],
+    styles: Sequence[int],
+    pictures: Mapping[tuple[int, str], Mapping[str, Any]],
+) -> str:
+    gains = numbers["mistakes"][numbers["chosen"]]["gains"]
     return fill_template(
         "comparison.html.jinja",
         numbers,
-        pairs=pairs,
-        kinds=sorted(TYPES, key=lambda kind: -(numbers["mistakes"][numbers["chosen"]]["gains"][kind] or 0.0)),
-        meaning=MEANINGS,
+        pictures=pictures,
+        kinds=sorted(gains, key=lambda kind: -(gains[kind] or 0.0)),
+        meaning=MISTAKES,
         seeds=max(len(arm["runs"]) for arm in numbers["arms"]),
         timed=any(arm["seconds"] is not None for arm in numbers["arms"]),
         short=[shortened(arm["name"]) for arm in numbers["arms"]],
-        swatches=[inline(arm_swatch(style)) for style in styles],
-        charts=[inline(svg) for _, svg in _mean_charts(numbers)],
-        panels=[[inline(arms_panel(row, styles)) for row in curves["classes"]] for curves in numbers["curves"]],
+        swatches=[arm_swatch(style) for style in styles],
+        charts=charts,
+        panels=[[arms_panel(row, styles) for row in curves["classes"]] for curves in numbers["curves"]],
     )

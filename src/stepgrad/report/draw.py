@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -25,20 +24,12 @@ _DASHES: dict[LineStyle, tuple[float, float]] = {"solid": (1.0, 0.0), "dashed": 
 _HALO = (0, 0, 0)
 
 
-@dataclass(frozen=True)
-class Pen:
-    """Colour and line style of one kind of box."""
-
-    colour: str
-    style: LineStyle
-
-
-PENS: dict[Verdict, Pen] = {
-    "right": Pen("#2fd6a0", "solid"),
-    "wrong": Pen("#ff7a33", "dashed"),
-    "missed": Pen("#f5e663", "dotted"),
+PENS: dict[Verdict, tuple[str, LineStyle]] = {
+    "right": ("#2fd6a0", "solid"),
+    "wrong": ("#ff7a33", "dashed"),
+    "missed": ("#f5e663", "dotted"),
 }
-"""True positives, false positives, and objects nothing found."""
+"""Colour and line style of true positives, false positives, and objects nothing found."""
 
 
 def colour_of(label: int) -> str:
@@ -82,7 +73,7 @@ def draw_detections(
     width = line_width or max(2, round(max(image.size) / 180))
     canvas = image.convert("RGB").copy()
     pencil = ImageDraw.Draw(canvas)
-    clipped = [_clip(box, canvas.size, width) for box in corners.tolist()]
+    clipped = _clip(corners, canvas.size, width)
     for box, ink, kind in reversed(list(zip(clipped, inks, kinds, strict=True))):
         _outline(pencil, box, ink, kind, width)  # type: ignore[arg-type]
     taken: list[Corners] = []
@@ -107,10 +98,8 @@ def draw_verdicts(
     """
     for verdict in verdicts:
         one_of("verdicts", verdict, list(PENS))
-    pens = [PENS[verdict] for verdict in verdicts]
-    return draw_detections(
-        image, boxes, texts, [pen.colour for pen in pens], [pen.style for pen in pens], line_width=line_width
-    )
+    colours, styles = ([PENS[verdict][part] for verdict in verdicts] for part in (0, 1))
+    return draw_detections(image, boxes, texts, colours, styles, line_width=line_width)  # type: ignore[arg-type]
 
 
 def _checked(boxes: ArrayLike) -> NDArray[np.float64]:
@@ -132,45 +121,33 @@ def _each(name: str, one_or_all: Sequence[str] | str, count: int) -> list[str]:
     return values
 
 
-def _clip(box: list[float], size: tuple[int, int], width: int) -> Corners:
-    """The box inside the picture, its line wholly visible."""
-    right, bottom = size[0] - 1 - width // 2, size[1] - 1 - width // 2
+def _clip(corners: NDArray[np.float64], size: tuple[int, int], width: int) -> list[Corners]:
+    """The boxes inside the picture, their lines wholly visible."""
     low = (width - 1) // 2
-    x1, x2 = (min(max(x, low), max(right, low)) for x in (box[0], box[2] - 1))
-    y1, y2 = (min(max(y, low), max(bottom, low)) for y in (box[1], box[3] - 1))
-    return x1, y1, max(x1, x2), max(y1, y2)
+    high = np.maximum(np.array(size) - 1 - width // 2, low)
+    first, last = np.clip(corners[:, :2], low, high), np.clip(corners[:, 2:] - 1, low, high)
+    return np.hstack([first, np.maximum(first, last)]).tolist()
 
 
 def _outline(pencil: ImageDraw.ImageDraw, box: Corners, colour: str, style: LineStyle, width: int) -> None:
     """The four edges over a thin dark halo, so that they show on any background."""
     x1, y1, x2, y2 = box
-    edges = [((x1, y1), (x2, y1)), ((x2, y1), (x2, y2)), ((x2, y2), (x1, y2)), ((x1, y2), (x1, y1))]
-    strokes = [stroke for a, b in edges for stroke in _strokes(a, b, style, width)]
-    for stroke in strokes:
-        pencil.rectangle(_thick(stroke, width + 2), fill=_HALO)
-    for stroke in strokes:
-        pencil.rectangle(_thick(stroke, width), fill=colour)
+    strokes = [(x1 + start, y, x1 + end, y) for start, end in _strokes(x2 - x1, style, width) for y in (y1, y2)]
+    strokes += [(x, y1 + start, x, y1 + end) for start, end in _strokes(y2 - y1, style, width) for x in (x1, x2)]
+    for thick, ink in ((width + 2, _HALO), (width, colour)):
+        before, after = (thick - 1) // 2, thick // 2
+        for left, top, right, bottom in strokes:
+            area = round(left) - before, round(top) - before, round(right) + after, round(bottom) + after
+            pencil.rectangle(area, fill=ink)
 
 
-def _strokes(a: tuple[float, float], b: tuple[float, float], style: LineStyle, width: int) -> list[Corners]:
+def _strokes(length: float, style: LineStyle, width: int) -> list[tuple[float, float]]:
     """Pieces of an edge: whole strokes, as many as fit, spread so that both corners are drawn."""
-    length = max(abs(b[0] - a[0]), abs(b[1] - a[1]))
     stroke, gap = (part * width for part in _DASHES[style])
     if style == "solid" or length <= 2 * stroke + gap:
-        return [(*a, *b)]
+        return [(0.0, length)]
     gaps = max(1, round((length - stroke) / (stroke + gap)))
-    pitch = (length - stroke) / gaps
-    towards = ((b[0] - a[0]) / length, (b[1] - a[1]) / length)
-    at = [(k * pitch, k * pitch + stroke) for k in range(gaps + 1)]
-    return [(a[0] + s * towards[0], a[1] + s * towards[1], a[0] + e * towards[0], a[1] + e * towards[1]) for s, e in at]
-
-
-def _thick(stroke: Corners, width: int) -> Corners:
-    """The rectangle that a stroke along an edge covers."""
-    x1, x2 = sorted((stroke[0], stroke[2]))
-    y1, y2 = sorted((stroke[1], stroke[3]))
-    before, after = (width - 1) // 2, width // 2
-    return round(x1) - before, round(y1) - before, round(x2) + after, round(y2) + after
+    return [(start, start + stroke) for start in np.linspace(0.0, length - stroke, gaps + 1).tolist()]
 
 
 def _label(

@@ -10,32 +10,33 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from stepgrad.evaluation.errors_by_type import LEFT_OUT, TYPES
+from stepgrad.evaluation.errors_by_type import TYPES
 from stepgrad.evaluation.records import Evidence
-from stepgrad.report.diagnosis import Findings
-from stepgrad.report.pictures import Photo
-from stepgrad.report.svg import printable
+from stepgrad.report.findings import Findings, continuous_corners
+from stepgrad.report.numbers import printable
+from stepgrad.report.pictures import Photo, Size
 
 MOST_BOXES = 60_000
 """Detections that a page holds, about 40 bytes each; of more, those with the highest scores."""
-Size = tuple[int, int]
 
 
-def image_data(findings: Findings, photos: Sequence[Photo | None]) -> dict[str, Any]:
+def image_data(findings: Findings, photos: Sequence[Photo]) -> dict[str, Any]:
     """The content of the page's data block; images.js says what it does with it."""
-    evidence, graded = findings.evidence, findings.graded
-    least = _least_level(findings)
+    hits, alarms = findings.counts(findings.right), findings.counts(findings.wrong)
+    labels, classes = findings.evidence.detections.labels, findings.evidence.num_classes
+    own = [np.bincount(labels[rows & findings.passing], minlength=classes) for rows in (findings.right, findings.wrong)]
+    least = _least_level((hits + alarms).sum(axis=0))
     return {
-        "classes": [printable(name) for name in evidence.class_names],
+        "classes": [printable(name) for name in findings.evidence.class_names],
         "types": TYPES,
-        "scores": graded.values.tolist(),
-        "thresholds": [cut.threshold for cut in graded.cuts],
-        "own": [*zip(graded.own_hits.tolist(), graded.own_alarms.tolist(), strict=True)],
-        "level": graded.best_level(),
+        "scores": findings.values.tolist(),
+        "thresholds": [cut.threshold for cut in findings.cuts],
+        "own": np.stack(own, axis=1).tolist(),
+        "level": findings.common_level(),
         "least": least,
-        "objects": graded.objects.tolist(),
-        "hits": [_sparse(row) for row in graded.hits],
-        "alarms": [_sparse(row) for row in graded.alarms],
+        "objects": [row.objects for row in findings.result.classes],
+        "hits": [_sparse(row) for row in hits],
+        "alarms": [_sparse(row) for row in alarms],
         "images": _images(findings, photos, least),
     }
 
@@ -46,11 +47,10 @@ def as_script(data: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c"))
 
 
-def _least_level(findings: Findings) -> int:
-    """The lowest level all of whose detections have room."""
-    counted = findings.graded.levels[findings.mistakes.of_detections != LEFT_OUT]
-    reaching = np.cumsum(np.bincount(counted, minlength=len(findings.graded.values))[::-1])[::-1]
-    return int(np.argmax(reaching <= MOST_BOXES)) if (reaching <= MOST_BOXES).any() else len(reaching) - 1
+def _least_level(counts: NDArray[np.int64]) -> int:
+    """The lowest level all of whose detections have room, from how many have each level as their highest."""
+    room = np.cumsum(counts[::-1])[::-1] <= MOST_BOXES
+    return int(np.argmax(room)) if room.any() else len(room) - 1
 
 
 def _sparse(counts: NDArray[np.int64]) -> list[int]:
@@ -60,28 +60,28 @@ def _sparse(counts: NDArray[np.int64]) -> list[int]:
     [1, 3, 3, 1]
     """
     levels = np.flatnonzero(counts)
-    return [int(value) for level in levels for value in (level, counts[level])]
+    return np.column_stack([levels, counts[levels]]).ravel().tolist()
 
 
-def _images(findings: Findings, photos: Sequence[Photo | None], least: int) -> list[dict[str, Any]]:
-    evidence, mistakes, graded = findings.evidence, findings.mistakes, findings.graded
+def _images(findings: Findings, photos: Sequence[Photo], least: int) -> list[dict[str, Any]]:
+    evidence, mistakes = findings.evidence, findings.mistakes
     images: list[dict[str, Any]] = [
         {"id": printable(str(image_id)), "objects": [], "found": []} for image_id in evidence.image_ids
     ]
     place = np.full(len(evidence.objects) + 1, -1, dtype=np.int64)  # of each object in its image; the last one: none
-    corners = drawn_corners(evidence, evidence.objects.boxes)
-    for row in np.flatnonzero(mistakes.of_objects != LEFT_OUT).tolist():
+    corners = _drawn_corners(evidence, evidence.objects.boxes)
+    for row in np.flatnonzero(findings.there).tolist():
         objects = images[int(evidence.objects.images[row])]["objects"]
         place[row] = len(objects)
         objects.append([int(evidence.objects.labels[row]), *corners[row]])
     found = evidence.detections
-    corners = drawn_corners(evidence, found.boxes)
-    kept = np.flatnonzero((mistakes.of_detections != LEFT_OUT) & ((graded.levels >= least) | graded.passing))
-    for row in kept[np.lexsort((mistakes.places[kept], -found.scores[kept]))].tolist():
+    corners = _drawn_corners(evidence, found.boxes)
+    drawn = (findings.right | findings.wrong) & ((findings.levels >= least) | findings.passing)
+    for row in by_score(findings, drawn):
         images[int(found.images[row])]["found"].append(
             [
                 int(found.labels[row]),
-                2 * int(graded.levels[row]) + int(graded.passing[row]),
+                2 * int(findings.levels[row]) + int(findings.passing[row]),
                 float(f"{found.scores[row]:.3g}"),
                 *corners[row],
                 int(mistakes.of_detections[row]),
@@ -89,22 +89,25 @@ def _images(findings: Findings, photos: Sequence[Photo | None], least: int) -> l
             ]
         )
     for image, photo in zip(images, photos, strict=True):
-        image["size"] = photo.size if photo else _extent(image)
-        image["src"] = photo.source if photo else None
+        image["size"] = photo.size or _extent(image)
+        image["src"] = photo.source
     return images
 
 
-def drawn_corners(evidence: Evidence, boxes: NDArray[np.float64]) -> list[list[float]]:
+def by_score(findings: Findings, chosen: NDArray[np.bool_]) -> list[int]:
+    """The rows of the chosen detections by decreasing score; equal ones as they rank in their class."""
+    rows = np.flatnonzero(chosen)
+    order = np.lexsort((findings.mistakes.places[rows], -findings.evidence.detections.scores[rows]))
+    return rows[order].tolist()
+
+
+def _drawn_corners(evidence: Evidence, boxes: NDArray[np.float64]) -> list[list[float]]:
     """Corners to draw at, to a tenth of a pixel."""
-    return [[float(value) for value in row] for row in np.round(continuous_corners(evidence, boxes), 1)]
-
-
-def continuous_corners(evidence: Evidence, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Corners in continuous pixels from 0. Inclusive pixels count from 1."""
-    return boxes - np.array([1.0, 1.0, 0.0, 0.0]) * (evidence.pixel_offset or 0.0)
+    return np.round(continuous_corners(evidence, boxes), 1).tolist()
 
 
 def _extent(image: dict[str, Any]) -> Size:
-    """A size that holds all boxes, for an image whose picture is not at hand."""
+    """A size that holds all boxes, for an image of which none is known."""
     boxes = [box[1:5] for box in image["objects"]] + [box[3:7] for box in image["found"]]
-    return tuple(max(1, round(max((box[side] for box in boxes), default=1))) for side in (2, 3))  # type: ignore[return-value]
+    width, height = (max(1, round(max((box[side] for box in boxes), default=1))) for side in (2, 3))
+    return width, height

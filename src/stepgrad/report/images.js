@@ -106,6 +106,7 @@
     const frame = make("div", { className: "picture" });
     frame.style.aspectRatio = `${width} / ${height}`;
     if (one.image.src) frame.append(make("img", { src: one.image.src, loading: "lazy", alt: "" }));
+    else if (!one.marks.length) frame.append(make("span", { className: "empty", textContent: "no boxes" }));
     frame.append(draw(one));
     return frame;
   }

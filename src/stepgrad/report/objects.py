@@ -1,26 +1,46 @@
-"""The objects that a detector is judged on: how large they are, of which shape, and where in the image."""
+"""The objects that a detector is judged on: how large they are, of which shape, where in the image, and who is found."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.evaluation.errors_by_type import LEFT_OUT
-from stepgrad.report.charts import HEIGHT, WIDTH, Numbers, chart_svg
-from stepgrad.report.diagnosis import Findings
-from stepgrad.report.image_data import continuous_corners
-from stepgrad.report.score_charts import draw_counts
-from stepgrad.report.svg import Scale, draw_axes, draw_bars, element, tick_text
+from stepgrad.evaluation.metrics import metric_under
+from stepgrad.metric.options import get_metric
+from stepgrad.report.findings import Findings, continuous_corners
+from stepgrad.report.numbers import Numbers
+from stepgrad.report.pictures import Size
+from stepgrad.report.svg import HEIGHT, WIDTH, draw_bars, draw_counts, element, large_chart, picture, tick_text
 
+SIZES = ("small", "medium", "large")
+"""COCO's: below 32 x 32 pixels, below 96 x 96, and the rest."""
 CELLS = 16
 """Rows and columns of the map of places."""
 FLATTEST = 3
 """Widths of 2**3 times the height, and more, are in the last bar of the shapes; the first bar has their mirror image."""
-Size = tuple[int, int]
+
+
+def found_by_size(findings: Findings) -> list[dict[str, Any]]:
+    """Objects and found ones by size, each class at its own cut, and the AP of each size as COCO counts it."""
+    result, area, found = findings.result, findings.evidence.objects.area, findings.found()
+    # The protocol with the only rules that know sizes.
+    as_coco_matches = replace(result.protocol, duplicates="best_free", overlaps="double")
+    rows = []
+    for name in SIZES:
+        metric = get_metric(f"ap@area={name}")
+        low, high = metric.area or (0.0, np.inf)
+        # Each object has one size here. To COCO's AP one of exactly 32 x 32 is both small and medium.
+        of_size = findings.there & (area >= low) & ((area < high) | (name == SIZES[-1]))
+        count, hit = int(np.count_nonzero(of_size)), int(np.count_nonzero(of_size & found))
+        ap = metric_under(findings.evidence, as_coco_matches, result.classes, metric).value if count else None
+        recall = hit / count if count else None
+        rows.append({"name": name, "objects": count, "found": hit, "recall": recall, "ap": ap})
+    return rows
 
 
 def describe_objects(findings: Findings, image_sizes: Sequence[Size | None]) -> dict[str, Any]:
@@ -29,8 +49,8 @@ def describe_objects(findings: Findings, image_sizes: Sequence[Size | None]) -> 
     Sizes double from bar to bar: `sizes["from"]` is the least of the first one, as a power of two. A size is the side of a
     square of the same area. Shapes, width by height, have two bars for each factor of two.
     """
-    there = findings.mistakes.of_objects != LEFT_OUT
-    corners = continuous_corners(findings.evidence, findings.evidence.objects.boxes[there])
+    objects = findings.evidence.objects
+    corners = continuous_corners(findings.evidence, objects.boxes[findings.there])
     sides = corners[:, 2:] - corners[:, :2]
     widths, heights = sides[(sides > 0).all(axis=1)].T
     octaves = np.floor((np.log2(widths) + np.log2(heights)) / 2).astype(np.int64)
@@ -39,7 +59,7 @@ def describe_objects(findings: Findings, image_sizes: Sequence[Size | None]) -> 
     return {
         "sizes": {"from": first, "counts": np.bincount(octaves - first).tolist()},
         "shapes": np.bincount(np.clip(shapes + 2 * FLATTEST, 0, 4 * FLATTEST - 1), minlength=4 * FLATTEST).tolist(),
-        "places": _places(corners[:, :2] + sides / 2, findings.evidence.objects.images[there], image_sizes),
+        "places": _places(corners[:, :2] + sides / 2, objects.images[findings.there], image_sizes),
     }
 
 
@@ -59,44 +79,37 @@ def _places(
 
 def object_charts(objects: Numbers) -> list[tuple[str, Element]]:
     """Headings and charts; none where there are no objects."""
-    if not sum(objects["shapes"]):
+    sizes, shapes = objects["sizes"], objects["shapes"]
+    if not sum(shapes):
         return []
-    charts = [("Size: side of a square of the same area, in pixels", _sizes_chart(objects["sizes"]))]
-    charts.append(("Shape: width by height", _shapes_chart(objects["shapes"])))
+    octaves = [tick_text(2.0 ** (sizes["from"] + k)) for k in range(len(sizes["counts"]) + 1)]
+    ratios = [f"1:{2**-k}" if k < 0 else f"{2**k}:1" for k in range(-FLATTEST, FLATTEST + 1)]
+    by_size = _bar_chart("Objects by size", sizes["counts"], "/objects/sizes/counts", octaves)
+    by_shape = _bar_chart("Objects by width to height", shapes, "/objects/shapes", ratios)
+    charts = [
+        ("Size: side of a square of the same area, in pixels", by_size),
+        ("Shape: width by height", by_shape),
+    ]
     if objects["places"]:
         charts.append(("Place of the centre in the image", _places_chart(objects["places"])))
     return charts
 
 
-def _sizes_chart(sizes: Numbers) -> Element:
-    ends = [2.0 ** (sizes["from"] + k) for k in range(len(sizes["counts"]) + 1)]
-    return _bar_chart("Objects by size", sizes["counts"], "/objects/sizes/counts", [tick_text(end) for end in ends])
-
-
-def _shapes_chart(counts: Sequence[int]) -> Element:
-    names = [f"1:{2**-k}" if k < 0 else f"{2**k}:1" for k in range(-FLATTEST, FLATTEST + 1)]
-    ends = [name for name in names for name in (name, "")][:-1]
-    return _bar_chart("Objects by width to height", counts, "/objects/shapes", ends)
-
-
 def _bar_chart(title: str, counts: Sequence[int], key: str, ends: Sequence[str]) -> Element:
-    """Bars between named ends; heights are square roots of counts."""
+    """Bars between names at equal distances; heights are square roots of counts."""
     most = max(counts)
-    scale = Scale((0, len(counts)), (0, most**0.5), 52, 14, WIDTH - 52 - 14, HEIGHT - 14 - 30)
-    svg = chart_svg(title, WIDTH, HEIGHT)
-    draw_axes(svg, scale, [], [])
-    draw_counts(svg, scale, most)
-    words = [f"{count} objects" for count in counts]
-    draw_bars(svg, scale, counts, "objects bar", key, words)
+    chart = large_chart(title, (0, len(ends) - 1), (0, most**0.5), left=52, top=14, plot=HEIGHT - 54, y_text=None)
+    draw_counts(chart, most)
+    draw_bars(chart, counts, "objects bar", key, [f"{count} objects" for count in counts])
     for k, name in enumerate(ends):
-        element(svg, "text", name, class_="tick middle", x=scale.x(k), y=scale.top + scale.height + 16)
-    return svg
+        chart.text(name, "tick middle", chart.x(k), chart.top + chart.height + 16)
+    return chart.svg
 
 
 def _places_chart(places: Sequence[Sequence[int]]) -> Element:
     """A map of the image: the darker a cell, the more objects have their centre there."""
     side = WIDTH / 2 / CELLS
-    svg = chart_svg("Objects by the place of their centre", WIDTH, HEIGHT)
+    svg = picture("Objects by the place of their centre", WIDTH, HEIGHT)
     left, top = WIDTH / 4, (HEIGHT - side * CELLS) / 2
     most = max(max(row) for row in places) or 1
     element(svg, "rect", class_="frame", x=left, y=top, width=side * CELLS, height=side * CELLS)
@@ -104,9 +117,6 @@ def _places_chart(places: Sequence[Sequence[int]]) -> Element:
         for x, count in enumerate(row):
             if count:
                 value = {"data_key": f"/objects/places/{y}/{x}", "data_value": repr(count), "class_": "objects bar"}
-                corner, shade = (left + side * x, top + side * y), (count / most) ** 0.5
-                at = element(
-                    svg, "rect", x=corner[0], y=corner[1], width=side, height=side, fill_opacity=shade, **value
-                )
-                element(at, "title", f"{count} objects")
+                place = {"x": left + side * x, "y": top + side * y, "width": side, "height": side}
+                element(svg, "rect", "", f"{count} objects", **place, fill_opacity=(count / most) ** 0.5, **value)
     return svg

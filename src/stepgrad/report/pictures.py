@@ -1,13 +1,17 @@
-"""The pictures of a page without anything drawn on them: in the page itself, or in a folder next to it if they are many."""
+"""Pictures for a page: as they are, for the browser over all images, and with boxes drawn on them, for a comparison."""
 
 from __future__ import annotations
 
 import base64
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 from PIL import Image
 
 from stepgrad.data.base import DetectionDataset, ImageId
@@ -15,94 +19,125 @@ from stepgrad.errors import DataError
 from stepgrad.evaluation.records import Evidence
 from stepgrad.files import write_whole
 from stepgrad.names import to_utf8
+from stepgrad.report.draw import PENS, draw_verdicts
+from stepgrad.report.numbers import Numbers
 
 INSIDE_BYTES = 3_000_000
 """All pictures of a page together, as JPEG, up to which it holds them itself; base64 makes them a third larger."""
 LONGEST_SIDE, QUALITY = 640, 80
+DRAWN_BYTES, DRAWN_SIDE = 1_000_000, 560
+"""Of pictures with boxes: about so many bytes together, and so many pixels of the longest side at most."""
+_BYTES_OF_PIXEL = 0.3
+"""Of a photograph with boxes as JPEG, about."""
+LARGEST_BLANK = 4096.0
+"""Pixels: a side of a stand-in, however far the boxes reach."""
 Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A picture as the page loads it."""
+    """An image of the page."""
 
-    source: str
-    """A data: address, or that of a file next to the page."""
-    size: Size
-    """Of the original, in whose pixels boxes are."""
+    source: str | None
+    """A data: address, or that of a file next to the page; None if the picture cannot be read."""
+    size: Size | None
+    """Of the original, in whose pixels boxes are; of a picture that cannot be read, what the annotations say."""
 
 
-def prepare_photos(page: Path, evidence: Evidence, dataset: DetectionDataset | None) -> list[Photo | None]:
-    """The pictures in the order of the evidence; None for one that cannot be read, whose boxes are then shown alone.
+def prepare_photos(page: Path, evidence: Evidence, dataset: DetectionDataset | None) -> list[Photo]:
+    """The pictures in the order of the evidence.
 
-    Files go to a folder named after the page, under numbers: the names of images may hold anything.
+    The page holds them itself until they are too many; from then on all are files. These go to a folder named after the
+    page, under numbers: the names of images may hold anything.
     """
-    store = _Store(page.with_name(f"{page.stem}_images"))
+    folder = page.with_name(f"{page.stem}_images")
+    sizes = [_annotated_size(evidence, position) for position in range(evidence.num_images)]
+    inside: dict[int, bytes] = {}
+    sources: dict[int, str] = {}
+    total = 0
     for position, image_id in enumerate(evidence.image_ids):
-        image = None if dataset is None else read_picture(dataset, image_id)
-        if image is not None:
-            small = scaled(image, min(1.0, LONGEST_SIDE / max(image.size)))
-            store.add(position, as_jpeg(small, quality=QUALITY), image.size)
-    return store.photos(evidence.num_images)
+        image = read_picture(dataset, image_id)
+        if image is None:
+            continue
+        sizes[position] = image.size
+        inside[position] = _jpeg(_scaled(image, min(1.0, LONGEST_SIDE / max(image.size))))
+        total += len(inside[position])
+        if total > INSIDE_BYTES:
+            for place, content in inside.items():
+                write_whole(folder / f"{place:06}.jpg", content)
+                sources[place] = f"{quote(to_utf8(folder.name))}/{place:06}.jpg"
+            inside.clear()
+    sources |= {place: _address(content) for place, content in inside.items()}
+    return [Photo(sources.get(place), size) for place, size in enumerate(sizes)]
 
 
-class _Store:
-    """Keeps pictures for the page until they are too many; from then on all are files in the folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.outside = False
-        self._sizes: dict[int, Size] = {}
-        self._kept: dict[int, bytes] = {}
-        self._bytes = 0
-
-    def add(self, position: int, data: bytes, size: Size) -> None:
-        """Take the picture of that position."""
-        self._sizes[position] = size
-        self._kept[position] = data
-        self._bytes += len(data)
-        self.outside = self.outside or self._bytes > INSIDE_BYTES
-        if self.outside:
-            for place, content in self._kept.items():
-                write_whole(self.folder / _file_of(place), content)
-            self._kept.clear()
-
-    def photos(self, count: int) -> list[Photo | None]:
-        """One per position, None where no picture was added."""
-        sources = (self._source(place) if place in self._sizes else "" for place in range(count))
-        return [Photo(source, self._sizes[place]) if source else None for place, source in enumerate(sources)]
-
-    def _source(self, place: int) -> str:
-        if self.outside:
-            return f"{quote(to_utf8(self.folder.name))}/{_file_of(place)}"
-        return address_of(self._kept[place])
+def _annotated_size(evidence: Evidence, position: int) -> Size | None:
+    """Width and height of an image as the annotations have them; None if they do not say, or nothing sensible."""
+    size = np.zeros(2) if evidence.limits is None else evidence.limits[position, 1, 2:]
+    if not (np.isfinite(size) & (size >= 1)).all():
+        return None
+    width, height = size.round().astype(int).tolist()
+    return width, height
 
 
-def _file_of(place: int) -> str:
-    return f"{place:06}.jpg"
-
-
-def read_picture(dataset: DetectionDataset, image_id: ImageId) -> Image.Image | None:
+def read_picture(dataset: DetectionDataset | None, image_id: ImageId) -> Image.Image | None:
     """The picture of an image, None if it is not at hand."""
     try:
-        return dataset.image(dataset.index_of(image_id))
+        return None if dataset is None else dataset.image(dataset.index_of(image_id))
     except DataError:  # loaded without images, or the file is gone or damaged
         return None
 
 
-def scaled(image: Image.Image, scale: float) -> Image.Image:
+def draw_pictures(
+    wanted: Sequence[tuple[int, Sequence[Numbers]]], evidence: Evidence, dataset: DetectionDataset | None
+) -> list[dict[str, Any]]:
+    """Images with boxes drawn on them, small enough together for one page: the address, the size, and the picture in words.
+
+    Args:
+        wanted: the position of each image in the evidence, and its boxes. A box has its verdict, its class, its score (None
+            for a missed object) and its corners.
+    """
+    side = min(DRAWN_SIDE, math.isqrt(round(DRAWN_BYTES / _BYTES_OF_PIXEL / max(1, len(wanted)))))
+    drawn = []
+    for position, boxes in wanted:
+        image = read_picture(dataset, evidence.image_ids[position])
+        image = image or _blank(_annotated_size(evidence, position), boxes)
+        scale = side / max(image.size)
+        corners = [[scale * value for value in box["box"]] for box in boxes]
+        made = draw_verdicts(
+            _scaled(image, scale), corners, [_text(box) for box in boxes], [b["verdict"] for b in boxes]
+        )
+        drawn.append({"uri": _address(_jpeg(made, subsampling=0)), "size": made.size, "alt": _in_words(boxes)})
+    return drawn
+
+
+def _text(box: Numbers) -> str:
+    return f"missed {box['class']}" if box["score"] is None else f"{box['class']} {box['score']:.2f}"
+
+
+def _blank(size: Size | None, boxes: Sequence[Numbers]) -> Image.Image:
+    """In the place of a picture that is not at hand: grey, and of its size or, if that is not known, as large as the boxes."""
+    width, height = size or (max([1.0, *(box["box"][side] for box in boxes)]) for side in (2, 3))
+    return Image.new("RGB", (math.ceil(min(width, LARGEST_BLANK)), math.ceil(min(height, LARGEST_BLANK))), "#59626e")
+
+
+def _in_words(boxes: Sequence[Numbers]) -> str:
+    by_verdict = {kind: ", ".join(box["class"] for box in boxes if box["verdict"] == kind) for kind in PENS}
+    return "; ".join(f"{verdict}: {names}" for verdict, names in by_verdict.items() if names) or "no boxes"
+
+
+def _scaled(image: Image.Image, scale: float) -> Image.Image:
     """The picture in colours, its sides times `scale`, one pixel at least."""
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     return image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
 
 
-def as_jpeg(image: Image.Image, **options: int) -> bytes:
-    """The picture compressed."""
+def _jpeg(image: Image.Image, **options: int) -> bytes:
     data = BytesIO()
-    image.save(data, "JPEG", optimize=True, **options)
+    image.save(data, "JPEG", optimize=True, quality=QUALITY, **options)
     return data.getvalue()
 
 
-def address_of(jpeg: bytes) -> str:
+def _address(jpeg: bytes) -> str:
     """A data: address, with which a page holds the picture itself."""
     return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from stepgrad.number_text import per_cent
+from stepgrad.number_text import counted, per_cent
+from stepgrad.report.numbers import Numbers
 
-Numbers = Mapping[str, Any]
-
-LOSSES = {
-    "box": "boxes that fit too badly",
-    "class": "objects taken for another class",
-    "duplicate": "second detections of one object",
-    "background": "false alarms on background",
-    "both": "detections wrong in class and place",
-    "missed": "missed objects",
+MISTAKES = {
+    "box": ("boxes that fit too badly", "on an object of its class, but overlapping too little"),
+    "class": ("objects taken for another class", "on an object of another class"),
+    "duplicate": ("second detections of one object", "on an object that a better detection has found"),
+    "background": ("false alarms on background", "on nothing"),
+    "both": ("detections wrong in class and place", "of the wrong class, and overlapping too little"),
+    "missed": ("missed objects", "an object not found, and not part of another mistake"),
 }
-"""Each type of mistake as something that mAP is lost to."""
+"""Each type of mistake as something that mAP is lost to, and what it means, after the word for it."""
 LEAST = 0.0005
 """Of mAP: what is less shows as 0.0."""
+NO_OBJECTS = "There are no objects to find, so there is no mAP."
 
 
 def opening(numbers: Numbers) -> str:
@@ -28,10 +27,6 @@ def opening(numbers: Numbers) -> str:
 
 
 def _what_happened(numbers: Numbers) -> str:
-    rows = numbers["comparison"]
-    gains = [row for row in rows if row["gain"] is not None]
-    if gains:
-        return f"{_gained(gains[-1]['name'], gains[-1]['gain'], rows[0]['name'])}."
     run, protocol = numbers["run"], numbers["protocols"][0]
     points = run["validation"].get(protocol, {"steps": [], "values": []})
     points = list(zip(points["steps"], points["values"], strict=True))
@@ -99,11 +94,10 @@ def _reached(numbers: Numbers, points: Sequence[tuple[int, float]]) -> str:
 
 
 def _as_it_is(numbers: Numbers) -> str:
-    name, images = numbers["protocols"][0], numbers["dataset"]["images"]
-    value = numbers["maps"][name]
-    if value is None:
-        return "There are no objects to find, so there is no mAP."
-    return f"mAP is {per_cent(value)} ({name}) on {images} image{'s' * (images != 1)}."
+    name = numbers["protocols"][0]
+    if numbers["maps"][name] is None:
+        return NO_OBJECTS
+    return f"mAP is {per_cent(numbers['maps'][name])} ({name}) on {counted(numbers['dataset']['images'], 'image')}."
 
 
 def compared(numbers: Numbers) -> str:
@@ -114,7 +108,7 @@ def compared(numbers: Numbers) -> str:
     chosen, reference = arms[numbers["chosen"]], arms[numbers["reference"]]
     gain = (chosen["gains"][protocol] or {}).get("mean")
     if gain is None:
-        return "There are no objects to find, so there is no mAP."
+        return NO_OBJECTS
     values = (
         f"{per_cent(reference['maps'][protocol]['mean'])} to {per_cent(chosen['maps'][protocol]['mean'])}, {protocol}"
     )
@@ -130,19 +124,19 @@ def _subject(arm: Numbers) -> str:
 
 def _mistakes_changed(numbers: Numbers, gain: float) -> str:
     """The type of mistake whose cost changed most in the direction of the gain."""
-    found = [numbers["mistakes"][numbers[arm]] for arm in ("reference", "chosen")]
-    before, after = (one["gains"] for one in found)
-    changes = {kind: (after[kind] or 0.0) - (before[kind] or 0.0) for kind in LOSSES}
+    before, after = (numbers["mistakes"][numbers[arm]] for arm in ("reference", "chosen"))
+    changes = {kind: (after["gains"][kind] or 0.0) - (before["gains"][kind] or 0.0) for kind in MISTAKES}
     kind = min(changes, key=lambda kind: changes[kind] if gain > 0 else -changes[kind])
     if abs(gain) < LEAST or changes[kind] * gain >= 0 or abs(changes[kind]) < LEAST:
         return ""
-    return f"{LOSSES[kind]} cost {per_cent(abs(changes[kind]))} {'less' if gain > 0 else 'more'} at IoU {found[0]['threshold']:g}"
+    by = f"{per_cent(abs(changes[kind]))} {'less' if gain > 0 else 'more'}"
+    return f"{MISTAKES[kind][0]} cost {by} at IoU {before['threshold']:g}"
 
 
 def largest_losses(mistakes: Numbers) -> str:
     """The one or two types of mistakes that would gain most if they were fixed."""
     gains = sorted(((gain or 0.0, kind) for kind, gain in mistakes["gains"].items()), reverse=True)
-    worth = [(gain, LOSSES[kind]) for gain, kind in gains if gain >= LEAST][:2]
+    worth = [(gain, MISTAKES[kind][0]) for gain, kind in gains if gain >= LEAST][:2]
     if not worth:
         return ""
     first = f"Most mAP is lost to {worth[0][1]} ({per_cent(worth[0][0])} at IoU {mistakes['threshold']:g})"

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from stepgrad.engine.matching import TRUE_POSITIVE
-from stepgrad.evaluation.class_result import best_cut
 from stepgrad.evaluation.counted import countable
 from stepgrad.evaluation.judge import NOTHING, judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.reference.matching import best_free_object, best_object, describe_objects
-from stepgrad.report.examples import cuts_of, marks_by_image
 from tests.evaluation.datasets import random_dataset
 
 PROTOCOLS = ["voc12", "voc07-devkit", "voc07-python", "coco"]
@@ -84,38 +82,3 @@ def test_exactly_the_true_positives_find_an_object_each_a_different_countable_on
         assert len(set(rows.tolist())) == len(rows)
         assert counts[rows].all()
         assert int(np.count_nonzero(counts & (evidence.objects.labels == judged.label))) == judged.P
-
-
-def test_every_countable_object_is_right_once_or_missed_once() -> None:
-    evidence, protocol = evidence_of(5, "difficult"), get_protocol("voc12")
-    judged = judge(evidence, protocol)
-    marks = marks_by_image(evidence, judged, cuts_of(evidence, judged), protocol)
-    rows = sorted(mark.object for found in marks for mark in found if mark.object is not None)
-    assert rows == np.flatnonzero(countable(evidence, protocol)).tolist()
-    for image, found in enumerate(marks):
-        assert all(int(evidence.objects.images[mark.object]) == image for mark in found if mark.object is not None)
-
-
-def test_wrong_detections_shown_are_the_false_positives_that_reach_the_threshold() -> None:
-    evidence, protocol = evidence_of(6, "difficult"), get_protocol("voc12")
-    judged = judge(evidence, protocol)
-    cuts = cuts_of(evidence, judged)
-    marks = [mark for found in marks_by_image(evidence, judged, cuts, protocol) for mark in found]
-    for row, cut in zip(judged, cuts, strict=True):
-        scores = evidence.detections.scores[row.detections]
-        passing = scores >= (np.inf if cut.threshold is None else cut.threshold)
-        wrong = [mark.score for mark in marks if mark.label == row.label and mark.verdict == "wrong"]
-        assert sorted(wrong) == sorted(scores[passing & (row.verdicts[0] == 0)].tolist())
-
-
-def test_no_other_threshold_has_a_larger_f1() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        M, P = int(rng.integers(1, 12)), 6
-        scores = np.sort(rng.integers(0, 5, M) / 4)[::-1]
-        verdicts = rng.choice([0, 1, 2], M).astype(np.int8)
-        verdicts[np.cumsum(verdicts == 1) > P] = 0
-        cut = best_cut(scores, verdicts, P)
-        f1 = [2 * (v == 1).sum() / ((v != 2).sum() + P) for v in (verdicts[scores >= s] for s in scores)]
-        assert cut.f1 == max(f1)
-        assert cut.passing == (0 if cut.threshold is None else np.count_nonzero(scores >= cut.threshold))

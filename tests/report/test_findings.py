@@ -16,16 +16,24 @@ from stepgrad.evaluation.errors_by_type import LEFT_OUT, RIGHT, find_mistakes
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.metric.options import get_metric
-from stepgrad.metric.protocol import get_protocol
-from stepgrad.report.diagnosis import ENOUGH, Findings, calibration, confused_classes, confusion
-from stepgrad.report.levels import Graded, score_levels
+from stepgrad.metric.protocol import VOC12, get_protocol
+from stepgrad.report.changed import boxes_on
+from stepgrad.report.confusion import confused_classes, confusion
+from stepgrad.report.findings import Findings, score_levels
+from stepgrad.report.objects import found_by_size
+from stepgrad.report.scores import ENOUGH, calibration, describe_scores
 from tests.evaluation.datasets import random_dataset
 
 PROTOCOLS = ["voc12", "voc07-devkit", "coco", "ultralytics"]
+BOX = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
 
 
 def evidence_of(seed: int, flag: str = "difficult") -> Evidence:
     return random_dataset(np.random.default_rng(seed), flag).evaluator("voc12").evidence()
+
+
+def findings_of(seed: int, name: str) -> Findings:
+    return Findings.of(evidence_of(seed), get_protocol(name))
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -44,17 +52,14 @@ def test_every_object_and_every_detection_is_in_one_cell_of_the_confusion(name: 
 
 
 def test_an_object_found_under_another_name_is_confused_and_one_found_under_both_is_not() -> None:
-    box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
     evaluator = Evaluator(2, "voc12", ["cat", "dog"], boxes="continuous")
-    both = {"boxes": box.repeat(2, 1), "scores": torch.tensor([0.9, 0.8]), "labels": torch.tensor([1, 0])}
-    other = {"boxes": box, "scores": torch.tensor([0.9]), "labels": torch.tensor([1])}
-    cat = {"boxes": box, "labels": torch.tensor([0])}
+    both = {"boxes": BOX.repeat(2, 1), "scores": torch.tensor([0.9, 0.8]), "labels": torch.tensor([1, 0])}
+    other = {"boxes": BOX, "scores": torch.tensor([0.9]), "labels": torch.tensor([1])}
+    cat = {"boxes": BOX, "labels": torch.tensor([0])}
     evaluator.update([other, both], [cat, cat])
-    cells = {
-        (cell["object"], cell["detection"]): cell["count"]
-        for cell in confusion(find_mistakes(evaluator.evidence(), get_protocol("voc12")))["cells"]
-    }
-    assert cells == {(0, 1): 1, (0, 0): 1, (None, 1): 1}
+    cells = confusion(find_mistakes(evaluator.evidence(), VOC12))["cells"]
+    counts = {(cell["object"], cell["detection"]): cell["count"] for cell in cells}
+    assert counts == {(0, 1): 1, (0, 0): 1, (None, 1): 1}
 
 
 def test_classes_with_the_most_mistakes_are_shown_in_their_own_order() -> None:
@@ -68,37 +73,39 @@ def test_classes_with_the_most_mistakes_are_shown_in_their_own_order() -> None:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_counts_at_a_level_are_those_of_the_verdicts_with_scores_that_reach_it(name: str) -> None:
-    evidence, protocol = evidence_of(4), get_protocol(name)
-    findings = Findings.of(evidence, protocol)
-    rows = evaluate_under(evidence, protocol).classes
+def test_counts_by_score_are_those_of_the_verdicts_with_scores_that_reach_it(name: str) -> None:
+    findings = findings_of(4, name)
+    rows = evaluate_under(findings.evidence, get_protocol(name)).classes
+    described = describe_scores(findings)
+    by_score, bars = described["by_score"], described["scores"]
     for level in range(0, 101, 7):
-        value = findings.graded.values[level]
+        value = findings.values[level]
         right, wrong = (
             sum(int(np.count_nonzero((row.scores >= value) & (row.verdicts[0] == verdict))) for row in rows)
             for verdict in (TRUE_POSITIVE, FALSE_POSITIVE)
         )
-        found = findings.graded.at(level)
+        found = findings.rates(findings.levels >= level)
         assert (found["right"], found["wrong"]) == (right, wrong)
         assert found["missed"] == sum(row.objects for row in rows) - right
+        assert tuple(sum(of[level] for of in by_score[side]) for side in ("right", "wrong")) == (right, wrong)
+        if level == 0:  # which all reach
+            assert (sum(bars["hits"]), sum(bars["alarms"])) == (right, wrong)
 
 
-def test_no_other_level_has_a_larger_f1() -> None:
+def test_no_other_level_has_a_larger_f1_and_no_higher_one_has_the_same() -> None:
     for seed in range(4):
-        findings = Findings.of(evidence_of(seed), get_protocol("voc12"))
-        every = [findings.graded.at(level)["f1"] or 0.0 for level in range(101)]
-        assert every[findings.graded.best_level()] == max(every)
+        findings = findings_of(seed, "voc12")
+        every = [findings.rates(findings.levels >= level)["f1"] or 0.0 for level in range(101)]
+        assert findings.common_level() == max(range(101), key=lambda level: (every[level], level))
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_the_cut_of_each_class_is_that_of_the_evaluator_and_rates_are_those_of_detections_that_reach_it(
     name: str,
 ) -> None:
-    evidence, protocol = evidence_of(8), get_protocol(name)
-    graded = Findings.of(evidence, protocol).graded
-    rows = evaluate_under(evidence, protocol).classes
+    findings = findings_of(8, name)
+    rows = evaluate_under(findings.evidence, get_protocol(name)).classes
     cuts = [best_cut(row.scores, row.verdicts[0], row.objects) for row in rows]
-    assert [(cut.threshold, cut.f1) for cut in graded.cuts] == [(cut.threshold, cut.f1) for cut in cuts]
     right, wrong = (
         sum(
             int(np.count_nonzero(row.verdicts[0, : cut.passing] == verdict))
@@ -106,7 +113,7 @@ def test_the_cut_of_each_class_is_that_of_the_evaluator_and_rates_are_those_of_d
         )
         for verdict in (TRUE_POSITIVE, FALSE_POSITIVE)
     )
-    found = graded.at_own()
+    found = describe_scores(findings)["working"]
     assert found["thresholds"] == [cut.threshold for cut in cuts]
     assert (found["right"], found["wrong"]) == (right, wrong)
     assert found["f1"] == 2 * right / (right + wrong + sum(row.objects for row in rows))
@@ -114,54 +121,40 @@ def test_the_cut_of_each_class_is_that_of_the_evaluator_and_rates_are_those_of_d
 
 def test_a_score_reaches_a_level_exactly_if_it_is_no_smaller() -> None:
     rng = np.random.default_rng(0)
+    evidence = evidence_of(0)
     for scores in (rng.integers(0, 101, 500) / 100, rng.random(500), rng.normal(0, 9, 500)):
-        evidence = evidence_of(0)
         detections = replace(evidence.detections, scores=np.resize(scores, len(evidence.detections)))
-        graded = Graded.of(replace(evidence, detections=detections), find_mistakes(evidence, get_protocol("voc12")))
-        reached = detections.scores[:, None] >= graded.values[None]
-        np.testing.assert_array_equal(reached, np.arange(101)[None] <= graded.levels[:, None])
-        assert list(graded.values) == sorted(set(score_levels(detections.scores)))
-
-
-@pytest.mark.parametrize("name", PROTOCOLS)
-def test_bars_of_scores_hold_every_detection_that_counts(name: str) -> None:
-    evidence, protocol = evidence_of(5), get_protocol(name)
-    findings = Findings.of(evidence, protocol)
-    scores = findings.numbers(protocol, evaluate_under(evidence, protocol))["scores"]
-    kinds = findings.mistakes.of_detections
-    assert sum(scores["hits"]) == np.count_nonzero(kinds == RIGHT)
-    assert sum(scores["alarms"]) == np.count_nonzero((kinds != RIGHT) & (kinds != LEFT_OUT))
+        findings = Findings.of(replace(evidence, detections=detections), VOC12)
+        reached = detections.scores[:, None] >= findings.values[None]
+        np.testing.assert_array_equal(reached, np.arange(101)[None] <= findings.levels[:, None])
+        assert list(findings.values) == sorted(set(score_levels(detections.scores)))
 
 
 def test_calibration_error_is_the_mean_distance_of_score_and_share_that_is_right() -> None:
-    box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
-    far = box + 100
+    far = BOX + 100
     evaluator = Evaluator(1, "voc12", boxes="continuous")
-    found = {"boxes": torch.cat([box, far]), "scores": torch.tensor([0.75, 0.75]), "labels": torch.tensor([0, 0])}
+    found = {"boxes": torch.cat([BOX, far]), "scores": torch.tensor([0.75, 0.75]), "labels": torch.tensor([0, 0])}
     lower = {"boxes": far, "scores": torch.tensor([0.25]), "labels": torch.tensor([0])}
-    there = {"boxes": box, "labels": torch.tensor([0])}
+    there = {"boxes": BOX, "labels": torch.tensor([0])}
     evaluator.update([found, lower], [there, there])
     evidence = evaluator.evidence()
-    result = calibration(evidence, find_mistakes(evidence, get_protocol("voc12")))
-    assert result == {
+    assert calibration(Findings.of(evidence, VOC12)) == {
         "points": [{"count": 1, "score": 0.25, "right": 0.0}, {"count": 2, "score": 0.75, "right": 0.5}],
         "count": 3,
         "error": (1 * 0.25 + 2 * 0.25) / 3,
         "worst": None,
     }
     logits = replace(evidence, detections=replace(evidence.detections, scores=evidence.detections.scores * 9))
-    assert calibration(logits, find_mistakes(logits, get_protocol("voc12"))) is None
+    assert calibration(Findings.of(logits, VOC12)) is None
 
 
 def test_the_worst_point_of_the_calibration_is_the_furthest_off_that_has_enough_detections() -> None:
     """A thousand boxes near 0 hide in the mean that high scores are far off; a bin of few boxes shows nothing."""
-    box = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
     scores = torch.cat([torch.full((1000,), 0.01), torch.full((ENOUGH,), 0.85), torch.full((ENOUGH - 1,), 0.95)])
-    found = {"boxes": (box + 100).repeat(len(scores), 1), "scores": scores, "labels": torch.zeros(len(scores)).long()}
+    found = {"boxes": (BOX + 100).repeat(len(scores), 1), "scores": scores, "labels": torch.zeros(len(scores)).long()}
     evaluator = Evaluator(1, "voc12", boxes="continuous")
-    evaluator.update([found], [{"boxes": box, "labels": torch.tensor([0])}])
-    evidence = evaluator.evidence()
-    result = calibration(evidence, find_mistakes(evidence, get_protocol("voc12")))
+    evaluator.update([found], [{"boxes": BOX, "labels": torch.tensor([0])}])
+    result = calibration(Findings.of(evaluator.evidence(), VOC12))
     assert result is not None
     assert result["points"][result["worst"]] == {"count": ENOUGH, "score": pytest.approx(0.85), "right": 0.0}
     assert result["error"] < 0.1
@@ -169,15 +162,32 @@ def test_the_worst_point_of_the_calibration_is_the_furthest_off_that_has_enough_
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_sizes_share_out_the_objects_and_have_the_ap_of_the_evaluator(name: str) -> None:
-    evidence, protocol = evidence_of(6), get_protocol(name)
-    findings = Findings.of(evidence, protocol)
-    numbers = findings.numbers(protocol, evaluate_under(evidence, protocol))
-    assert sum(row["objects"] for row in numbers["sizes"]) == np.count_nonzero(countable(evidence, protocol))
-    assert sum(row["found"] for row in numbers["sizes"]) == numbers["working"]["right"]
+    findings = findings_of(6, name)
+    evidence, protocol, sizes = findings.evidence, get_protocol(name), found_by_size(findings)
+    assert sum(row["objects"] for row in sizes) == np.count_nonzero(countable(evidence, protocol))
+    assert sum(row["found"] for row in sizes) == findings.rates(findings.passing)["right"]
     if name == "coco":
         small = get_metric("ap@area=small")
         expected = evaluate_under(evidence, protocol, [small]).metrics[small.name].value
-        assert numbers["sizes"][0]["ap"] == expected
+        assert sizes[0]["ap"] == expected
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_boxes_drawn_are_the_true_and_false_positives_that_reach_the_cut_and_the_objects_left(name: str) -> None:
+    findings = findings_of(5, name)
+    evidence, protocol = findings.evidence, get_protocol(name)
+    drawn = [boxes_on(findings, image) for image in range(evidence.num_images)]
+    counts = [
+        [sum(box["verdict"] == kind for box in boxes) for boxes in drawn] for kind in ("right", "wrong", "missed")
+    ]
+    np.testing.assert_array_equal(counts, findings.by_image())
+    there = np.bincount(evidence.objects.images[countable(evidence, protocol)], minlength=evidence.num_images)
+    np.testing.assert_array_equal(np.array(counts[0]) + counts[2], there)
+    for row, cut in zip(evaluate_under(evidence, protocol).classes, findings.cuts, strict=True):
+        passing = row.scores >= (np.inf if cut.threshold is None else cut.threshold)
+        for kind, verdict in (("right", TRUE_POSITIVE), ("wrong", FALSE_POSITIVE)):
+            scores = [b["score"] for boxes in drawn for b in boxes if (b["verdict"], b["class"]) == (kind, row.name)]
+            assert sorted(scores) == sorted(row.scores[passing & (row.verdicts[0] == verdict)].tolist())
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

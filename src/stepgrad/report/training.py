@@ -1,18 +1,20 @@
-"""The log of a run as lines to draw, with fewer points but the same look."""
+"""The training of a run, from its log: losses, mAP, and how the gradient of mAP behaved, in numbers and in charts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import numpy as np
-from numpy.typing import NDArray
+
+from stepgrad.number_text import per_cent
+from stepgrad.report.numbers import Numbers, escape_key
+from stepgrad.report.svg import DIGIT, Chart, Floats, draw_legend, large_chart, percent_text, thin, tick_text, ticks
 
 Line = Mapping[str, Any]
-Floats = NDArray[np.float64]
 MOST_POINTS = 400
-CURVE_POINTS = 200
 MOST = 1e300  # numbers beyond it, and infinities, cannot be drawn
 
 
@@ -76,7 +78,6 @@ def series(lines: Sequence[Line], *keys: str) -> dict[str, Any] | None:
         "values": y.tolist(),
         "mean_steps": smooth_x.astype(int).tolist(),
         "mean": smooth_y.tolist(),
-        "last": float(values[-1]),
     }
 
 
@@ -125,10 +126,7 @@ def summary(history: Sequence[Line], protocol: str) -> dict[str, Any]:
         "validation": validated,
         "metrics": validation(val, "metrics"),
         "batch_map": series(train, "map"),
-        "nonzero": series(train, "nonzero"),
-        "positive_sum": series(train, "positive_sum"),
-        "negative_sum": series(train, "negative_sum"),
-        "loss_share": series(train, "loss_share"),
+        **{key: series(train, key) for key in ("nonzero", "positive_sum", "negative_sum", "loss_share")},
         **_ending(history, train, val, validated.get(protocol, {"steps": [], "values": []})),
     }
 
@@ -151,46 +149,6 @@ def _ending(
     }
 
 
-def thin(x: Floats, y: Floats, most: int = CURVE_POINTS) -> tuple[Floats, Floats]:
-    """At most `most` of the points of a line whose x never falls: those a drawing of it cannot do without.
-
-    First, points inside a vertical or horizontal run go: nothing changes. If that does not suffice, each of most / 4
-    columns keeps its first, lowest, highest and last point, so that no peak is lost.
-
-    >>> thin(np.arange(1000.0), np.zeros(1000))
-    (array([  0., 999.]), array([0., 0.]))
-    """
-    kept = _corners_only(x, y)
-    x, y = x[kept], y[kept]
-    if len(x) > most:
-        kept = _extremes(x, y, max(1, most // 4))
-        x, y = x[kept], y[kept]
-    return x, y
-
-
-def _corners_only(x: Floats, y: Floats) -> NDArray[np.int64]:
-    """Without points that lie between both neighbours on one axis-parallel line."""
-    if len(x) < 3:
-        return np.arange(len(x))
-    upright = (x[:-2] == x[1:-1]) & (x[1:-1] == x[2:]) & (np.sign(y[1:-1] - y[:-2]) == np.sign(y[2:] - y[1:-1]))
-    level = (y[:-2] == y[1:-1]) & (y[1:-1] == y[2:])
-    return np.flatnonzero(np.concatenate([[True], ~(upright | level), [True]]))
-
-
-def _extremes(x: Floats, y: Floats, columns: int) -> NDArray[np.int64]:
-    """First, lowest, highest and last of each column of equal width."""
-    span = x[-1] - x[0]
-    column = np.zeros(len(x), dtype=np.int64)
-    if span > 0:
-        column = np.minimum(((x - x[0]) / span * columns).astype(np.int64), columns - 1)
-    starts = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
-    kept: set[int] = set()
-    for start, stop in zip(starts, np.append(starts[1:], len(x)), strict=True):
-        inside = y[start:stop]
-        kept |= {int(start), int(start + inside.argmin()), int(start + inside.argmax()), int(stop - 1)}
-    return np.array(sorted(kept), dtype=np.int64)
-
-
 def smooth(values: Floats, share: float = 0.08) -> Floats:
     """A centred moving mean over that share of the points, narrower at both ends.
 
@@ -202,3 +160,117 @@ def smooth(values: Floats, share: float = 0.08) -> Floats:
     at = np.arange(len(values))
     reach = np.minimum(np.minimum(at, at[::-1]), half)
     return (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
+
+
+def training_charts(run: Numbers) -> dict[str, tuple[str, Element]]:
+    """By the name of its file, the heading of a chart and the chart; only those that the log has numbers for."""
+    losses = {
+        f"loss-{k + 1}-{part['phase']}": (f"Loss, phase {part['phase']}", loss_chart(part, f"/run/loss/{k}"))
+        for k, part in enumerate(run["loss"])
+    }
+    others = {
+        "map": ("mAP", map_chart(run)),
+        "nonzero": ("Share of scores with a gradient", nonzero_chart(run)),
+        "gradient-sums": ("Sum of the gradient of scores", sums_chart(run)),
+    }
+    return losses | {name: (heading, svg) for name, (heading, svg) in others.items() if svg is not None}
+
+
+def loss_chart(part: Numbers, key: str) -> Element:
+    """The loss of one phase, on a scale of its own: a cross-entropy and a -log(mAP) are not to be compared."""
+    total, kind = part["total"], "map" if part["phase"] == "map" else "nll"  # the class that colours it
+    chart = _step_chart(f"Loss of phase {part['phase']}", [total], from_zero=False)
+    for name, term in part["terms"].items():
+        chart.line(f"{kind} term", term["mean_steps"], term["mean"], f"{name}, moving mean")
+    _draw_series(chart, total, kind, f"{key}/total")
+    names = [("each step", f"{kind} raw"), ("moving mean", kind)]
+    draw_legend(chart, names + [("its terms", f"{kind} term")] * bool(part["terms"]))
+    return chart.svg
+
+
+def map_chart(run: Numbers) -> Element | None:
+    """mAP on the validation images and on each minibatch."""
+    batch, validated = run["batch_map"], run["validation"]
+    series = [*validated.values(), *filter(None, [batch])]
+    if not series:
+        return None
+    bounds = [phase[end] for phase in run["phases"] for end in ("first", "last")]
+    chart = _step_chart("mAP in per cent over steps", series, bounds, y_text=percent_text)
+    _draw_phases(chart, run["phases"])
+    names = []
+    if batch:
+        _draw_series(chart, batch, "batch", "/run/batch_map")
+        names.append(("minibatch", "batch"))
+    for k, (name, points) in enumerate(validated.items()):
+        kind = f"val val{k % 3}"
+        chart.line(kind, points["steps"], points["values"], data_line=f"/run/validation/{escape_key(name)}/values")
+        _draw_validations(chart, points, f"{kind} point", name, run["best_step"] if k == 0 else None)
+        names.append((name, f"{kind} point"))
+    draw_legend(chart, names)
+    return chart.svg
+
+
+def nonzero_chart(run: Numbers) -> Element | None:
+    """The share of scores that got a gradient."""
+    part = run["nonzero"]
+    if not part:
+        return None
+    chart = _step_chart("Share of scores with a gradient", [part])
+    _draw_series(chart, part, "map", "/run/nonzero")
+    draw_legend(chart, [("each step", "map raw"), ("moving mean", "map")])
+    return chart.svg
+
+
+def sums_chart(run: Numbers) -> Element | None:
+    """Sums of the positive gradients, which push scores down, and of the negative ones."""
+    names = {"positive": "positive: scores down", "negative": "negative: scores up"}
+    parts = {kind: part for kind in names if (part := run[f"{kind}_sum"])}
+    if not parts:
+        return None
+    chart = _step_chart("Sums of positive and of negative gradients", list(parts.values()))
+    chart.line("zero", chart.x_range, [0, 0])
+    for kind, part in parts.items():
+        _draw_series(chart, part, kind, f"/run/{kind}_sum")
+    draw_legend(chart, [(names[kind], kind) for kind in parts])
+    return chart.svg
+
+
+def _step_chart(
+    title: str,
+    series: Sequence[Numbers],
+    more_steps: Sequence[int] = (),
+    from_zero: bool = True,
+    y_text: Callable[[float], str] = tick_text,
+) -> Chart:
+    """Axes that hold all steps and values, and zero if wanted, rounded outward a little."""
+    steps = [*more_steps, *(step for points in series for step in points["steps"])]
+    values = [*[0.0] * from_zero, *(value for points in series for value in points["values"])]
+    low, high = min(values), max(values)
+    room = 0.06 * (high - low) or max(abs(high) * 0.1, 0.05)
+    bottom, top = low if low == 0.0 else low - room, high + room
+    left = max(46.0, 12 + DIGIT * max(len(tick_text(value)) for value in ticks(bottom, top)))
+    return large_chart(title, (min(steps), max(steps)), (bottom, top), "step", left=left, y_text=y_text)
+
+
+def _draw_series(chart: Chart, part: Numbers, kind: str, key: str) -> None:
+    """The values as they were logged, faint, and their moving mean."""
+    chart.line(f"{kind} raw", part["steps"], part["values"], data_line=f"{key}/values")
+    chart.line(kind, part["mean_steps"], part["mean"], data_line=f"{key}/mean")
+
+
+def _draw_validations(chart: Chart, points: Numbers, kind: str, name: str, best: int | None) -> None:
+    """A point each, with its number as a tooltip; the best one ringed."""
+    for k, (step, value) in enumerate(zip(points["steps"], points["values"], strict=True)):
+        if step == best:
+            chart.point("ring", step, value, 7)
+        key = {"data_key": f"/run/validation/{escape_key(name)}/values/{k}", "data_value": repr(value)}
+        words = f"step {step}: {name} mAP {per_cent(value, 2)}{' (best)' if step == best else ''}"
+        chart.point(kind, step, value, 3.5, words, **key)
+
+
+def _draw_phases(chart: Chart, phases: Sequence[Numbers]) -> None:
+    """A dashed line where a phase begins, and its name."""
+    for phase in phases if len(phases) > 1 else []:
+        if phase is not phases[0]:
+            chart.line("bound", [phase["first"]] * 2, chart.y_range)
+        chart.text(str(phase["name"]), "legend", chart.x(phase["first"]) + 5, chart.top + 11)
