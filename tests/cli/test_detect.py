@@ -335,6 +335,6 @@ def test_interrupt_keeps_what_was_found(run: Any, work: Path, monkeypatch: pytes
 
 def test_run_and_pictures_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["detect", "a.png"]) == 2
-    assert "run: expected the folder of a training run" in capsys.readouterr().err
+    assert "parameter --run requires an argument" in capsys.readouterr().err
     assert main(["detect", "--run", "runs/a"]) == 2
-    assert "expected PICTURES" in capsys.readouterr().err
+    assert "parameter --pictures requires an argument" in capsys.readouterr().err

@@ -240,7 +240,7 @@ def test_command_line_runs(voc: dict[str, str], capsys: pytest.CaptureFixture[st
     arguments = ["evaluate", f"--detections={voc['detections']}", f"--data={voc['data']}"]
     assert main([*arguments, "--protocol", "voc12-devkit"]) == 0
     assert output(capsys).startswith("voc12-devkit, 2 images, 3 detections: mAP 41.7")
-    assert main([*arguments, "--compare", '["voc12-devkit", "coco"]']) == 0
+    assert main([*arguments, "--compare", "voc12-devkit", "coco"]) == 0
     assert "voc12-devkit 41.67, coco" in output(capsys)
 
 

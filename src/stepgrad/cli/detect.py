@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepgrad.cli.compress import compress_run, limit_candidates
+from stepgrad.cli.app import Whole
+from stepgrad.cli.compress import open_detector
 from stepgrad.cli.output import Output
 from stepgrad.cli.output import draw as draw_picture
 from stepgrad.cli.terminal import Terminal, safe_text
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from stepgrad.data.proposals import Proposals
     from stepgrad.detector.training.run_folder import Run
+
+    WindowsOf = Callable[[Path, Image.Image], Tensor]
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 SEARCH_SIDE = 500
@@ -28,20 +30,23 @@ TOP = 10
 
 
 def detect(
-    pictures: list[str],
-    run: str | None = None,
-    out: str = "detections",
+    pictures: list[Path],
+    *,
+    run: Path,
+    out: Path = Path("detections"),
     threshold: float | None = None,
-    top: int | None = None,
-    windows: str | None = None,
+    top: Whole | None = None,
+    windows: Path | None = None,
     checkpoint: str = "best",
     draw: bool = True,
     compress: str | None = None,
-    candidates: int | None = None,
+    candidates: Whole | None = None,
 ) -> int:
-    """Find objects in pictures with a trained run; write drawn pictures and detections.json.
+    """Find objects in pictures with a trained run; write drawn pictures and JSON.
 
-    Example: stepgrad detect --run runs/voc photo.jpg holidays/
+    Pictures are named one by one, or by their folders:
+
+        stepgrad detect --run runs/voc photo.jpg holidays/
 
     Args:
         pictures: Picture files, or folders of them.
@@ -62,31 +67,32 @@ def detect(
     Returns:
         0; 1 if nothing could be detected in some pictures: each has a line at the end, and the others are done.
     """
-    if run is None:
-        raise ConfigError("run: expected the folder of a training run: `stepgrad detect --run RUN photo.jpg`.")
     if top is not None and top < 1:
         raise ConfigError(f"top: expected a number >= 1 but got {top}.")
     paths = find_pictures(pictures)
     console = Terminal()
-    output = Output(Path(out).expanduser(), paths)
-    from stepgrad.detector.training.run_folder import open_run
-
-    opened = compress_run(open_run(Path(run).expanduser(), checkpoint), compress, console)
-    limit_candidates(opened, candidates)
-    find_windows = Windows.from_source(windows, opened.config.data.max_windows)
+    output = Output(out.expanduser(), paths)
+    opened = open_detector(run, checkpoint, compress, candidates, console)
+    windows_of = find_windows(windows, opened.config.data.max_windows)
     choice = Choice.of(opened, threshold, top)
     console.print(
         f"{counted(len(paths), 'picture')}, run {safe_text(opened.folder)}, step {opened.step}; {choice}",
         soft_wrap=True,
     )
-    failed = _detect_all(opened, paths, find_windows, choice, output, draw, console)
+    failed = _detect_all(opened, paths, windows_of, choice, output, draw, console)
     for message in failed:
         console.print(f"[bold red]error[/] {safe_text(message)}", soft_wrap=True)
     return 1 if failed else 0
 
 
 def _detect_all(
-    run: Run, paths: Sequence[Path], windows: Windows, choice: Choice, output: Output, draw: bool, console: Terminal
+    run: Run,
+    paths: Sequence[Path],
+    windows_of: WindowsOf,
+    choice: Choice,
+    output: Output,
+    draw: bool,
+    console: Terminal,
 ) -> list[str]:
     """Detect in each picture, and write the record even if the work is cut short; returns one line per failure."""
     from stepgrad.cli.progress import RichProgress
@@ -98,7 +104,7 @@ def _detect_all(
         with RichProgress(Terminal(stderr=True)) as progress, progress.stage("detecting", len(paths)) as tick:
             for path in paths:
                 try:
-                    record["images"].append(_look_at(path, run, windows, choice, output if draw else None))
+                    record["images"].append(_look_at(path, run, windows_of, choice, output if draw else None))
                 except WriteError:  # concerns all pictures
                     raise
                 except Exception as error:  # search and model raise whatever they stumble over in odd pictures
@@ -122,10 +128,10 @@ def _reason(path: Path, error: Exception) -> str:
     return f"{path}: detection failed ({type(error).__name__}: {error})."
 
 
-def _look_at(path: Path, run: Run, windows: Windows, choice: Choice, output: Output | None) -> dict[str, Any]:
+def _look_at(path: Path, run: Run, windows_of: WindowsOf, choice: Choice, output: Output | None) -> dict[str, Any]:
     """The entry of one picture in the record; the drawing goes to the output, if there is one."""
     picture = read_upright(path)
-    detections = _detect(run, picture, windows.of(path, picture), choice)
+    detections = _detect(run, picture, windows_of(path, picture), choice)
     drawn = output.save_drawing(path, draw_picture(path, picture, detections)) if output else {"drawing": None}
     width, height = picture.size
     return {"image": str(path), "width": width, "height": height, **drawn, "detections": detections}
@@ -143,7 +149,7 @@ def _detect(run: Run, picture: Image.Image, windows: Tensor, choice: Choice) -> 
     return choice.keep(named)
 
 
-def find_pictures(names: Sequence[str]) -> list[Path]:
+def find_pictures(names: Sequence[str | Path]) -> list[Path]:
     """Files as they are named, folders as the pictures in them, each once."""
     paths: list[Path] = []
     for name in names:
@@ -214,36 +220,25 @@ class Choice:
         return f"showing {' and '.join(parts)}{self.why}"
 
 
-@dataclass(frozen=True)
-class Windows:
-    """Gives the windows of a picture: from a search, or from disk."""
+def find_windows(source: Path | None, limit: int | None) -> WindowsOf:
+    """A function that gives the (N, 4) windows of a picture, at most as many as in training: by a search, or from disk."""
+    from stepgrad.data.proposals import load_proposals
+    from stepgrad.data.proposals.search import check_installed
+    from stepgrad.detector.training.inputs import choose_windows
 
-    stored: Proposals | None
-    limit: int | None
+    if source is None:
+        check_installed()
+        return lambda path, picture: choose_windows(search_windows(picture), limit, path.stem)
+    stored = load_proposals(source)
+    best_first = stored.source.endswith(".mat")
 
-    @classmethod
-    def from_source(cls, source: str | None, limit: int | None) -> Windows:
-        from stepgrad.data.proposals import load_proposals
-        from stepgrad.data.proposals.search import check_installed
-
-        if source is None:
-            check_installed()
-            return cls(None, limit)
-        return cls(load_proposals(source), limit)
-
-    def of(self, path: Path, picture: Image.Image) -> Tensor:
-        """(N, 4) windows, at most as many as in training."""
-        from stepgrad.detector.training.inputs import choose_windows
-
-        windows = search_windows(picture) if self.stored is None else self._look_up(self.stored, path)
-        best_first = self.stored is not None and self.stored.source.endswith(".mat")
-        return choose_windows(windows, self.limit, path.stem, best_first)
-
-    def _look_up(self, stored: Proposals, path: Path) -> Tensor:
+    def look_up(path: Path, _: Image.Image) -> Tensor:
         for key in (path.stem, path.name, path.stem.lstrip("0")):  # COCO's ids are numbers
             if key in stored:
-                return stored[key]
+                return choose_windows(stored[key], limit, path.stem, best_first)
         raise DataError(f"{path}: {stored.source} has no windows for it; leave out --windows to search for windows.")
+
+    return look_up
 
 
 def search_windows(picture: Image.Image) -> Tensor:

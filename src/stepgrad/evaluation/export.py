@@ -1,4 +1,4 @@
-"""Judged detections for other tools: supervision's `Detections`, and COCO's json."""
+"""Judged detections and their numbers for other tools: one JSON document, supervision's `Detections`, and COCO's json."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from stepgrad.evaluation.records import Evidence, GroundTruth
 from stepgrad.names import ImageId
 
 if TYPE_CHECKING:
+    from stepgrad.evaluation.coco_numbers import CocoNumbers
+    from stepgrad.evaluation.compare import Comparison
+    from stepgrad.evaluation.errors_by_type import ErrorTypes
     from stepgrad.evaluation.result import EvaluationResult
 
 
@@ -21,6 +24,18 @@ def evidence_of(result: EvaluationResult) -> Evidence:
     if result.evidence is None:
         raise InputError("Expected a result of `Evaluator.compute()` but this one does not hold its detections.")
     return result.evidence
+
+
+def numbers_of(
+    outcome: EvaluationResult | Comparison, coco: CocoNumbers | None = None, mistakes: ErrorTypes | None = None
+) -> dict[str, Any]:
+    """All numbers of an evaluation in one document: what `stepgrad evaluate --report FILE.json` writes."""
+    content = outcome.to_dict()
+    if coco is not None:
+        content["coco"] = coco.to_dict()
+    if mistakes is not None:
+        content["errors"] = mistakes.to_dict()
+    return content
 
 
 def to_supervision(result: EvaluationResult, threshold: int = 0) -> dict[ImageId, Any]:
