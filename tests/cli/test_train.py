@@ -16,7 +16,6 @@ import torch
 
 from stepgrad.cli import main
 from stepgrad.cli.judged import JudgedInput, only_images
-from stepgrad.cli.progress import RichProgress
 from stepgrad.data import load_dataset
 from stepgrad.data.read_detections import FileDetections
 from stepgrad.detector.training import engine
@@ -24,6 +23,7 @@ from stepgrad.detector.training.inputs import open_split
 from stepgrad.detector.training.run_folder import open_run, read_log
 from stepgrad.evaluation.records import detections_of
 from stepgrad.extras import install_command
+from stepgrad.progress import RichProgress
 from tests.data.builders import coco_content, write_coco, write_voc
 
 CONFIG = """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.number_text import counted
+from stepgrad.progress import RichProgress
 
 
 def convert(

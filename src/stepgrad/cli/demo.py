@@ -15,8 +15,8 @@ from stepgrad.errors import ConfigError
 from stepgrad.number_text import counted
 
 if TYPE_CHECKING:
-    from stepgrad.cli.progress import RichProgress
     from stepgrad.models.demo.trial import Settings, TrialOutcome
+    from stepgrad.progress import RichProgress
 
 KERNELS = ("radius float64", "values float64", "others")
 """Calls whose kernels the demo needs, of the loss and of what judges test images: it should wait for compilation only once."""
@@ -58,8 +58,8 @@ def demo(
             raise ConfigError(f"Expected --{name} to be at least 1 but got {value}.")
     console = Terminal()
     began = time.monotonic()
-    from stepgrad.cli.progress import RichProgress  # these take seconds to import
-    from stepgrad.models.demo.trial import Settings
+    from stepgrad.models.demo.trial import Settings  # these take seconds to import
+    from stepgrad.progress import RichProgress
 
     try:
         with RichProgress(console) as progress:

@@ -95,8 +95,8 @@ def _detect_all(
     console: Terminal,
 ) -> list[str]:
     """Detect in each picture, and write the record even if the work is cut short; returns one line per failure."""
-    from stepgrad.cli.progress import RichProgress
     from stepgrad.files import WriteError
+    from stepgrad.progress import RichProgress
 
     record: dict[str, Any] = {"run": str(run.folder), "step": run.step, "chosen": str(choice), "images": []}
     failed: list[str] = []

@@ -54,9 +54,9 @@ def doctor(
     Returns:
         1 if anything would break or spoil training, else 0.
     """
-    from stepgrad.cli.progress import RichProgress
     from stepgrad.data.doctor import examine
     from stepgrad.files import write_whole
+    from stepgrad.progress import RichProgress
 
     console = Terminal()
     with RichProgress(Terminal(stderr=True)) as progress, progress.counted("examining images") as show:

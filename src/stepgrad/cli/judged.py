@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepgrad.cli.compress import open_detector
-from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal
 from stepgrad.data import COCODataset, DetectionDataset, VOCDataset, YOLODataset, load_dataset
 from stepgrad.data.base import ImageId
@@ -32,6 +31,7 @@ from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import Protocol
 from stepgrad.number_text import counted
+from stepgrad.progress import RichProgress
 
 if TYPE_CHECKING:
     from stepgrad.detector.training.run_folder import RunFolder

@@ -15,9 +15,9 @@ from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.number_text import counted
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
-    from stepgrad.cli.progress import RichProgress
     from stepgrad.data import DetectionDataset, Recall, SearchSettings
     from stepgrad.data.proposals.generate import Outcome
+    from stepgrad.progress import RichProgress
 
 
 def propose(
@@ -54,9 +54,9 @@ def propose(
     Returns:
         0; 1 if some images could not be searched; 130 after Ctrl-C.
     """
-    from stepgrad.cli.progress import RichProgress
     from stepgrad.data import CachedProposals, SearchSettings, load_dataset, recall
     from stepgrad.data.proposals.generate import default_folder
+    from stepgrad.progress import RichProgress
 
     console = Terminal()
     dataset = load_dataset(data, split, images=images, images_outside=images_outside)

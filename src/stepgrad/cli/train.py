@@ -150,8 +150,8 @@ def _watch(work: Any, opening: str) -> int:
     first = os.environ.get("LOCAL_RANK", "0") == "0"
     console = Terminal(quiet=not first)  # of several processes, one speaks
     console.print(safe_text(opening), soft_wrap=True)
-    from stepgrad.cli.progress import RichProgress  # these take seconds to import
-    from stepgrad.detector.training import engine
+    from stepgrad.detector.training import engine  # these take seconds to import
+    from stepgrad.progress import RichProgress
 
     try:
         with RichProgress(console) as progress:
@@ -183,7 +183,7 @@ def describe_times(whole: float, parts: Mapping[str, float]) -> str:
     >>> describe_times(346, {"windows": 290.2, "training steps": 23.0, "validation": 0.2})
     '0:05:46 in total: windows 0:04:50, training steps 0:00:23, other 0:00:33'
     """
-    from stepgrad.progress_lines import clock
+    from stepgrad.progress import clock
 
     shown = {part: seconds for part, seconds in parts.items() if seconds >= 1}
     rest = whole - sum(shown.values())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
 from stepgrad.number_text import counted
+from stepgrad.progress import RichProgress
 
 
 def warmup() -> int:
