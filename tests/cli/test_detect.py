@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from stepgrad.cli import main
-from stepgrad.cli.detect import search_windows
+from stepgrad.detector.pictures import search_windows
 from stepgrad.detector.training import run_folder
 from stepgrad.detector.training.config import from_dict
 from stepgrad.extras import install_command
