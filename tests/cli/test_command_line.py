@@ -180,7 +180,7 @@ def test_words_go_where_people_mean_them(words: str, given: dict[str, Any]) -> N
     assert {key: given[key] for key in ("files", *DEFAULTS)} == {**DEFAULTS, **WRITTEN[words], "files": files}
 
 
-@pytest.mark.parametrize("name", ["Käfer 🐶", "K\udcc3\udcb6ln", "#1", "~", "[red]", "a: b", "null"])
+@pytest.mark.parametrize("name", ["Käfer 🐶", "K\udcc3\udcb6ln", "#1", "~", "[red]", "{a}", "@x", "a: b", "null"])
 def test_names_arrive_as_they_are_written(name: str, given: dict[str, Any]) -> None:
     call(["some", name, "--name", name, "--compare", name, name])
     assert (given["name"], given["compare"], given["files"]) == (name, [name, name], [Path(name)])

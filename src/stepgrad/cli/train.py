@@ -35,15 +35,13 @@ _SECTIONS = {
     "map_loss": Group("map_loss: the options of the mAP loss", sort_key=6),
     "run": Group("run: seed, checkpoints, devices", sort_key=7),
 }
-
-
 _FILES = ("data.path", "data.val_path", "data.windows", "data.val_windows", "model.weights", "run.feature_cache")
 """Keys that shells complete with the names of files."""
 
 
 def _read_value(kind: Any, tokens: Sequence[Any]) -> Any:
     """The value of a key: `null`, text as it is written, a whole number unrounded, or what the parser makes of it."""
-    if [token.value for token in tokens] == ["null"]:
+    if [token.value for token in tokens] in (["null"], ["None"]):
         return None
     if kind is Path:
         return tokens[0].value
