@@ -39,9 +39,9 @@ from experiments.box_coordinates.loss import BoxMAPLoss
 from experiments.box_coordinates.steps import BoxMethod
 from experiments.box_head import BoxHead, Images, load_images, offset_loss
 from experiments.results import load_runs, mean_and_spread, save_runs
-from stepgrad.cli.progress import RichProgress
 from stepgrad.detector.training.run_folder import open_run
 from stepgrad.files import write_whole
+from stepgrad.progress import RichProgress
 
 RESULTS = Path(__file__).parent / "results"
 FILE = RESULTS / "box_gradient.jsonl"

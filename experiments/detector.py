@@ -23,7 +23,6 @@ from typing import Any
 
 from experiments.results import commit, load_runs, mean_and_spread, save_runs
 from stepgrad.cli.configs import read_config
-from stepgrad.cli.progress import RichProgress
 from stepgrad.detector.training.checkpoint import list_checkpoints
 from stepgrad.detector.training.config import PhaseConfig, TrainConfig, from_dict, to_dict
 from stepgrad.detector.training.engine import resume, train
@@ -32,6 +31,7 @@ from stepgrad.detector.training.finish import validate
 from stepgrad.detector.training.inputs import open_data
 from stepgrad.detector.training.run_folder import open_run
 from stepgrad.files import write_whole
+from stepgrad.progress import RichProgress
 
 RESULTS = Path(__file__).parent / "results"
 NLL_RATES, MAP_RATES = (3e-5, 1e-4, 3e-4), (1e-3, 3e-3, 1e-2)

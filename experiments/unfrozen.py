@@ -18,7 +18,6 @@ from typing import Any
 
 from experiments.detector import PROTOCOLS, RESULTS, settings
 from experiments.results import commit, load_runs, save_runs
-from stepgrad.cli.progress import RichProgress
 from stepgrad.detector.training.checkpoint import list_checkpoints
 from stepgrad.detector.training.config import TrainConfig, from_dict
 from stepgrad.detector.training.engine import resume, train
@@ -27,6 +26,7 @@ from stepgrad.detector.training.finish import validate
 from stepgrad.detector.training.inputs import open_data
 from stepgrad.detector.training.run_folder import open_run
 from stepgrad.files import write_whole
+from stepgrad.progress import RichProgress
 
 FILE = RESULTS / "unfrozen.jsonl"
 SEED = 100

@@ -57,7 +57,7 @@ def test_a_hint_installs_from_where_stepgrad_came(
             assert name == "direct_url.json"
             return None if origin is None else json.dumps(origin)
 
-    monkeypatch.setattr(extras, "distribution", lambda name: Installed())
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Installed())
     assert install_command(["train", "yolo"]) == command
 
 

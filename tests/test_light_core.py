@@ -115,7 +115,7 @@ def test_without_the_extra_the_command_says_in_one_line_what_to_type(words: list
     done = run(f"sys.argv[1:] = {words}\nfrom stepgrad.cli import run\nrun()")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert re.fullmatch(r'stepgrad: .*jsonargparse.*: pip install .*\[train\]"\n', done.stderr)
+    assert re.fullmatch(r'stepgrad: .*cyclopts.*: pip install .*\[train\]"\n', done.stderr)
 
 
 def test_the_version_is_told_without_the_extra() -> None:

@@ -22,12 +22,12 @@ from torch import nn
 from experiments.endless.families import FAMILIES
 from experiments.endless.held_out import evaluate, held_out
 from experiments.endless.run_files import Config, RunFiles, load_trunk
-from stepgrad.cli.progress import RichProgress
 from stepgrad.data import EndlessShapes, FreshImage
 from stepgrad.detector.training.optimizer_state import optimizer_tensors, restore_optimizer
 from stepgrad.detector.training.progress import Progress, QuietProgress
 from stepgrad.errors import NonFiniteError
 from stepgrad.locks import only_writer
+from stepgrad.progress import RichProgress
 
 
 def train(config: Config, out: Path, progress: Progress | None = None, stop_after: int | None = None) -> None:

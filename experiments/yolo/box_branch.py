@@ -21,9 +21,9 @@ from torch.nn import functional as F
 from torchvision.ops import box_iou, complete_box_iou_loss
 
 from experiments.yolo.network import BINS, STRIDES, YOLOv8n, load
-from stepgrad.cli.progress import RichProgress
 from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.files import write_whole
+from stepgrad.progress import RichProgress
 
 WEIGHTS = Path("weights/yolov8n_coco_fp32.onnx")
 FILE = "box_branch.safetensors"

@@ -23,10 +23,10 @@ from torchvision.ops import nms
 
 from experiments.yolo.box_branch import FILE, BoxBranch, load_branch, padded
 from experiments.yolo.network import BINS, Found, YOLOv8n, load
-from stepgrad.cli.progress import RichProgress
 from stepgrad.data import DetectionDataset
 from stepgrad.files import write_whole
 from stepgrad.models.fine_tuning import ImageWindows
+from stepgrad.progress import RichProgress
 
 SIDE = 640
 GREY = 114 / 255

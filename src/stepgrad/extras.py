@@ -9,12 +9,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from stepgrad.errors import MissingDependencyError
 
@@ -23,7 +20,7 @@ EXTRAS = {
         "torchvision": "torchvision",
         "PIL": "pillow",
         "rich": "rich",
-        "jsonargparse": "jsonargparse",
+        "cyclopts": "cyclopts",
         "docstring_parser": "docstring-parser",
         "yaml": "pyyaml",
         "lightning_fabric": "lightning-fabric",
@@ -31,7 +28,6 @@ EXTRAS = {
         "tensorboard": "tensorboard",
         "jinja2": "jinja2",
         "matplotlib": "matplotlib",
-        "shtab": "shtab",
     },
     "detector": {
         "cv2": "opencv-contrib-python-headless",
@@ -62,6 +58,9 @@ def need(*modules: str, purpose: str) -> None:
 
 def install_command(extras: Sequence[str]) -> str:
     """The command that adds extras to this installation, from wherever it came: a clone, an archive, a repository or an index."""
+    from urllib.parse import urlsplit  # these take as long to import as all else that `stepgrad --help` needs
+    from urllib.request import url2pathname
+
     origin = _origin()
     parts = urlsplit(origin.get("url", ""))
     chosen = f"[{','.join(extras)}]"
@@ -76,6 +75,8 @@ def install_command(extras: Sequence[str]) -> str:
 
 def _origin() -> dict[str, Any]:
     """What pip wrote down about the place it installed stepgrad from; nothing if that was an index."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         text = distribution("stepgrad").read_text("direct_url.json")
     except PackageNotFoundError:  # used without an installation, from a clone

@@ -41,26 +41,20 @@ def test_warnings_alone_give_zero(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "b.xml: holds no objects" in capsys.readouterr().out
 
 
-def test_many_problems_of_a_kind_are_cut_and_the_rest_counted(
+def test_many_problems_of_a_kind_are_cut_and_the_rest_counted_but_the_report_holds_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = write_voc(tmp_path / "V")
     (root / "Annotations/b.xml").write_text(voc_xml([("dog", 30, 6, 11, 25)] * 9))
-    assert doctor(str(root), limit=4) == 1
+    assert doctor(str(root), limit=4, report=str(tmp_path / "report.json")) == 1
     output = capsys.readouterr().out
     assert output.count("xmax 11 < xmin 30") == 4
     assert "... and 5 more of this kind (box-degenerate); --limit 0 shows all" in output
-    doctor(str(root), limit=0)
-    assert capsys.readouterr().out.count("xmax 11 < xmin 30") == 9
-
-
-def test_report_holds_everything(tmp_path: Path) -> None:
-    root = write_voc(tmp_path / "V")
-    (root / "Annotations/b.xml").write_text(voc_xml([("dog", 30, 6, 11, 25)] * 9))
-    doctor(str(root), limit=1, report=str(tmp_path / "report.json"))
     content = json.loads((tmp_path / "report.json").read_text())
     assert len([problem for problem in content["problems"] if problem["kind"] == "box-degenerate"]) == 9
     assert content["summary"]["images"] == 2
+    doctor(str(root), limit=0)
+    assert capsys.readouterr().out.count("xmax 11 < xmin 30") == 9
 
 
 def test_brackets_in_names_are_not_taken_for_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

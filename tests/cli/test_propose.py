@@ -35,7 +35,7 @@ def test_default_folder_is_named_after_data_and_mode(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert propose(SHAPES, workers=1) == 0
-    assert propose(str(write_voc(tmp_path / "My data")), "train", mode="quality", workers=1) == 0
+    assert propose(str(write_voc(tmp_path / "My data")), split="train", mode="quality", workers=1) == 0
     assert sorted(path.name for path in (tmp_path / "proposals").iterdir()) == ["My-data-quality", "shapes-val-fast"]
     capsys.readouterr()
 
@@ -43,7 +43,7 @@ def test_default_folder_is_named_after_data_and_mode(
 def test_unreadable_image_gives_one_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write_voc(tmp_path / "V")
     (root / "JPEGImages/a.jpg").write_bytes(b"")
-    assert propose(str(root), "train", out=str(tmp_path / "cache"), workers=1) == 1
+    assert propose(str(root), split="train", out=str(tmp_path / "cache"), workers=1) == 1
     output = capsys.readouterr().out
     assert f"error {root}/JPEGImages/a.jpg: is not an image" in output
     assert "1 made, 0 already there, 1 failed" in output
@@ -61,7 +61,7 @@ def test_other_settings_never_overwrite_unasked(tmp_path: Path, capsys: pytest.C
 def test_windows_of_a_file_are_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, packed = write_voc(tmp_path / "V"), tmp_path / "windows.npz"
     np.savez(packed, ids=["a", "b"], offsets=[0, 2, 3], boxes=[[10, 5, 30, 25], [0, 0, 60, 40], [10, 5, 30, 25]])
-    assert propose(str(root), "train", out=str(tmp_path / "cache"), source=str(packed)) == 0
+    assert propose(str(root), split="train", out=str(tmp_path / "cache"), source=str(packed)) == 0
     totals = [line.split() for line in capsys.readouterr().out.splitlines() if "all" in line.split()]
     assert totals == [["│", "all", "│", "3", "│", "100.0%", "│", "100.0%", "│"]]
 

@@ -88,7 +88,7 @@ def test_a_warning_is_a_line_without_a_place_in_the_source(
         warnings.warn(f"{EVIL}: is most likely a mistake", LikelyMistakeWarning, stacklevel=2)
         return 0
 
-    monkeypatch.setattr("stepgrad.cli._run", warn)
+    monkeypatch.setattr("stepgrad.cli.app.call", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["doctor"]) == 0

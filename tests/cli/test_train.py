@@ -16,14 +16,14 @@ import torch
 
 from stepgrad.cli import main
 from stepgrad.cli.judged import JudgedInput, only_images
-from stepgrad.cli.progress import RichProgress
 from stepgrad.data import load_dataset
 from stepgrad.data.read_detections import FileDetections
 from stepgrad.detector.training import engine
 from stepgrad.detector.training.inputs import open_split
-from stepgrad.detector.training.run_folder import open_run, read_log
+from stepgrad.detector.training.run_folder import Run, open_run, read_log
 from stepgrad.evaluation.records import detections_of
 from stepgrad.extras import install_command
+from stepgrad.progress import RichProgress
 from tests.data.builders import coco_content, write_coco, write_voc
 
 CONFIG = """
@@ -179,47 +179,32 @@ def test_last_checkpoint_can_be_judged(run: Path, capsys: pytest.CaptureFixture[
     assert f"mAP {100 * expected['map']['voc12']:.1f}" in captured.out
 
 
-def test_compressed_layers_make_the_detections_of_evaluate_and_the_run_stays(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    expected = open_run(run).compressed(8, 4)
+def scores_of(run: Run) -> list[float]:
+    """Of the detections in its first validation image."""
     with torch.no_grad():
-        example = open_split(expected.config.data, "val").example(0)
-        (wanted,) = expected.model([example.image], [example.windows])
-    saved = tmp_path / "found.json"
-    assert main(["evaluate", "--run", str(run), "--compress", "8,4", "--save_detections", str(saved)]) == 0
-    assert "fc6 and fc7 cut to ranks 8 and 4" in capsys.readouterr().err
-    found = json.loads(saved.read_text())
-    scores = [entry["score"] for entry in found if entry["image_id"] == found[0]["image_id"]]
-    assert scores == wanted["scores"].tolist()
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
+        example = open_split(run.config.data, "val").example(0)
+        scores: list[float] = run.model([example.image], [example.windows])[0]["scores"].tolist()
+    return scores
 
 
 @pytest.mark.parametrize(
-    ("words", "candidates"), [([], 100), (["--candidates", "1"], 1), (["--candidates", "0"], None)]
+    ("words", "candidates"),
+    [([], 100), (["--candidates", "1"], 1), (["--candidates", "0"], None), (["--compress", "8,4"], 100)],
 )
-def test_as_many_windows_enter_nms_as_evaluate_is_told(
-    run: Path, tmp_path: Path, words: list[str], candidates: int | None
+def test_evaluate_takes_compressed_layers_and_as_many_windows_as_it_is_told_and_the_run_stays(
+    run: Path, tmp_path: Path, words: list[str], candidates: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = open_run(run)
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    cut = "--compress" in words
+    expected = open_run(run).compressed(8, 4) if cut else open_run(run)
     assert expected.model.candidates == 100
     expected.model.candidates = candidates
-    with torch.no_grad():
-        example = open_split(expected.config.data, "val").example(0)
-        (wanted,) = expected.model([example.image], [example.windows])
     saved = tmp_path / "found.json"
     assert main(["evaluate", "--run", str(run), "--save_detections", str(saved), *words]) == 0
+    assert ("fc6 and fc7 cut to ranks 8 and 4" in capsys.readouterr().err) == cut
     found = json.loads(saved.read_text())
-    assert [entry["score"] for entry in found if entry["image_id"] == found[0]["image_id"]] == wanted["scores"].tolist()
-
-
-def test_saved_detections_judge_the_same(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved = tmp_path / "found.json"
-    assert main(["evaluate", "--run", str(run), "--save_detections", str(saved)]) == 0
-    own = capsys.readouterr().out
-    assert main(["evaluate", "--detections", str(saved), "--data", "shapes:val,length=4"]) == 0
-    assert capsys.readouterr().out == own
+    assert [entry["score"] for entry in found if entry["image_id"] == found[0]["image_id"]] == scores_of(expected)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
 
 
 def test_a_run_is_judged_on_other_data_by_several_protocols(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,15 +215,21 @@ def test_a_run_is_judged_on_other_data_by_several_protocols(run: Path, capsys: p
     assert "voc12 0." in captured.out
 
 
+def half_an_object(folder: Path) -> tuple[str, str]:
+    """A VOC folder with one object, and windows, of which one has half of it and one nothing."""
+    names = load_dataset("shapes", "val").class_names
+    root = write_voc(folder / "V", {"a": [(names[0], 11, 6, 30, 25)]}, {"all": "a"})
+    (root / "classes.txt").write_text("\n".join(names))
+    np.savez(folder / "w.npz", ids=["a"], offsets=[0, 2], boxes=[[10, 5, 30, 15], [35, 5, 55, 30]])  # half; none
+    return str(root), str(folder / "w.npz")
+
+
 def test_voc_data_is_counted_as_in_training_unless_told_otherwise(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By default in its own convention; in that of the files, numbers are those of the files."""
-    names = load_dataset("shapes", "val").class_names
-    root = write_voc(tmp_path / "V", {"a": [(names[0], 11, 6, 30, 25)]}, {"all": "a"})
-    (root / "classes.txt").write_text("\n".join(names))
-    np.savez(tmp_path / "w.npz", ids=["a"], offsets=[0, 2], boxes=[[10, 5, 30, 15], [35, 5, 55, 30]])  # half; none
-    common = ["--run", str(run), "--data", str(root), "--windows", str(tmp_path / "w.npz"), "--protocol", "voc12"]
+    root, windows = half_an_object(tmp_path)
+    common = ["--run", str(run), "--data", root, "--windows", windows, "--protocol", "voc12"]
     shares = {}
     for boxes in ([], ["--boxes", "converted"], ["--boxes", "file"]):
         saved = tmp_path / "found"
@@ -251,21 +242,18 @@ def test_one_run_has_one_number_however_it_is_asked_for(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the run or from its saved detections, alone or in a comparison, with or without naming the default."""
-    names = load_dataset("shapes", "val").class_names
-    root = write_voc(tmp_path / "V", {"a": [(names[0], 11, 6, 30, 25)]}, {"all": "a"})
-    (root / "classes.txt").write_text("\n".join(names))
-    np.savez(tmp_path / "w.npz", ids=["a"], offsets=[0, 2], boxes=[[10, 5, 30, 15], [35, 5, 55, 30]])  # half; none
-    by_run = ["--run", str(run), "--windows", str(tmp_path / "w.npz")]
+    root, windows = half_an_object(tmp_path)
+    by_run = ["--run", str(run), "--windows", windows]
     save = ["--save_detections", str(tmp_path / "found")]
-    assert main(["evaluate", *by_run, "--data", str(root), *save]) == 0
-    assert main(["evaluate", *by_run, "--data", str(root), *save[:1], f"{save[1]}.json"]) == 0
+    assert main(["evaluate", *by_run, "--data", root, *save]) == 0
+    assert main(["evaluate", *by_run, "--data", root, *save[:1], f"{save[1]}.json"]) == 0
     capsys.readouterr()
     ways = [by_run, ["--detections", save[1]], ["--detections", f"{save[1]}.json"]]
     report = tmp_path / "report.json"
     for protocol in ("voc12", "voc12-devkit", "coco"):
         numbers = set()
         for way, boxes in product(ways, ([], ["--boxes", "converted"])):
-            common = ["evaluate", *way, "--data", str(root), *boxes, "--report", str(report)]
+            common = ["evaluate", *way, "--data", root, *boxes, "--report", str(report)]
             assert main([*common, "--protocol", protocol]) == 0
             numbers.add(json.loads(report.read_text())["map"])
             assert main([*common, "--compare", protocol, "voc07"]) == 0
@@ -320,13 +308,11 @@ def test_mistakes_are_named(case: str, run: Path, capsys: pytest.CaptureFixture[
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_what_only_a_run_can_do_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--save_detections", "y.json"]) == 2
-    assert capsys.readouterr().err == "stepgrad: save_detections: needs --run.\n"
-    assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--compress", "8,4"]) == 2
-    assert capsys.readouterr().err == "stepgrad: compress: needs --run.\n"
-    assert main(["evaluate", "--detections", "x.json", "--data", "shapes", "--candidates", "8"]) == 2
-    assert capsys.readouterr().err == "stepgrad: candidates: needs --run.\n"
+@pytest.mark.parametrize("words", ["save_detections y.json", "compress 8,4", "candidates 8", "windows w.npz"])
+def test_what_only_a_run_can_do_is_named(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name, value = words.split()
+    assert main(["evaluate", "--detections", "x.json", "--data", "shapes", f"--{name}", value]) == 2
+    assert capsys.readouterr().err == f"stepgrad: {name}: needs --run.\n"
 
 
 def test_data_of_other_classes_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

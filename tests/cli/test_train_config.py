@@ -115,18 +115,21 @@ def test_paper_preset_is_the_loss_and_protocol_of_the_paper() -> None:
         )
 
 
+SEE = "See `stepgrad train --help`."
 BAD_OPTIONS = {
-    "--nll.step 3": "nll.step: no such option. Did you mean '--nll.steps'?",
-    "--lr 3": "lr: no such option. Did you mean '--nll.lr' or '--map.lr'?",
-    "--nll.steps few": "nll.steps: expected a whole number but got 'few'.",
-    "--nll.windows some": "nll.windows: expected a whole number or null but got 'some'.",
-    "--loss nl": "loss: expected one of nll, map, nll-then-map but got 'nl'. Did you mean 'nll'?",
+    "--nll.step 3": f"Unknown option: --nll.step. Did you mean --nll.steps? {SEE}",
+    "--lr 3": f"Unknown option: --lr. Did you mean --nll.lr or --map.lr? {SEE}",
+    "--nll.steps few": f"Invalid value for --nll.steps: expected a whole number but got 'few'. {SEE}",
+    "--nll.windows some": f"Invalid value for --nll.windows: expected a whole number but got 'some'. {SEE}",
+    "--nll.lr slow": f'Invalid value for --nll.lr: unable to convert "slow" into float. {SEE}',
+    "--nll.lr null": "nll.lr: expected float but got None.",
+    "--loss nl": f'Invalid value "nl" for --loss. Choose from: "nll", "map", "nll-then-map". Did you mean "nll"? {SEE}',
     "--nll.lr -1": "nll.lr: expected a number > 0 but got -1.0.",
     "--config shpes": (
         "shpes: no such config file or preset. Did you mean 'shapes'? "
         "Presets: fast-rcnn, paper, paper-voc12, shapes, voc07, voc12."
     ),
-    "shapes": "shapes: is neither an option nor the value of one. See `stepgrad train --help`.",
+    "shapes": f"Unused Tokens: ['shapes']. {SEE}",
     "--step 3": "step: needs --resume RUN; to set the length of a run, use --nll.steps and --map.steps.",
 }
 
@@ -173,15 +176,16 @@ def test_a_file_need_not_make_sense_without_what_completes_it(tmp_path: Path) ->
     assert read_config([str(file)], {"loss": "map"}).score == "raw"
 
 
-def test_help_starts_with_examples_and_explains_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_starts_with_examples_and_explains_every_preset_and_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help"]) == 0
     shown = capsys.readouterr().out
-    head = shown[: shown.index("presets:")]
-    assert head.count("  stepgrad train") == 3
+    head, presets_and_more = shown.split("Presets: ")
+    assert head.count(" stepgrad train") == 4  # with the usage
+    assert [name for name in presets() if name not in presets_and_more] == []
     for section, values in to_dict(TrainConfig()).items():
         keys = [f"{section}.{key}" for key in values] if isinstance(values, dict) else [section]
         assert [key for key in keys if f"--{key}" not in shown] == []
-    assert "Weight of the fourth power of the scores" in " ".join(shown.split())
+    assert "Weight of the fourth power of the scores" in " ".join(shown.replace("│", " ").split())
 
 
 def test_a_run_goes_on_by_its_own_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,7 @@ def test_the_command_compares_counts_mistakes_and_draws(tmp_path: Path, capsys: 
     arguments = ["evaluate", "--detections", str(folder), "--data", str(data), "--errors", "true"]
     files = {name: tmp_path / f"{name}.png" for name in ("draw", "plot_errors")}
     named = [part for name, path in files.items() for part in (f"--{name}", str(path))]
-    compare = ["--compare", '["ultralytics","coco","torchmetrics","voc12"]', "--report", str(tmp_path / "numbers.json")]
+    compare = ["--compare", "ultralytics", "coco", "torchmetrics", "voc12", "--report", str(tmp_path / "numbers.json")]
     assert main([*arguments, *compare, *named]) == 0
     text = capsys.readouterr().out
     assert "points: " in text

@@ -10,8 +10,8 @@ import torch
 
 from experiments.yolo.network import YOLOv8n
 from experiments.yolo.windows import Cache, as_it_is, describe, letterbox
-from stepgrad.cli.progress import RichProgress
 from stepgrad.data import ShapesDataset
+from stepgrad.progress import RichProgress
 from tests.data.builders import shared_data
 
 

@@ -201,9 +201,10 @@ def _features(folder: Path) -> None:
 
 
 def _pictures(folder: Path) -> None:
-    from stepgrad.cli.detect import find_pictures, read_upright
+    from stepgrad.cli.detect import find_pictures
     from stepgrad.data.images import decode, image_to_tensor
     from stepgrad.data.problems import Problem, raise_errors
+    from stepgrad.detector.pictures import read_upright
 
     seen = {path: decode(path) for path in find_pictures([str(folder)])}
     for path, picture in seen.items():
@@ -216,10 +217,10 @@ def _pictures(folder: Path) -> None:
 
 def _record(folder: Path) -> None:
     """With a digest that is always right: damage shall get past it."""
-    from stepgrad.cli import output
+    from stepgrad.report import drawings
 
-    with mock.patch.object(output, "_record_digest", return_value="right"):
-        output.Output(folder, [])._free_name("a", ".png")
+    with mock.patch.object(drawings, "_record_digest", return_value="right"):
+        drawings.DetectionsFolder(folder, [])._free_name("a", ".png")
 
 
 READERS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepgrad.cli.terminal import Terminal
@@ -11,25 +12,34 @@ if TYPE_CHECKING:
     from stepgrad.detector.training.run_folder import Run
 
 
-def compress_run(run: Run, ranks: str | None, console: Terminal) -> Run:
-    """The run with fc6 and fc7 cut to these ranks, and a line that says by how much; with None, the run as it is."""
-    if ranks is None:
-        return run
-    fc6, fc7 = parse_ranks(ranks)
+def open_detector(folder: Path, checkpoint: str, ranks: str | None, candidates: int | None, console: Terminal) -> Run:
+    """The run, ready to detect.
+
+    Args:
+        folder: of the run.
+        checkpoint: best, last, or the step of a checkpoint.
+        ranks: to which fc6 and fc7 are cut, with a line on the console that says by how much; None: they stay.
+        candidates: windows of a class and picture that enter NMS, 0 for all; None: as many as the run says.
+        console: for the line.
+    """
+    from stepgrad.detector.training.run_folder import open_run
+
+    if candidates is not None and candidates < 0:
+        raise ConfigError(f"candidates: expected a number >= 0 but got {candidates}.")
+    run = open_run(folder.expanduser(), checkpoint)
+    if ranks is not None:
+        run = _compressed(run, *parse_ranks(ranks), console)
+    if candidates is not None:
+        run.model.candidates = candidates or None
+    return run
+
+
+def _compressed(run: Run, fc6: int, fc7: int, console: Terminal) -> Run:
     with console.status("truncated SVD of fc6 and fc7"):
         smaller = run.compressed(fc6, fc7)
     before, after = (sum(p.numel() for p in r.model.head.parameters()) for r in (run, smaller))
     console.print(f"fc6 and fc7 cut to ranks {fc6} and {fc7}: {before:,} weights of the head are now {after:,}")
     return smaller
-
-
-def limit_candidates(run: Run, candidates: int | None) -> None:
-    """Let so many windows of a class and picture enter NMS, all of them for 0; with None, as many as the run says."""
-    if candidates is None:
-        return
-    if candidates < 0:
-        raise ConfigError(f"candidates: expected a number >= 0 but got {candidates}.")
-    run.model.candidates = candidates or None
 
 
 def parse_ranks(text: str) -> tuple[int, int]:

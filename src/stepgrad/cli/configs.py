@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import yaml
+from docstring_parser import parse_from_object
 
-from stepgrad.cli.options import Option, helps_of
 from stepgrad.detector.training.config import TrainConfig, from_dict, to_dict
 from stepgrad.errors import ConfigError, suggest
 from stepgrad.names import on_disk
@@ -29,7 +30,7 @@ def presets() -> dict[str, str]:
     return {name: texts[name].splitlines()[0].lstrip("# ") for name in sorted(texts)}
 
 
-def read_config(sources: Iterable[str], options: dict[str, Any]) -> TrainConfig:
+def read_config(sources: Iterable[str], options: Mapping[str, Any]) -> TrainConfig:
     """The defaults, changed by each source in turn (a preset or a file), changed by the options given."""
     parts = [part for source in sources for part in _with_bases(source)]
     content: dict[str, Any] = {}
@@ -99,7 +100,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return {**below, **above, **{key: _merged(below[key], above[key]) for key in both}}
 
 
-def nested(flat: dict[str, Any]) -> dict[str, Any]:
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Sections from keys with dots.
 
     >>> nested({"loss": "map", "map.lr": 0.1, "map.steps": 5})
@@ -112,36 +113,43 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def config_options() -> list[Option]:
-    """Every key of a config as an option, section by section."""
-    return list(_options(TrainConfig(), ""))
+class Key(NamedTuple):
+    """A key of a config."""
+
+    name: str
+    """With its section: `nll.steps`."""
+    hint: Any
+    default: Any
+    help: str
 
 
-def _options(config: Any, prefix: str) -> Iterator[Option]:
-    helps, hints = helps_of(type(config)), get_type_hints(type(config))
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if not is_dataclass(value):
-            yield Option(f"{prefix}{f.name}", hints[f.name], value, helps.get(f.name, ""))
-    for f in fields(config):
-        if is_dataclass(getattr(config, f.name)):
-            yield from _options(getattr(config, f.name), f"{prefix}{f.name}.")
+def config_keys() -> list[Key]:
+    """Every key of a config, those without a section first. No config is made, for its checks would import numpy."""
+    parts = {f.name: f.default_factory() for f in fields(TrainConfig) if f.default_factory is not MISSING}
+    alone = {f.name: f.default for f in fields(TrainConfig) if f.name not in parts}
+    keys = _keys_of(TrainConfig, alone, "")
+    for section, part in parts.items():
+        keys += _keys_of(type(part), vars(part), f"{section}.")
+    return keys
+
+
+def _keys_of(kind: type, defaults: Mapping[str, Any], prefix: str) -> list[Key]:
+    """Keys with the docstrings of their fields on one line; null is what yaml calls None."""
+    hints, texts = get_type_hints(kind), {p.arg_name: p.description or "" for p in parse_from_object(kind).params}
+    helps = {name: re.sub(r"\bNone\b", "null", " ".join(text.split())) for name, text in texts.items()}
+    return [Key(f"{prefix}{name}", hints[name], default, helps[name]) for name, default in defaults.items()]
 
 
 def config_text(config: TrainConfig) -> str:
     """The whole config as yaml, every key explained."""
-    helps = {option.name: option.help for option in config_options()}
+    content = to_dict(config)
     lines: list[str] = []
-    for key, value in to_dict(config).items():
-        if not isinstance(value, dict):
-            lines.append(_line(key, value, helps[key], ""))
-    for section, values in to_dict(config).items():
-        if isinstance(values, dict):
+    for key in config_keys():
+        section, _, name = key.name.rpartition(".")
+        if section and f"{section}:" not in lines:
             lines.append(f"{section}:")
-            lines += [_line(key, value, helps[f"{section}.{key}"], "  ") for key, value in values.items()]
+        value = content[section][name] if section else content[name]
+        shown = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+        line = f"{'  ' if section else ''}{name}: {shown}"
+        lines.append(f"{line:<28}  # {key.help}")
     return "\n".join(lines)
-
-
-def _line(key: str, value: Any, text: str, indent: str) -> str:
-    shown = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
-    return f"{f'{indent}{key}: {shown}':<28}  # {text}"

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
-from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal, safe_text
-from stepgrad.errors import ConfigError
 from stepgrad.number_text import counted
+from stepgrad.progress import RichProgress
 
 
 def convert(
-    data: str,
-    out: str,
-    to: Literal["yolo", "voc", "coco"] | None = None,
+    data: Path,
+    out: Path,
+    *,
+    to: Literal["yolo", "voc", "coco"],
     split: str | None = None,
     pictures: Literal["copy", "link"] = "copy",
     difficult: Literal["keep", "drop"] = "keep",
     degenerate: Literal["error", "drop"] = "error",
     class_names: list[str] | None = None,
-    images: str | None = None,
+    images: Path | None = None,
     images_outside: bool = False,
 ) -> int:
-    """Write a dataset to a new folder in another format, and print what the format cannot store.
+    """Write a dataset in another format: YOLO, VOC or COCO.
 
-      stepgrad convert VOCdevkit/VOC2007 --to yolo voc07-yolo
-      stepgrad convert data.yaml --to coco data-coco
+    Boxes stay the same to a millionth of a pixel, and things that the format cannot store are printed. Masks, keypoints and other
+    things that stepgrad does not read are left out. The new folder is either complete or not there at all.
 
-    Boxes stay the same to a millionth of a pixel. Masks, keypoints and other things that stepgrad does not read are left out.
-    The new folder is either complete or not there at all.
+        stepgrad convert VOCdevkit/VOC2007 --to yolo voc07-yolo
+        stepgrad convert data.yaml --to coco data-coco
 
     Args:
         data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
@@ -46,8 +47,6 @@ def convert(
     Returns:
         0; 130 after Ctrl-C, which leaves nothing behind.
     """
-    if to is None:
-        raise ConfigError("convert: expected --to yolo, --to voc or --to coco.")
     from stepgrad.data.convert import convert as write
 
     with RichProgress(Terminal(stderr=True)) as progress, progress.counted("converting images") as show:

@@ -9,28 +9,30 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from stepgrad.cli import INTERRUPTED
+from stepgrad.cli.app import Whole
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
 from stepgrad.number_text import counted
 
 if TYPE_CHECKING:
-    from stepgrad.cli.progress import RichProgress
     from stepgrad.models.demo.trial import Settings, TrialOutcome
+    from stepgrad.progress import RichProgress
 
 KERNELS = ("radius float64", "values float64", "others")
 """Calls whose kernels the demo needs, of the loss and of what judges test images: it should wait for compilation only once."""
 
 
 def demo(
-    out: str = "runs/demo",
-    steps: int = 2000,
-    map_steps: int = 100,
-    images: int = 600,
-    test_images: int = 300,
-    seeds: int = 3,
-    seed: int = 0,
+    *,
+    out: Path = Path("runs/demo"),
+    steps: Whole = 2000,
+    map_steps: Whole = 100,
+    images: Whole = 600,
+    test_images: Whole = 300,
+    seeds: Whole = 3,
+    seed: Whole = 0,
 ) -> int:
-    """Train a new class head on a detector that comes with the package, by cross-entropy and for mAP, and compare.
+    """Train a class head on built-in pictures, by cross-entropy and for mAP, and compare: a minute or two.
 
     The detector is a small SSD that was fully trained on the built-in shapes. Its trunk and its boxes stay fixed, and it gets
     a new class head, the way most people use a trained detector. The head is trained by cross-entropy until it gains no more.
@@ -56,12 +58,12 @@ def demo(
             raise ConfigError(f"Expected --{name} to be at least 1 but got {value}.")
     console = Terminal()
     began = time.monotonic()
-    from stepgrad.cli.progress import RichProgress  # these take seconds to import
-    from stepgrad.models.demo.trial import Settings
+    from stepgrad.models.demo.trial import Settings  # these take seconds to import
+    from stepgrad.progress import RichProgress
 
     try:
         with RichProgress(console) as progress:
-            outcome, report = _run(Path(out), Settings(seed=seed, **numbers), progress)
+            outcome, report = _run(out, Settings(seed=seed, **numbers), progress)
     except KeyboardInterrupt:
         console.print(
             f"stopped and saved; to continue, run the same command again: stepgrad demo --out {safe_text(out)}",

@@ -6,33 +6,38 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from stepgrad.cli.progress import RichProgress
+from stepgrad.cli.app import Whole
 from stepgrad.cli.terminal import Terminal, safe_text
-from stepgrad.data.doctor import ClassSummary, Diagnosis, Summary, examine
-from stepgrad.data.problems import Problem
-from stepgrad.files import write_whole
 from stepgrad.number_text import counted
+
+if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
+    from stepgrad.data.doctor import ClassSummary, Diagnosis, Summary
+    from stepgrad.data.problems import Problem
 
 STYLES = {"error": "bold red", "warning": "yellow"}
 
 
 def doctor(
-    data: str,
+    data: Path,
+    *,
     split: str | None = None,
     class_names: list[str] | None = None,
-    images: str | None = None,
+    images: Path | None = None,
     need_images: bool = True,
-    proposals: str | None = None,
+    proposals: Path | None = None,
     pixels: bool = True,
-    limit: int = 20,
-    report: str | None = None,
+    limit: Whole = 20,
+    report: Path | None = None,
     images_outside: bool = False,
 ) -> int:
-    """List every problem of a dataset, with its file and a way to fix it, and count images and objects.
+    """Find what is wrong with a dataset before training on it.
+
+    Every problem is printed with its file and a way to fix it; images and objects are counted.
 
     Args:
         data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
@@ -49,6 +54,10 @@ def doctor(
     Returns:
         1 if anything would break or spoil training, else 0.
     """
+    from stepgrad.data.doctor import examine
+    from stepgrad.files import write_whole
+    from stepgrad.progress import RichProgress
+
     console = Terminal()
     with RichProgress(Terminal(stderr=True)) as progress, progress.counted("examining images") as show:
         diagnosis = examine(

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from stepgrad.cli.app import Whole
 from stepgrad.cli.terminal import Terminal
 from stepgrad.errors import ConfigError
 from stepgrad.names import visible
@@ -14,7 +15,6 @@ from stepgrad.names import visible
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
     from stepgrad.cli.judged import JudgedInput
     from stepgrad.data import DetectionDataset
-    from stepgrad.data.read_detections import FileDetections
     from stepgrad.evaluation.compare import Comparison
     from stepgrad.evaluation.records import Evidence
     from stepgrad.evaluation.result import EvaluationResult
@@ -22,9 +22,10 @@ if TYPE_CHECKING:  # imported where they are used: the help page should not wait
 
 
 def evaluate(
-    detections: str | None = None,
-    run: str | None = None,
-    data: str | None = None,
+    *,
+    detections: Path | None = None,
+    run: Path | None = None,
+    data: Path | None = None,
     split: str | None = None,
     protocol: str | None = None,
     compare: list[str] | None = None,
@@ -35,25 +36,25 @@ def evaluate(
     class_names: list[str] | None = None,
     coco: bool = False,
     errors: bool = False,
-    plot: str | None = None,
-    plot_errors: str | None = None,
-    draw: str | None = None,
-    report: str | None = None,
+    plot: Path | None = None,
+    plot_errors: Path | None = None,
+    draw: Path | None = None,
+    report: Path | None = None,
     checkpoint: str = "best",
-    windows: str | None = None,
-    save_detections: str | None = None,
+    windows: Path | None = None,
+    save_detections: Path | None = None,
     images_outside: bool = False,
     compress: str | None = None,
     metric: list[str] | None = None,
-    candidates: int | None = None,
+    candidates: Whole | None = None,
 ) -> int:
-    """Judge detections by a protocol, or compare what several protocols say about them.
+    """Measure the AP of a trained run or of any file of detections, and see why protocols disagree.
 
     The detections come from a file (which needs annotations, but no model and no images), or from a trained run:
 
-      stepgrad evaluate --detections results.json --data annotations.json
-      stepgrad evaluate --run runs/voc
-      stepgrad evaluate --run runs/voc --data VOCdevkit/VOC2007 --split test --protocol voc07-devkit
+        stepgrad evaluate --detections results.json --data annotations.json
+        stepgrad evaluate --run runs/voc
+        stepgrad evaluate --run runs/voc --data VOCdevkit/VOC2007 --split test --protocol voc07-devkit
 
     Args:
         detections: The detections to judge: a result .json of COCO or of `yolo val`, text files of VOC (a folder, one file, or
@@ -98,8 +99,7 @@ def evaluate(
     Returns:
         0.
     """
-    from stepgrad.cli.judged import read, run_on, with_pictures
-    from stepgrad.cli.report import report_page
+    from stepgrad.cli.judged import read, run_on
 
     if run is not None:
         if detections is not None:
@@ -108,61 +108,95 @@ def evaluate(
             raise ConfigError("class_names: is not for --run, which has its own classes; leave the option out.")
         made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside, compress, candidates)
     else:
-        of_run = {
-            "windows": windows,
-            "save_detections": save_detections,
-            "compress": compress,
-            "candidates": candidates,
-        }
-        for name, value in of_run.items():
-            if value is not None:
-                raise ConfigError(f"{name}: needs --run.")
+        _refuse(windows=windows, save_detections=save_detections, compress=compress, candidates=candidates)
         if detections is None or data is None:
             raise ConfigError("Expected --run, or both --detections (the file to judge) and --data (the annotations).")
         with Terminal(stderr=True).status("reading annotations and detections"):
             made = read(detections, data, split, class_names, degenerate, empty_boxes, images_outside)
-    console = Terminal(markup=False, soft_wrap=True)
-    protocols = _protocols(protocol or (None if compare else made.protocol), compare, made.dataset)
+    if compare and metric:
+        raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
     from stepgrad.evaluation.coco_numbers import coco_numbers
-    from stepgrad.evaluation.compare import Comparison
     from stepgrad.evaluation.compare import compare as compare_protocols
+    from stepgrad.evaluation.document import numbers_of
     from stepgrad.evaluation.errors_by_type import error_types
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.files import write_whole
 
+    protocols = _protocols(protocol, compare, made)
     evidence = made.evidence(as_they_stand=boxes == "file")
-    if compare and metric:
-        raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
     metrics = made.metrics_under(protocols[0], metric or [])
-    outcome = compare_protocols(evidence, protocols) if compare else evaluate_under(evidence, protocols[0], metrics)
-    console.print(outcome.text(classes) if isinstance(outcome, Comparison) else str(outcome))
-    made.warn_of_mistakes(outcome.results[0] if isinstance(outcome, Comparison) else outcome)
-    numbers = coco_numbers(made.evidence()) if coco else None
-    if numbers is not None:
-        console.print(f"\n{numbers}")
+    outcome: Comparison | EvaluationResult
+    if compare:
+        outcome = compare_protocols(evidence, protocols)
+        first, text = outcome.results[0], outcome.text(classes)
+    else:
+        outcome = first = evaluate_under(evidence, protocols[0], metrics)
+        text = str(outcome)
+    console = Terminal(markup=False, soft_wrap=True)
+    console.print(text)
+    made.warn_of_mistakes(first)
+    twelve = coco_numbers(made.evidence()) if coco else None
+    if twelve is not None:
+        console.print(f"\n{twelve}")
     mistakes = error_types(evidence, protocols[0]) if errors or plot_errors else None
     if errors:
         console.print(f"\n{mistakes}")
-    notes = _notes(made.dataset, made.detections, evidence, protocols, boxes, coco)
-    for note in [*notes, *_edge_notes(made, evidence, protocols)]:
+    for note in [*_notes(made, evidence, protocols, boxes, coco), *_edge_notes(made, evidence, protocols)]:
         console.print(f"note: {visible(note)}", style="dim")
     if plot:
-        (outcome.results[0] if isinstance(outcome, Comparison) else outcome).plot(plot)
+        first.plot(plot)
     if mistakes is not None and plot_errors:
         mistakes.plot(plot_errors)
     if draw:
         _draw(outcome, made.dataset, evidence, draw)
     if report and Path(report).suffix.lower() in (".html", ".htm"):
-        pictures = made.dataset
-        if data is not None and run is None:
-            pictures = with_pictures(pictures, data, split, class_names, degenerate, images_outside)
-        page = report_page(Path(report).expanduser(), made, evidence, protocols, pictures, metrics)
+        page = made.write_page(Path(report).expanduser(), evidence, protocols, metrics)
         console.print(f"report: {visible(page)}")
     elif report:
-        content = outcome.to_dict() | ({} if numbers is None else {"coco": numbers.to_dict()})
-        content |= {} if mistakes is None else {"errors": mistakes.to_dict()}
-        write_whole(Path(report), (json.dumps(content, indent=1) + "\n").encode())
+        numbers = numbers_of(outcome, twelve, mistakes)
+        write_whole(Path(report), (json.dumps(numbers, indent=1) + "\n").encode())
     return 0
+
+
+def _refuse(**of_run: object) -> None:
+    """Refuse options that say how a run detects."""
+    for name, value in of_run.items():
+        if value is not None:
+            raise ConfigError(f"{name}: needs --run.")
+
+
+def _protocols(protocol: str | None, compare: list[str] | None, made: JudgedInput) -> list[Protocol]:
+    from stepgrad.metric.protocol import get_protocol
+
+    if compare is None:
+        return [get_protocol(protocol or made.protocol)]
+    names = list(dict.fromkeys([*([protocol] if protocol else []), *compare]))
+    if len(names) < 2:
+        raise ConfigError(f"Expected two or more protocols to compare but got {names}.")
+    return [get_protocol(name) for name in names]
+
+
+def _notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol], boxes: str, coco: bool) -> list[str]:
+    """Notes for the reader on how the numbers were counted."""
+    from stepgrad.data.judged_files import natural_offset
+
+    notes = []
+    missing, inclusive = made.detections.missing, natural_offset(made.dataset) == 1.0
+    if missing:
+        notes.append(f"no file for {', '.join(missing)}: counted as having no detections")
+    other = [p.name for p in protocols if p.pixel_offset != natural_offset(made.dataset)]
+    if other and boxes == "file":
+        kind = "inclusive pixels (widths need a pixel added)" if inclusive else "continuous boxes"
+        does = "without" if inclusive else "with"
+        notes.append(
+            f"the annotations are {kind}, but {' and '.join(other)} measured them {does} a pixel added; "
+            "with --boxes converted, the default, each protocol gets boxes in its own convention"
+        )
+    if coco and evidence.objects.difficult.any():
+        notes.append(
+            "the twelve numbers leave difficult objects out, as mAP does; COCO's own tools do not know this mark"
+        )
+    return notes
 
 
 def _edge_notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol]) -> list[str]:
@@ -181,7 +215,7 @@ def _edge_notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol]
     return [note] if note else []
 
 
-def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evidence: Evidence, path: str) -> None:
+def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evidence: Evidence, path: Path) -> None:
     """The first difference, on its picture where there is one."""
     import numpy as np
 
@@ -198,52 +232,3 @@ def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evi
         with suppress(DataError):  # loaded without images, or the file is not there: boxes alone are drawn
             picture = np.asarray(dataset.image(evidence.image_ids.index(pair.first[0].image_id)))
     draw_difference(pair, path, picture)
-
-
-def _protocols(protocol: str | None, compare: list[str] | None, dataset: DetectionDataset) -> list[Protocol]:
-    from stepgrad.metric.protocol import get_protocol
-
-    if compare is None:
-        return [get_protocol(protocol or default_protocol(dataset))]
-    names = list(dict.fromkeys([*([protocol] if protocol else []), *compare]))
-    if len(names) < 2:
-        raise ConfigError(f"Expected two or more protocols to compare but got {names}.")
-    return [get_protocol(name) for name in names]
-
-
-def default_protocol(dataset: DetectionDataset) -> str:
-    from stepgrad.data import COCODataset, VOCDataset, YOLODataset
-
-    if isinstance(dataset, VOCDataset):
-        return "voc07-devkit"
-    return "coco" if isinstance(dataset, (COCODataset, YOLODataset)) else "voc12"
-
-
-def _notes(
-    dataset: DetectionDataset,
-    detections: FileDetections,
-    evidence: Evidence,
-    protocols: list[Protocol],
-    boxes: str,
-    coco: bool,
-) -> list[str]:
-    """Notes for the reader on how the numbers were counted."""
-    from stepgrad.data.judged_files import natural_offset
-
-    notes = []
-    if detections.missing:
-        notes.append(f"no file for {', '.join(detections.missing)}: counted as having no detections")
-    other = [p.name for p in protocols if p.pixel_offset != natural_offset(dataset)]
-    if other and boxes == "file":
-        inclusive = natural_offset(dataset) == 1.0
-        kind = "inclusive pixels (widths need a pixel added)" if inclusive else "continuous boxes"
-        does = "without" if inclusive else "with"
-        notes.append(
-            f"the annotations are {kind}, but {' and '.join(other)} measured them {does} a pixel added; "
-            "with --boxes converted, the default, each protocol gets boxes in its own convention"
-        )
-    if coco and evidence.objects.difficult.any():
-        notes.append(
-            "the twelve numbers leave difficult objects out, as mAP does; COCO's own tools do not know this mark"
-        )
-    return notes

@@ -1,30 +1,28 @@
-"""The detections that `stepgrad evaluate` judges: those of a file, or those that a run makes."""
+"""The detections that `stepgrad evaluate` and `stepgrad report` judge: those of a file, or those that a run makes."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stepgrad.cli.compress import compress_run, limit_candidates
-from stepgrad.cli.progress import RichProgress
+from stepgrad.cli.compress import open_detector
 from stepgrad.cli.terminal import Terminal
-from stepgrad.data import DetectionDataset, load_dataset
+from stepgrad.data import COCODataset, DetectionDataset, VOCDataset, YOLODataset, load_dataset
 from stepgrad.data.base import ImageId
-from stepgrad.data.coco import COCODataset
 from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import FileDetections, read_detections
 from stepgrad.data.read_yolo_detections import image_sizes
 from stepgrad.data.splits import images_of_splits
-from stepgrad.data.voc import Degenerate, VOCDataset
+from stepgrad.data.voc import Degenerate
 from stepgrad.data.write_detections import write_coco_results, write_voc_results
-from stepgrad.data.yolo import YOLODataset
 from stepgrad.errors import ConfigError, DataError, LikelyMistakeWarning
 from stepgrad.evaluation.likely_mistakes import likely_mistakes
 from stepgrad.evaluation.records import Detections, Evidence
@@ -33,6 +31,7 @@ from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import Protocol
 from stepgrad.number_text import counted
+from stepgrad.progress import RichProgress
 
 if TYPE_CHECKING:
     from stepgrad.detector.training.run_folder import RunFolder
@@ -44,14 +43,31 @@ class JudgedInput:
 
     dataset: DetectionDataset
     detections: FileDetections
-    protocol: str | None = None
-    """The protocol of the run that made them."""
-    metrics: tuple[str, ...] = ()
-    """What the run trained for, if not AP."""
     name: str = ""
     """What to call them in a report."""
+    load: Callable[[], DetectionDataset] | None = None
+    """Reads the dataset of a file of detections again, with its images."""
     run: RunFolder | None = None
     """The run that made them."""
+    run_protocol: str | None = None
+    metrics: tuple[str, ...] = ()
+    """What the run trained for, if not AP."""
+
+    @property
+    def protocol(self) -> str:
+        """The protocol to judge by unless told otherwise: that of the run, or the usual one for such data."""
+        if self.run_protocol is not None:
+            return self.run_protocol
+        if isinstance(self.dataset, VOCDataset):
+            return "voc07-devkit"
+        return "coco" if isinstance(self.dataset, (COCODataset, YOLODataset)) else "voc12"
+
+    def pictures(self) -> DetectionDataset:
+        """The dataset with its images where they are at hand."""
+        if self.load is not None:
+            with suppress(DataError):
+                return self.load()
+        return self.dataset
 
     def evidence(self, as_they_stand: bool = False) -> Evidence:
         """Detections and objects; protocols count the numbers as they stand, or each in its own pixel convention."""
@@ -73,6 +89,30 @@ class JudgedInput:
             for line in likely_mistakes(result, sizes, self.detections.written, splits):
                 warnings.warn(f"{self.name}: {line}.", LikelyMistakeWarning, stacklevel=2)
 
+    def write_page(
+        self,
+        page: Path,
+        evidence: Evidence,
+        protocols: Sequence[Protocol],
+        metrics: Sequence[ListMetric],
+        with_plots: bool = False,
+    ) -> Path:
+        """Write the report of these detections; that of a run shows how it was trained, too. Returns the path."""
+        from stepgrad.detector.training.config import to_dict
+        from stepgrad.report import write_page
+
+        return write_page(
+            page,
+            title=self.name,
+            evidence=evidence,
+            protocols=protocols,
+            dataset=self.pictures(),
+            config=to_dict(self.run.config()) if self.run else {},
+            history=self.run.history() if self.run else (),
+            metrics=metrics,
+            with_plots=with_plots,
+        )
+
 
 def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionDataset:
     """The same dataset, cut to the images that were looked at: objects of others are not missed."""
@@ -90,8 +130,8 @@ def only_images(dataset: DetectionDataset, first: int, count: int) -> DetectionD
 
 
 def read(
-    detections: str,
-    data: str,
+    detections: str | Path,
+    data: str | Path,
     split: str | None,
     class_names: Sequence[str] | None,
     degenerate: Degenerate,
@@ -99,55 +139,34 @@ def read(
     images_outside: bool = False,
 ) -> JudgedInput:
     """Detections and annotations from disk; of images at most the sizes are looked at."""
-    dataset = load_dataset(
-        data,
-        split,
-        class_names=class_names,
-        need_images=False,
-        degenerate=degenerate,
-        images_outside=images_outside,
+    load = partial(
+        load_dataset, data, split, class_names=class_names, degenerate=degenerate, images_outside=images_outside
     )
-    name = f"{Path(detections).name} on {dataset.name}"
-    return JudgedInput(dataset, read_detections(detections, dataset, empty_boxes), name=name)
-
-
-def with_pictures(
-    dataset: DetectionDataset,
-    data: str,
-    split: str | None,
-    class_names: Sequence[str] | None,
-    degenerate: Degenerate,
-    images_outside: bool,
-) -> DetectionDataset:
-    """The same data with its images where they are at hand, else as it was."""
-    try:
-        return load_dataset(data, split, class_names=class_names, degenerate=degenerate, images_outside=images_outside)
-    except DataError:
-        return dataset
+    dataset = load(need_images=False)
+    found = read_detections(detections, dataset, empty_boxes)
+    return JudgedInput(dataset, found, name=f"{Path(detections).name} on {dataset.name}", load=load)
 
 
 def run_on(
-    folder: str,
-    data: str | None,
+    folder: Path,
+    data: Path | None,
     split: str | None,
     checkpoint: str,
-    windows: str | None,
-    save_to: str | None,
+    windows: Path | None = None,
+    save_to: Path | None = None,
     images_outside: bool = False,
     compress: str | None = None,
     candidates: int | None = None,
 ) -> JudgedInput:
     """Detect with a run on its validation data, or on other data."""
     from stepgrad.detector.training.finish import validate
-    from stepgrad.detector.training.run_folder import RunFolder, open_run
+    from stepgrad.detector.training.run_folder import RunFolder
 
     if data is None and (split is not None or windows is not None):
         raise ConfigError(
             f"{'split' if split is not None else 'windows'}: needs --data; without it, the run's own validation data is used."
         )
-    run = open_run(Path(folder).expanduser(), checkpoint)
-    run = compress_run(run, compress, Terminal(stderr=True))
-    limit_candidates(run, candidates)
+    run = open_detector(folder, checkpoint, compress, candidates, Terminal(stderr=True))
     with RichProgress(Terminal(stderr=True)) as progress:
         images = _open(run, data, split, windows, images_outside, progress)
         _check_classes(run, images.dataset)
@@ -160,15 +179,15 @@ def run_on(
     return JudgedInput(
         dataset,
         FileDetections(detections, inclusive=False),
-        run.config.protocol,
-        run.config.metrics,
         name=f"{run.folder.name}, step {run.step}, on {dataset.name}",
         run=RunFolder(run.folder),
+        run_protocol=run.config.protocol,
+        metrics=run.config.metrics,
     )
 
 
 def _open(
-    run: Any, data: str | None, split: str | None, windows: str | None, images_outside: bool, progress: RichProgress
+    run: Any, data: Path | None, split: str | None, windows: Path | None, images_outside: bool, progress: RichProgress
 ) -> Any:
     from stepgrad.detector.training.inputs import open_data, open_split
 
@@ -176,7 +195,8 @@ def _open(
         return open_split(run.config.data, "val", progress)
     names = run.config.data.class_names
     outside = images_outside or run.config.data.images_outside
-    return open_data(data, split, windows, None, run.config.data.max_windows, names, progress, outside)
+    stored = None if windows is None else str(windows)
+    return open_data(str(data), split, stored, None, run.config.data.max_windows, names, progress, outside)
 
 
 def _check_classes(run: Any, dataset: DetectionDataset) -> None:
@@ -187,7 +207,7 @@ def _check_classes(run: Any, dataset: DetectionDataset) -> None:
         )
 
 
-def save_detections(path: str, detections: Detections, dataset: DetectionDataset) -> None:
+def save_detections(path: str | Path, detections: Detections, dataset: DetectionDataset) -> None:
     """COCO's results where the name ends in .json, else a folder of VOC's text files."""
     ids: list[ImageId] = list(dataset.ids)
     preds = [

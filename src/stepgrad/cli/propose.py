@@ -4,45 +4,39 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
 
 from stepgrad.cli import INTERRUPTED
-from stepgrad.cli.progress import RichProgress
+from stepgrad.cli.app import Whole
 from stepgrad.cli.terminal import Terminal, safe_text
-from stepgrad.data import (
-    CachedProposals,
-    DetectionDataset,
-    Recall,
-    SearchSettings,
-    generate_proposals,
-    import_proposals,
-    load_dataset,
-    load_proposals,
-    recall,
-)
-from stepgrad.data.proposals.generate import Outcome, default_folder, missing_windows
-from stepgrad.data.proposals.search import Mode
 from stepgrad.number_text import counted
+
+if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
+    from stepgrad.data import DetectionDataset, Recall, SearchSettings
+    from stepgrad.data.proposals.generate import Outcome
+    from stepgrad.progress import RichProgress
 
 
 def propose(
-    data: str,
+    data: Path,
+    *,
     split: str | None = None,
-    out: str | None = None,
-    mode: Mode = "fast",
-    min_side: int = 12,
-    workers: int | None = None,
+    out: Path | None = None,
+    mode: Literal["fast", "quality"] = "fast",
+    min_side: Whole = 12,
+    workers: Whole | None = None,
     overwrite: bool = False,
-    source: str | None = None,
-    images: str | None = None,
+    source: Path | None = None,
+    images: Path | None = None,
     images_outside: bool = False,
 ) -> int:
-    """Search every image of a dataset for windows, keep them on disk, and print how many objects they cover.
+    """Search the images of a dataset for windows, and keep the windows on disk.
 
-    Windows that are there already are kept, so the same command continues after a stop. Windows of another dataset or with
-    other settings are overwritten only with --overwrite.
+    The number of objects that they cover is printed. Windows that are there already are kept, so the same command continues after
+    a stop. Windows of another dataset or with other settings are overwritten only with --overwrite.
 
     Args:
         data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
@@ -60,6 +54,10 @@ def propose(
     Returns:
         0; 1 if some images could not be searched; 130 after Ctrl-C.
     """
+    from stepgrad.data import CachedProposals, SearchSettings, load_dataset, recall
+    from stepgrad.data.proposals.generate import default_folder
+    from stepgrad.progress import RichProgress
+
     console = Terminal()
     dataset = load_dataset(data, split, images=images, images_outside=images_outside)
     folder = Path(out) if out else default_folder(dataset, Path(source).stem if source else mode)
@@ -83,7 +81,9 @@ def propose(
     return 0
 
 
-def _import(dataset: DetectionDataset, folder: Path, source: str, overwrite: bool, progress: RichProgress) -> Outcome:
+def _import(dataset: DetectionDataset, folder: Path, source: Path, overwrite: bool, progress: RichProgress) -> Outcome:
+    from stepgrad.data import import_proposals, load_proposals
+
     windows = load_proposals(source, dataset)
     with progress.stage("importing", len(dataset)) as tick:
         return import_proposals(windows, dataset, folder, overwrite, tick, say=progress.say)
@@ -98,6 +98,9 @@ def _search(
     progress: RichProgress,
 ) -> Outcome:
     """Search the images that need it; only these count for the time left."""
+    from stepgrad.data import generate_proposals
+    from stepgrad.data.proposals.generate import Outcome, missing_windows
+
     todo = list(range(len(dataset))) if overwrite else missing_windows(dataset, folder, settings)
     if not todo:
         return Outcome(found=len(dataset))

@@ -13,32 +13,31 @@ from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
     from stepgrad.cli.judged import JudgedInput
-    from stepgrad.data import DetectionDataset
-    from stepgrad.evaluation.records import Evidence
-    from stepgrad.metric.list_metric import ListMetric
     from stepgrad.metric.protocol import Protocol
     from stepgrad.report import Arm
 
 
 def report(
-    runs: list[str],
-    data: str | None = None,
+    runs: list[Path],
+    *,
+    data: Path | None = None,
     split: str | None = None,
     protocol: list[str] | None = None,
-    out: str | None = None,
+    out: Path | None = None,
     checkpoint: str = "best",
     images_outside: bool = False,
     names: list[str] | None = None,
 ) -> int:
-    """Write the report of a run, or of several on one page: curves on one axis, mistakes and pictures side by side.
+    """Write a page that shows what is wrong with a run, or several runs side by side.
 
     Each RUN is the folder of a training run, which detects again, or a file of detections, which needs --data:
 
-      stepgrad report runs/a
-      stepgrad report runs/cross-entropy runs/map --out comparison
-      stepgrad report yolo.json mine.json --data annotations.json --names YOLO mine
+        stepgrad report runs/a
+        stepgrad report runs/cross-entropy runs/map --out comparison
+        stepgrad report yolo.json mine.json --data annotations.json --names YOLO mine
 
-    With several, the others are compared with the first one, and the last one is shown in most detail.
+    Several have their curves on one axis, and their mistakes and pictures side by side. The others are compared with the first
+    one, and the last one is shown in most detail.
 
     Args:
         runs: Folders of training runs, or files of detections as `stepgrad evaluate` takes them.
@@ -53,47 +52,32 @@ def report(
     Returns:
         0.
     """
-    from stepgrad.cli.evaluate import default_protocol
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.metric.protocol import get_protocol
 
     if names is not None and len(names) != len(runs):
         raise ConfigError(f"names: expected one name for each of the {len(runs)} runs but got {len(names)}.")
     made = [_judged(run, data, split, checkpoint, images_outside) for run in runs]
-    pictures = next((one.dataset for one in made if one.run), made[0].dataset)
-    if data is not None and all(one.run is None for one in made):
-        from stepgrad.cli.judged import with_pictures
-
-        pictures = with_pictures(pictures, data, split, None, "error", images_outside)
-    protocols = [get_protocol(name) for name in protocol or [made[0].protocol or default_protocol(pictures)]]
+    protocols = [get_protocol(name) for name in protocol or [made[0].protocol]]
     for one in made:
         if one.run is None:
             one.warn_of_mistakes(evaluate_under(one.evidence(), protocols[0]))
     if len(made) == 1:
-        folder = out or (runs[0] if made[0].run else None)
-        if folder is None:
-            raise ConfigError("out: expected a folder for the report of a file of detections; name it with --out.")
-        (only,) = made
-        page, metrics = Path(folder).expanduser() / "report.html", only.metrics_under(protocols[0])
-        written = report_page(
-            page, only, only.evidence(), protocols, pictures, metrics, with_plots=only.run is not None
-        )
+        page = _page(made[0], out or (runs[0] if made[0].run else None), protocols)
     else:
-        written = _comparison(
-            Path(out or "comparison").expanduser(), names or short_names(runs), made, protocols, pictures
-        )
+        page = _comparison(out or Path("comparison"), names or short_names(runs), made, protocols)
     console = Terminal(markup=False, soft_wrap=True)
-    console.print(visible(json.loads(written.with_suffix(".json").read_text(encoding="utf-8"))["sentence"]))
-    console.print(f"report: {visible(written)}")
+    console.print(visible(json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["sentence"]))
+    console.print(f"report: {visible(page)}")
     return 0
 
 
-def _judged(run: str, data: str | None, split: str | None, checkpoint: str, images_outside: bool) -> JudgedInput:
+def _judged(run: Path, data: Path | None, split: str | None, checkpoint: str, images_outside: bool) -> JudgedInput:
     """The detections of a run folder, or of a file."""
     from stepgrad.cli.judged import read, run_on
 
-    if (Path(run).expanduser() / "config.yaml").exists():
-        return run_on(run, data, split, checkpoint, None, None, images_outside)
+    if (run.expanduser() / "config.yaml").exists():
+        return run_on(run, data, split, checkpoint, images_outside=images_outside)
     if data is None:
         raise ConfigError(
             f"{run}: is not a run folder (it has no config.yaml); for a file of detections, name its data with --data."
@@ -101,52 +85,27 @@ def _judged(run: str, data: str | None, split: str | None, checkpoint: str, imag
     return read(run, data, split, None, "error", "count", images_outside)
 
 
-def report_page(
-    page: Path,
-    made: JudgedInput,
-    evidence: Evidence,
-    protocols: Sequence[Protocol],
-    pictures: DetectionDataset,
-    metrics: Sequence[ListMetric],
-    with_plots: bool = False,
-) -> Path:
-    """The page of one set of detections; that of a run shows how it was trained, too."""
-    from stepgrad.detector.training.config import to_dict
-    from stepgrad.report import write_page
-
-    return write_page(
-        page,
-        title=made.name,
-        evidence=evidence,
-        protocols=protocols,
-        dataset=pictures,
-        config=to_dict(made.run.config()) if made.run else {},
-        history=made.run.history() if made.run else (),
-        metrics=metrics,
-        with_plots=with_plots,
-    )
+def _page(made: JudgedInput, folder: Path | None, protocols: Sequence[Protocol]) -> Path:
+    if folder is None:
+        raise ConfigError("out: expected a folder for the report of a file of detections; name it with --out.")
+    page, metrics = folder.expanduser() / "report.html", made.metrics_under(protocols[0])
+    return made.write_page(page, made.evidence(), protocols, metrics, with_plots=made.run is not None)
 
 
-def _comparison(
-    folder: Path,
-    names: Sequence[str],
-    made: Sequence[JudgedInput],
-    protocols: Sequence[Protocol],
-    pictures: DetectionDataset,
-) -> Path:
+def _comparison(folder: Path, names: Sequence[str], made: Sequence[JudgedInput], protocols: Sequence[Protocol]) -> Path:
     """All on one page: the first is the reference, the last the one to look at."""
     from stepgrad.report import write_comparison
 
     arms = [_arm(name, one, protocols) for name, one in zip(names, made, strict=True)]
     return write_comparison(
-        folder,
+        folder.expanduser(),
         title=" and ".join(arm.name for arm in arms),
         sentence=None,
         arms=arms,
         reference=0,
         chosen=len(arms) - 1,
         protocols=protocols,
-        dataset=pictures,
+        dataset=next((one for one in made if one.run), made[0]).pictures(),
         config={},
     )
 
@@ -164,7 +123,7 @@ _TRAININGS = {"nll": "cross-entropy", "map": "mAP training", "nll-then-map": "cr
 """What a run trained with, in words, by the name of its loss."""
 
 
-def short_names(runs: Sequence[str]) -> list[str]:
+def short_names(runs: Sequence[str | Path]) -> list[str]:
     """The end of each path, as long as it takes to tell them apart, without an end that all share; else the paths.
 
     >>> short_names(["runs/a", "runs/b.json"]), short_names(["x/1/val/found.json", "x/2/val/found.json"])
@@ -178,4 +137,4 @@ def short_names(runs: Sequence[str]) -> list[str]:
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(names):
             return names
-    return list(runs)
+    return [str(run) for run in runs]

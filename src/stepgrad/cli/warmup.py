@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 
-from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
 from stepgrad.number_text import counted
+from stepgrad.progress import RichProgress
 
 
 def warmup() -> int:
-    """Compile all kernels of the losses, the evaluator and the rankings now, so that no first call has to wait.
+    """Compile everything in advance, so that no first call has to wait: for container images and CI.
 
-    Kernels are kept on disk for this version of stepgrad, this version of numba and this type of CPU. Run the command while
-    you build a container image, or before the tests in CI. Kernels that are already compiled are not compiled again.
+    All kernels of the losses, the evaluator and the rankings are compiled, and kept on disk for this version of stepgrad, this
+    version of numba and this type of CPU. Run the command while you build a container image, or before the tests in CI. Kernels
+    that are already compiled are not compiled again.
 
     Returns:
         0.

@@ -1,4 +1,4 @@
-"""Judged detections for other tools: supervision's `Detections`, and COCO's json."""
+"""Judged detections and their numbers for other tools: one JSON document, supervision's `Detections`, and COCO's json."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from stepgrad.evaluation.class_result import ClassResult
 from stepgrad.evaluation.counted import countable
 from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.resampling import Resamples, JudgedList, resample
+from stepgrad.evaluation.resampling import JudgedList, Resamples, resample
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.over_classes import OverClasses
 from stepgrad.metric.protocol import Protocol

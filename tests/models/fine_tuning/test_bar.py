@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import stepgrad as sg
-from stepgrad import progress_lines
+from stepgrad import progress
 from stepgrad.models.fine_tuning.bar import bar, lines
 from tests.models.fine_tuning.made_up import images, new_head
 
@@ -24,7 +24,7 @@ def test_without_a_terminal_every_piece_of_work_has_a_line(capsys: pytest.Captur
 
 def test_long_work_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(progress_lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     told: list[str] = []
     watch = lines(told.append)
     for what in ("features", "training"):

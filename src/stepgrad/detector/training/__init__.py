@@ -2,4 +2,4 @@
 
 from stepgrad.extras import need
 
-need("lightning_fabric", "safetensors", "tensorboard", "jsonargparse", "yaml", purpose="stepgrad.detector.training")
+need("lightning_fabric", "safetensors", "tensorboard", "yaml", purpose="stepgrad.detector.training")

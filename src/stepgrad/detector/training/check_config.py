@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepgrad.errors import ConfigError, one_of
-from stepgrad.metric.protocol import PROTOCOLS
 
 if TYPE_CHECKING:
     from stepgrad.detector.training.config import PhaseConfig, TrainConfig
@@ -13,6 +12,8 @@ if TYPE_CHECKING:
 
 def check_config(config: TrainConfig) -> None:
     """Raise ConfigError, naming the key, for what cannot work."""
+    from stepgrad.metric.protocol import PROTOCOLS  # the help page should not wait for numpy
+
     for protocol in (config.protocol, *config.also_report):
         one_of("protocol", protocol, list(PROTOCOLS))
     if config.metric != "ap":
@@ -31,11 +32,11 @@ def check_config(config: TrainConfig) -> None:
 
 
 def _check_metric(config: TrainConfig) -> None:
-    from stepgrad.metric.options import get_metric  # not for AP: the help page should not wait for numba
+    from stepgrad.metric.options import get_metric, get_protocol  # not for AP: other configs should not wait for numba
 
     metric = get_metric(config.metric)
     for protocol in (config.protocol, *config.also_report):
-        metric.check_protocol(PROTOCOLS[protocol])
+        metric.check_protocol(get_protocol(protocol))
     if config.map_loss.balance != "none" and not metric.shift_invariant:
         raise ConfigError(
             f"map_loss.balance: expected `none` for {metric.name}, which has a fixed score threshold, but got "

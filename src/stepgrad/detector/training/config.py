@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from stepgrad.detector.training.check_config import check_config
@@ -282,21 +284,30 @@ def _merge(base: Any, content: Mapping[str, Any], where: str) -> Any:
 
 def _typed(value: Any, hint: Any, where: str) -> Any:
     """The value as the annotated type, or an error that names the key."""
-    from jsonargparse import ArgumentParser
+    for kind in get_args(hint) if NoneType in get_args(hint) else (hint,):
+        with suppress(ValueError, OverflowError):  # the latter for an int of 400 digits
+            return _as_kind(value, kind)
+    choices = [str(choice) for choice in get_args(hint)] if get_origin(hint) is Literal else []
+    raise ConfigError(f"{where}: expected {_plain(hint)} but got {value!r}.{suggest(str(value), choices)}")
 
-    if isinstance(value, list):
-        value = tuple(value)
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--value", type=hint, default=None)
-    try:
-        if value is None and type(None) not in get_args(hint):
-            raise TypeError("the parser takes null for a value that was not given")
-        return parser.parse_object({"value": value}).value
-    except Exception as error:
-        choices = [str(choice) for choice in get_args(hint)] if get_origin(hint) is Literal else []
-        raise ConfigError(
-            f"{where}: expected {_plain(hint)} but got {value!r}.{suggest(str(value), choices)}"
-        ) from error
+
+def _as_kind(value: Any, kind: Any) -> Any:
+    """The value, if it is of this kind or stands for one that is; else a ValueError."""
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if get_origin(kind) is tuple and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if kind in (int, float) and isinstance(value, str) and value[-1:].isdigit():  # yaml takes 1e-2 for text
+        return kind(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if (
+        kind in (int, float, bool, str, NoneType)
+        and isinstance(value, kind)
+        and isinstance(value, bool) == (kind is bool)
+    ):
+        return value
+    raise ValueError
 
 
 def _plain(hint: Any) -> str:

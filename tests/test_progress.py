@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from stepgrad import progress_lines
-from stepgrad.cli import progress as module
-from stepgrad.cli.progress import RichProgress
+from stepgrad import progress as module
+from stepgrad.progress import RichProgress
 
 TRAIN: dict[str, Any] = {
     **{"kind": "train", "step": 30, "phase": "map", "loss": 0.5, "map": 0.25, "positives": 31, "nonzero": 0.4},
@@ -26,7 +25,7 @@ def shown(terminal: bool, *calls: Any) -> str:
     with RichProgress(console) as progress:
         for call in calls:
             call(progress)
-        progress._bars.refresh()
+        progress._live.refresh()
     return out.getvalue()
 
 
@@ -39,7 +38,7 @@ def test_bar_has_step_time_left_and_the_numbers_of_the_step() -> None:
 
 
 def test_without_a_terminal_there_are_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.0)
+    monkeypatch.setattr(module, "STEP_PAUSE", 0.0)
     text = shown(False, lambda p: p.start(100, 10), lambda p: p.val(VAL), lambda p: p.step(TRAIN))
     lines = text.splitlines()
     assert lines[0] == "step 20 (nll): validation mAP voc12 37.5, coco 20.0 on 50 images"
@@ -82,7 +81,7 @@ def test_a_stage_counts_its_work_and_leaves(terminal: bool) -> None:
         with progress.stage("validating [x]", 7) as tick:
             for _ in range(3):
                 tick()
-            progress._bars.refresh()
+            progress._live.refresh()
         assert progress._bars.tasks == []
 
     text = shown(terminal, stage)
@@ -93,7 +92,7 @@ def test_a_stage_counts_its_work_and_leaves(terminal: bool) -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_without_a_terminal_long_work_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
     now = [1000.0]
-    monkeypatch.setattr(progress_lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def stage(progress: RichProgress) -> None:
         if training:
@@ -111,7 +110,7 @@ def test_work_that_learns_its_total_late_is_silent_when_short_and_tells_how_far_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(progress_lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def work(progress: RichProgress, seconds: int) -> None:
         with progress.counted("examining images") as show:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepgrad.errors import DataError
+from stepgrad.files import write_whole
 from stepgrad.names import file_name
+from stepgrad.report.draw import colour_of, draw_detections
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 RECORD = "detections.json"
 
 
-class Output:
+class DetectionsFolder:
     """Drawn pictures and their record.
 
     The record holds its own SHA-256 and that of every drawing. A file is ours if the record there is as it was written
@@ -28,6 +30,8 @@ class Output:
 
     def __init__(self, folder: Path, inputs: Sequence[Path]) -> None:
         self.folder = folder
+        self.images: list[dict[str, Any]] = []
+        """The entries of the record."""
         self._inputs = {path.resolve() for path in inputs}
         self._ours = self._drawn_before()
         self._taken: set[str] = set()
@@ -48,10 +52,16 @@ class Output:
                 "folder with --out."
             ) from None
 
-    def save_drawing(self, source: Path, content: bytes) -> dict[str, str]:
-        """Write a drawing under the name of its picture, or a numbered one where that is taken; gives name and digest."""
-        from stepgrad.files import write_whole
+    def add(self, source: Path, picture: Image.Image, detections: Sequence[Mapping[str, Any]], drawn: bool) -> None:
+        """Note the detections in a picture, each with `box`, `label`, `class` and `score`, and write a drawing of them."""
+        drawing = self._save_drawing(source, draw(source, picture, detections)) if drawn else {"drawing": None}
+        width, height = picture.size
+        self.images.append(
+            {"image": str(source), "width": width, "height": height, **drawing, "detections": list(detections)}
+        )
 
+    def _save_drawing(self, source: Path, content: bytes) -> dict[str, str]:
+        """Write a drawing under the name of its picture, or a numbered one where that is taken; gives name and digest."""
         name = self._free_name(file_name(source.stem), ".jpg" if is_photo(source) else ".png")
         write_whole(self.folder / name, content)
         return {"drawing": name, "drawing_sha256": _digest(content)}
@@ -74,9 +84,9 @@ class Output:
         digest = self._ours.get(path.name)
         return digest is not None and path.is_file() and not path.is_symlink() and _digest(path.read_bytes()) == digest
 
-    def save_record(self, record: Mapping[str, Any]) -> None:
-        from stepgrad.files import write_whole
-
+    def save_record(self, **about: Any) -> None:
+        """Write the record: what is to be said about the detections, and the pictures so far."""
+        record = {**about, "images": self.images}
         signed = {**record, "sha256": _record_digest(record)}
         write_whole(self.folder / RECORD, (json.dumps(signed, indent=1) + "\n").encode())
 
@@ -96,8 +106,6 @@ def is_photo(source: Path) -> bool:
 
 def draw(source: Path, picture: Image.Image, detections: Sequence[Mapping[str, Any]]) -> bytes:
     """The picture with its detections, as a file."""
-    from stepgrad.report.draw import colour_of, draw_detections
-
     texts = [f"{detection['class']} {detection['score']:.2f}" for detection in detections]
     colours = [colour_of(detection["label"]) for detection in detections]
     drawn = draw_detections(picture, [detection["box"] for detection in detections], texts, colours)
