@@ -22,6 +22,7 @@ _HOME = {  # the first names: what most people need
     "NDCGLoss": "losses.ranking",
     "Protocol": "metric.protocol",
     "Steps": "steps.estimators",
+    "compare": "evaluation.paired",
     "find_steps": "steps.nearest",
     "finetune": "models.fine_tuning",
     "large_batch": "losses.large_batch",

@@ -5,6 +5,7 @@ from stepgrad import errors as errors
 from stepgrad import overlaps as overlaps
 from stepgrad import reference as reference
 from stepgrad.evaluation import Evaluator as Evaluator
+from stepgrad.evaluation.paired import compare as compare
 from stepgrad.losses import ranking as ranking
 from stepgrad.losses.detection import DetectionLoss as DetectionLoss
 from stepgrad.losses.detection import MAPLoss as MAPLoss
