@@ -115,8 +115,8 @@ def rules_of(threshold: float, equality: bool, best_free: bool) -> Rules:
         (0.5, 0.5, False, False, False),
         (np.nextafter(0.5, 1.0), 0.5, False, False, True),
         (0.5, np.nextafter(0.5, 1.0), True, False, False),
-        (0.5, 0.5, False, True, True),  # COCO's rule takes equality whatever is said
-        (1.0 - 1e-10, 1.0, True, True, True),  # and never asks for more than this
+        (0.5, 0.5, False, True, False),
+        (1.0 - 1e-10, 1.0, True, True, True),  # COCO's rule never asks for more than this
         (1.0 - 1e-10, 1.0, True, False, False),
         (1.0 - 2e-10, 1.0, True, True, False),
     ],

@@ -163,7 +163,7 @@ def _type_image(
     own_class = evidence.detections.labels[rows][:, None] == evidence.objects.labels[objects][None]
     own, other = np.where(own_class, overlaps, -1.0), np.where(own_class, -1.0, overlaps)
     threshold = protocol.match_thresholds[0]
-    reaches = np.greater_equal if protocol.equality or protocol.duplicates == "best_free" else np.greater
+    reaches = np.greater_equal if protocol.equality else np.greater
     box = (own.max(axis=1) >= background) & ~reaches(own.max(axis=1), threshold)
     wrong_class = ~box & reaches(other.max(axis=1), threshold)
     duplicate = ~box & ~wrong_class & reaches(own.max(axis=1), threshold)
