@@ -118,7 +118,7 @@ def _sign(folder: Path) -> None:
             stacklevel=4,
         )
     with suppress(OSError):
-        (folder / HOLDER_NAME).write_text(json.dumps(asdict(own)))
+        (folder / HOLDER_NAME).write_bytes(json.dumps(asdict(own)).encode())
 
 
 def _read_holder(folder: Path) -> Holder | None:

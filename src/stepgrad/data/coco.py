@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from stepgrad.data.base import DatasetTarget, FileDataset, ImageId, Transforms, make_target
 from stepgrad.data.coco_json import CocoImage, read_coco
-from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles
+from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles, leads_on
 from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
 from stepgrad.data.voc import Degenerate
 from stepgrad.errors import DataError, one_of
-from stepgrad.names import leads_on, on_disk
+from stepgrad.names import on_disk
 from stepgrad.number_text import part_counted
 
 

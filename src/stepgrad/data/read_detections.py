@@ -29,7 +29,7 @@ from stepgrad.errors import DataError, suggest
 from stepgrad.evaluation.other_readings import BoxOrder
 from stepgrad.evaluation.records import Detections
 from stepgrad.metric.boxes import LARGEST_AREA
-from stepgrad.names import file_name, name_in, name_of
+from stepgrad.names import file_name, name_in
 from stepgrad.pixels import continuous_from_devkit, devkit_from_continuous
 
 
@@ -296,7 +296,7 @@ def _voc_lines(path: Path, reader: _Reader) -> Iterator[tuple[int, list[float]]]
             raise DataError(f"{where}: expected `image score xmin ymin xmax ymax` but got {line.strip()!r}")
         score, x1, y1, x2, y2 = values
         reader.numbers(score, (x1, y1, x2 - x1 + 1.0, y2 - y1 + 1.0), where)
-        image_id = name_of(parts[0])  # our own files quote ids with white space; others quote nothing
+        image_id = name_in(parts[0])  # our own files quote ids with white space; others quote nothing
         yield reader.image(image_id if image_id in reader.dataset.positions else parts[0], where), values
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DatasetTarget, FileDataset, Transforms, make_target
-from stepgrad.data.own_files import OwnFiles
+from stepgrad.data.own_files import OwnFiles, is_below, leads_on
 from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
 from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
 from stepgrad.errors import ConfigError, DataError, one_of, suggest
-from stepgrad.names import as_text, is_below, leads_on, on_disk
+from stepgrad.names import as_text, on_disk
 from stepgrad.number_text import part_counted
 
 # fmt: off
