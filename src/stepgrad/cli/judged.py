@@ -16,11 +16,10 @@ from stepgrad.cli.compress import compress_run, limit_candidates
 from stepgrad.cli.progress import RichProgress
 from stepgrad.cli.terminal import Terminal
 from stepgrad.data import DetectionDataset, load_dataset
-from stepgrad.data.base import ImageId
+from stepgrad.data.base import ImageId, image_sizes
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import FileDetections, read_detections
-from stepgrad.data.read_yolo_detections import image_sizes
 from stepgrad.data.splits import images_of_splits
 from stepgrad.data.voc import Degenerate, VOCDataset
 from stepgrad.data.write_detections import write_coco_results, write_voc_results

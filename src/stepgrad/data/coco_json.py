@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from stepgrad.data.base import ImageId
 from stepgrad.data.problems import DROP, Complaints, Report, brief, raise_errors
@@ -81,22 +81,25 @@ def _read_json(path: Path, complain: Complaints) -> JsonObject | None:
         return complain("is a list, as files of detections are", fix, "json-not-coco")
     keys = ("images", "categories", "annotations")
     lists = content if isinstance(content, dict) else {}
-    bad = [
-        key
-        for key in keys
-        if not isinstance(lists.get(key), list) or not all(isinstance(entry, dict) for entry in lists[key])
-    ]
+    bad = [key for key in keys if not _is_list_of_dicts(lists.get(key))]
     if bad:
-        return complain(
-            f"expected lists {', '.join(keys)} but {', '.join(bad)} is not one",
-            "export it as COCO json",
-            "json-not-coco",
-        )
+        defect = f"expected lists {', '.join(keys)} but {', '.join(bad)} is not one"
+        return complain(defect, "export it as COCO json", "json-not-coco")
     return content
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST
+def _is_list_of_dicts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value of json is a number; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def are_pixels(values: object, count: int) -> TypeGuard[list[float]]:
+    """Whether this is a list of so many numbers of a sensible size."""
+    return isinstance(values, list) and len(values) == count and all(is_number(v) and abs(v) < LARGEST for v in values)
 
 
 def _is_id(value: object) -> bool:
@@ -111,9 +114,8 @@ def _read_categories(entries: list[JsonObject], complain: Complaints) -> dict[in
         if not _is_id(category) or not isinstance(name, str):
             complain(f"category {number} lacks an id or a name", "write both", "category")
         elif category in categories or name in categories.values():
-            complain(
-                f"category {category} ({name}) occurs twice", "give each category its own id and name", "duplicate-id"
-            )
+            defect = f"category {category} ({name}) occurs twice"
+            complain(defect, "give each category its own id and name", "duplicate-id")
         else:
             categories[category] = name
     if not categories:
@@ -163,7 +165,7 @@ def _read_size(entry: JsonObject) -> tuple[int, int] | None:
 
 
 def _read_resizing(listed: Any) -> tuple[float, float, float, float] | None:
-    if not isinstance(listed, list) or len(listed) != 4 or not all(map(_is_number, listed)):
+    if not are_pixels(listed, 4):
         return None
     x, y, right, down = map(float, listed)
     return (x, y, right, down) if x > 0.0 and y > 0.0 else None
@@ -182,9 +184,8 @@ def _read_annotations(
             complain(defect, "number the annotations again", "annotation-id")
             continue
         if _is_id(annotation_id) and annotation_id in seen:
-            complain(
-                f"annotation id {annotation_id} occurs more than once", "number the annotations again", "duplicate-id"
-            )
+            defect = f"annotation id {annotation_id} occurs more than once"
+            complain(defect, "number the annotations again", "duplicate-id")
         if annotation_id == 0:
             fix = "stepgrad counts it correctly, but pycocotools counts it as missed; number from 1"
             complain("annotation id 0", fix, "id-zero", "warning")
@@ -204,24 +205,21 @@ def _read_annotation(
     category = entry.get("category_id")
     box = entry.get("bbox")
     if not _is_id(image_id) or image_id not in images:
-        return complain(
-            f"{where} belongs to unknown image {brief(image_id)}",
-            "add the image to the list, or delete the annotation",
-            "unknown-image",
-        )
+        defect = f"{where} belongs to unknown image {brief(image_id)}"
+        return complain(defect, "add the image to the list, or delete the annotation", "unknown-image")
     where = f"{where} (image {image_id})"
     if not _is_id(category) or category not in categories:
         listed = ", ".join(f"{i} {name}" for i, name in categories.items())
         defect = f"{where} has unknown category {brief(category)}"
         return complain(defect, f"expected one of {listed}", "unknown-class")
-    if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
+    if not are_pixels(box, 4):
         defect = f"{where}: expected bbox [x, y, width, height] but got {brief(box)}"
         return complain(defect, "write its box in this form", "box-numbers")
     if box[2] <= 0 or box[3] <= 0:
         defect = f"{where}: width {box[2]:g}, height {box[3]:g}"
         return complain(defect, f"delete the annotation; {DROP}", "box-degenerate")
     area = entry.get("area")
-    if area is not None and not (_is_number(area) and area >= 0):
+    if area is not None and not (are_pixels([area], 1) and area >= 0):
         defect = f"{where}: expected an area of at least 0 but got {brief(area)}"
         return complain(defect, "write its area, or leave it out to use the area of the box", "area")
     x, y, width, height = (float(value) for value in box)

@@ -103,7 +103,7 @@ def _check_classes(
     names = infer_classes(root, annotations, own)
     counts = Counter(name for annotation in annotations for name in annotation.names)
     for annotation in annotations:
-        for number, name in enumerate(annotation.names):
+        for number, name in zip(annotation.numbers, annotation.names, strict=True):
             hint = _slip(name, counts)
             if hint:
                 fix = f"correct it, or list all classes in {CLASS_FILE} if it is right"

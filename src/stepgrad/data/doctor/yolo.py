@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Splits
 from stepgrad.data.problems import Complaints, Report
 from stepgrad.data.regions import REGIONS_FILE, read_regions
@@ -35,19 +33,18 @@ def examine_yolo(
 
 
 def _entry(image_id: str, image: YOLOImage, class_names: tuple[str, ...], need_images: bool) -> ExaminedImage:
-    classes = len(class_names)
-    boxes = image.boxes(classes)
+    objects = image.objects(len(class_names))
     return ExaminedImage(
         image_id=image_id,
         source=str(image.labels.path),
         image=image.path if need_images or image.size is None else None,
         size=image.size,
-        names=tuple(class_names[label] for label in image.classes_of_boxes(classes).tolist()),
+        names=tuple(class_names[label] for label in objects.labels.tolist()),
         numbers=image.labels.lines if image.size else (),
         word="line",
-        boxes=boxes,
-        difficult=np.zeros(len(boxes), dtype=np.bool_),
-        crowd=image.crowd(classes).astype(np.bool_),
+        boxes=objects.boxes,
+        difficult=objects.difficult,
+        crowd=objects.crowd,
         as_shown=True,
     )
 
