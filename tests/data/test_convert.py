@@ -64,6 +64,8 @@ def test_voc_comes_back_from_yolo(tmp_path: Path) -> None:
     (root / "classes.txt").write_text("dog\ncat\n")
     convert(root, tmp_path / "Y", "yolo")
     convert(tmp_path / "Y", tmp_path / "W", "voc")
+    convert(root, tmp_path / "C", "coco")
+    assert convert(tmp_path / "C", tmp_path / "D", "yolo").images == 4  # a picture of two splits is one
     for split in ("train", "val", "trainval"):
         assert_same(load_dataset(root, split), load_dataset(tmp_path / "Y", split))
         assert_same(load_dataset(root, split), load_dataset(tmp_path / "W", split))
