@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from os.path import isfile  # False for names too long for the disk, where pathlib raises
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from stepgrad.data.base import DatasetTarget, FileDataset, ImageId, ImageObjects, Transforms, make_objects
-from stepgrad.data.coco_json import CocoAnnotation, CocoImage, read_coco
+from stepgrad.data.base import DatasetTarget, FileDataset, ImageId, ImageObjects, Transforms
+from stepgrad.data.coco_json import CocoImage, read_coco
 from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles, leads_on
 from stepgrad.data.problems import Complaints, Degenerate, Report, brief, loading_report, raise_errors
 from stepgrad.errors import DataError
@@ -54,17 +51,11 @@ class COCODataset(FileDataset):
         self.ids: Sequence[ImageId] = [image.id for image in file.images]
         self.class_names = tuple(file.categories.values())
         self.category_ids = tuple(file.categories)
-        self._label = {category: label for label, category in enumerate(file.categories)}
+        self._label = file.label_of
         self.folder = find_image_folder(self.path, self.images, images, images_outside) if need_images else None
 
     def objects(self, index: int) -> ImageObjects:
-        annotations = self.images[index].annotations
-        return make_objects(
-            xyxy_from_xywh(xywh_of(annotations)),
-            labels=[self._label[annotation.category] for annotation in annotations],
-            crowd=[annotation.crowd for annotation in annotations],
-            area=[annotation.area for annotation in annotations],
-        )
+        return self.images[index].objects(self._label)
 
     def target(self, index: int) -> DatasetTarget:
         return self.objects(index).target(self.ids[index])
@@ -79,20 +70,6 @@ class COCODataset(FileDataset):
 
     def source(self, index: int) -> str:
         return f"{self.path}, image {self.ids[index]}"
-
-
-def xywh_of(annotations: Iterable[CocoAnnotation]) -> NDArray[np.float64]:
-    """(G, 4) x, y, width and height, the very numbers of the file."""
-    return np.array([annotation.xywh for annotation in annotations], dtype=np.float64).reshape(-1, 4)
-
-
-def xyxy_from_xywh(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(x1, y1, x2, y2) from (x, y, width, height).
-
-    >>> xyxy_from_xywh(np.array([[10.0, 20.0, 5.0, 6.0]]))
-    array([[10., 20., 15., 26.]])
-    """
-    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
 def image_file(folder: Path, image: CocoImage) -> Path:

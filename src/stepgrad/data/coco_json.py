@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from stepgrad.data.base import ImageId
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.data.base import ImageId, ImageObjects, make_objects
 from stepgrad.data.problems import DROP, Complaints, Report, brief, raise_errors
 
 LARGEST = 1e15  # pixels; beyond it, and for NaN, something is wrong
@@ -42,6 +47,20 @@ class CocoImage:
     resizing: tuple[float, float, float, float] | None = None
     """Factors of x and y, then what is added, to the resized image in which boxes were counted; `save_counted` writes it."""
 
+    def objects(self, label_of: Mapping[int, int]) -> ImageObjects:
+        """The objects with the label of each category."""
+        return make_objects(
+            xyxy_from_xywh(self.xywh),
+            labels=[label_of[annotation.category] for annotation in self.annotations],
+            crowd=[annotation.crowd for annotation in self.annotations],
+            area=[annotation.area for annotation in self.annotations],
+        )
+
+    @property
+    def xywh(self) -> NDArray[np.float64]:
+        """(G, 4) x, y, width and height, the very numbers of the file."""
+        return np.array([annotation.xywh for annotation in self.annotations], dtype=np.float64).reshape(-1, 4)
+
 
 @dataclass(frozen=True)
 class CocoFile:
@@ -50,6 +69,20 @@ class CocoFile:
     images: list[CocoImage]
     categories: dict[int, str]
     """Name by category id, in the order of the file."""
+
+    @cached_property
+    def label_of(self) -> dict[int, int]:
+        """The label of each category: its position."""
+        return {category: label for label, category in enumerate(self.categories)}
+
+
+def xyxy_from_xywh(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(x1, y1, x2, y2) from (x, y, width, height).
+
+    >>> xyxy_from_xywh(np.array([[10.0, 20.0, 5.0, 6.0]]))
+    array([[10., 20., 15., 26.]])
+    """
+    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
 def read_coco(path: Path, report: Report = raise_errors) -> CocoFile | None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset, image_sizes, join_objects
-from stepgrad.data.coco import COCODataset, xywh_of
+from stepgrad.data.coco import COCODataset
 from stepgrad.data.read_detections import FileDetections
 from stepgrad.data.voc import VOCDataset
 from stepgrad.evaluation.federated import LookedFor
@@ -79,6 +79,6 @@ def _objects(dataset: DetectionDataset) -> GroundTruth:
         boxes = [dataset.devkit_boxes(i) for i in range(len(dataset))]
         return truth.with_boxes(np.concatenate([np.zeros((0, 4)), *boxes]))
     if isinstance(dataset, COCODataset):
-        xywh = xywh_of(annotation for image in dataset.images for annotation in image.annotations)
-        return replace(truth, sizes=xywh[:, 2:])
+        sizes = [image.xywh[:, 2:] for image in dataset.images]
+        return replace(truth, sizes=np.concatenate([np.zeros((0, 2)), *sizes]))
     return truth

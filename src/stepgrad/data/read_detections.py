@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stepgrad.data.base import DetectionDataset
-from stepgrad.data.coco import COCODataset, xyxy_from_xywh
-from stepgrad.data.coco_json import is_number
+from stepgrad.data.coco import COCODataset
+from stepgrad.data.coco_json import is_number, xyxy_from_xywh
 from stepgrad.data.detection_rows import DetectionChecks, DetectionRow, detections_from, numbers_in, text_lines
 from stepgrad.data.problems import brief
 from stepgrad.data.read_yolo_detections import (

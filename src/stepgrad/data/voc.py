@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.base import DatasetTarget, FileDataset, ImageObjects, Transforms, make_objects
+from stepgrad.data.base import DatasetTarget, FileDataset, ImageObjects, Transforms
 from stepgrad.data.own_files import OwnFiles, is_below, leads_on
 from stepgrad.data.problems import Complaints, Report, loading_report, raise_errors
 from stepgrad.data.problems import Degenerate as Degenerate
@@ -89,9 +89,7 @@ class VOCDataset(FileDataset):
         return annotation
 
     def objects(self, index: int) -> ImageObjects:
-        annotation = self.annotations[index]
-        labels = [self._label[name] for name in annotation.names]
-        return make_objects(annotation.boxes, labels, annotation.difficult)
+        return self.annotations[index].objects(self._label)
 
     def target(self, index: int) -> DatasetTarget:
         return self.objects(index).target(self.ids[index])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -11,6 +12,7 @@ from xml.parsers import expat
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.data.base import ImageObjects, make_objects
 from stepgrad.data.coco_json import LARGEST
 from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import DROP, Complaints, Report, raise_errors
@@ -33,10 +35,10 @@ class VOCAnnotation:
     """(G, 4) the very numbers of the file: xmin ymin xmax ymax, first pixel = 1, both corners inside the box."""
     difficult: NDArray[np.bool_]
 
-    @property
-    def boxes(self) -> NDArray[np.float64]:
-        """(G, 4) continuous boxes."""
-        return continuous_from_devkit(self.devkit_boxes)
+    def objects(self, label_of: Mapping[str, int]) -> ImageObjects:
+        """The objects with the label of each name."""
+        labels = [label_of[name] for name in self.names]
+        return make_objects(continuous_from_devkit(self.devkit_boxes), labels, self.difficult)
 
 
 class _Refused(Exception):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
-
-from stepgrad.data.coco import holding_folder, image_file, own_files, refuses, usual_folders, xywh_of, xyxy_from_xywh
+from stepgrad.data.coco import holding_folder, image_file, own_files, refuses, usual_folders
 from stepgrad.data.coco_json import CocoFile, CocoImage, read_coco
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage
 from stepgrad.data.problems import Complaints, Report
@@ -30,13 +28,11 @@ def examine_coco(
         picture = image_file(folder, image) if folder else None
         if need_images and refuses(own, path, image, [folder] if folder else tried, report):
             picture = None  # not even looked at
-        entries.append(_entry(image, path, picture, file.categories, report))
+        entries.append(_entry(image, path, picture, file, report))
     return ExaminedDataset("COCO file", path.stem, entries, tuple(file.categories.values()))
 
 
-def _entry(
-    image: CocoImage, path: Path, picture: Path | None, categories: dict[int, str], report: Report
-) -> ExaminedImage:
+def _entry(image: CocoImage, path: Path, picture: Path | None, file: CocoFile, report: Report) -> ExaminedImage:
     if picture and not os.path.isfile(picture):  # False for names too long for the disk, where pathlib raises
         defect = f"no such image ({path.name}, image {image.id})"
         Complaints(picture, report)(defect, "restore the image, or remove it from the file", "image-missing")
@@ -49,10 +45,8 @@ def _entry(
         source=f"{path}, image {image.id}",
         image=picture,
         size=image.size,
-        names=tuple(categories[annotation.category] for annotation in image.annotations),
+        objects=image.objects(file.label_of),
+        class_names=tuple(file.categories.values()),
         numbers=numbers if by_id else tuple(range(len(ids))),
         word="annotation" if by_id else "object",
-        boxes=xyxy_from_xywh(xywh_of(image.annotations)),
-        difficult=np.zeros(len(ids), dtype=np.bool_),
-        crowd=np.array([annotation.crowd for annotation in image.annotations], dtype=np.bool_),
     )

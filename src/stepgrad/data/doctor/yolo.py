@@ -33,18 +33,15 @@ def examine_yolo(
 
 
 def _entry(image_id: str, image: YOLOImage, class_names: tuple[str, ...], need_images: bool) -> ExaminedImage:
-    objects = image.objects(len(class_names))
     return ExaminedImage(
         image_id=image_id,
         source=str(image.labels.path),
         image=image.path if need_images or image.size is None else None,
         size=image.size,
-        names=tuple(class_names[label] for label in objects.labels.tolist()),
+        objects=image.objects(len(class_names)),
+        class_names=class_names,
         numbers=image.labels.lines if image.size else (),
         word="line",
-        boxes=objects.boxes,
-        difficult=objects.difficult,
-        crowd=objects.crowd,
         as_shown=True,
     )
 
