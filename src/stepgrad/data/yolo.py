@@ -28,7 +28,9 @@ class YOLOImage:
     path: Path
     size: tuple[int, int] | None
     """Width and height as viewers show it; None if it cannot be read."""
-    labels: YOLOLabels
+    label_path: Path
+    labels: YOLOLabels | None
+    """None if there is no label file; then the image has no objects."""
     regions: NDArray[np.float64]
     """(R, 4) regions that are crowds of every class."""
 
@@ -36,9 +38,10 @@ class YOLOImage:
         """The labelled objects, then each region once per class; nothing if the size is not known."""
         if self.size is None:
             return make_objects([], [])
-        boxes = np.concatenate([self.labels.boxes(self.size), np.repeat(self.regions, classes, axis=0)])
-        labels = np.concatenate([self.labels.labels, np.tile(np.arange(classes), len(self.regions))])
-        return make_objects(boxes, labels, crowd=np.arange(len(boxes)) >= len(self.labels.labels))
+        found = self.labels or YOLOLabels({})
+        boxes = np.concatenate([found.shares * np.tile(self.size, 2), np.repeat(self.regions, classes, axis=0)])
+        labels = np.concatenate([found.labels, np.tile(np.arange(classes), len(self.regions))])
+        return make_objects(boxes, labels, crowd=np.arange(len(boxes)) >= len(found.labels))
 
 
 class YOLODataset(FileDataset):
@@ -97,7 +100,7 @@ class YOLODataset(FileDataset):
         return read_as_shown(self.image_path(index))
 
     def source(self, index: int) -> str:
-        return str(self.images[index].labels.path)
+        return str(self.images[index].label_path)
 
     @cached_property
     def positions(self) -> dict[str, int]:
@@ -135,10 +138,10 @@ def read_images(data: DataYaml, split: str | None, report: Report = raise_errors
     regions = read_regions(data.path.parent / REGIONS_FILE, data.own, report)
     paths = list_images(data, split, report)
     images = [_read_image(path, data, regions, report) for path in paths]
-    missing = [image for image in images if not image.labels.is_there]
+    missing = [image for image in images if image.labels is None]
     if missing:
         count = part_counted(len(missing), len(images), "image", "have")
-        defect = f"{count} no label file, first {missing[0].labels.path}"
+        defect = f"{count} no label file, first {missing[0].label_path}"
         complain = Complaints(data.path, report)
         if len(missing) == len(images):
             fix = "put the labels where `images` in the path of an image becomes `labels`"
@@ -156,4 +159,4 @@ def _read_image(path: Path, data: DataYaml, regions: Regions, report: Report) ->
         size = read_facts(path).upright_size
     except Exception:  # decoders raise whatever they stumble over; who needs the image says what is wrong
         size = None
-    return YOLOImage(path, size, labels or YOLOLabels.none(where), regions.get(region_key(path), np.zeros((0, 4))))
+    return YOLOImage(path, size, where, labels, regions.get(region_key(path), np.zeros((0, 4))))

@@ -8,7 +8,7 @@ from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Splits
 from stepgrad.data.problems import Complaints, Report
 from stepgrad.data.regions import REGIONS_FILE, read_regions
 from stepgrad.data.yolo import YOLOImage, check_split, dataset_name, read_images
-from stepgrad.data.yolo_images import image_ids_of, label_file, list_images, region_key
+from stepgrad.data.yolo_images import image_ids_of, list_images, region_key
 from stepgrad.data.yolo_yaml import SPLITS, DataYaml, read_data_yaml
 from stepgrad.number_text import agreeing, counted
 
@@ -35,12 +35,12 @@ def examine_yolo(
 def _entry(image_id: str, image: YOLOImage, class_names: tuple[str, ...], need_images: bool) -> ExaminedImage:
     return ExaminedImage(
         image_id=image_id,
-        source=str(image.labels.path),
+        source=str(image.label_path),
         image=image.path if need_images or image.size is None else None,
         size=image.size,
         objects=image.objects(len(class_names)),
         class_names=class_names,
-        numbers=image.labels.lines if image.size else (),
+        numbers=image.labels.lines if image.labels and image.size else (),
         word="line",
         as_shown=True,
     )
@@ -58,8 +58,8 @@ def _splits(data: DataYaml, need_images: bool) -> Splits:
 
 def _check_spare(data: DataYaml, images: list[YOLOImage], report: Report) -> None:
     """Report label files and ignored regions without an image."""
-    labels = {image.labels.path for image in images}
-    for folder in sorted({label_file(image.path).parent for image in images}):
+    labels = {image.label_path for image in images}
+    for folder in sorted({path.parent for path in labels}):
         spare = sorted(path for path in folder.glob("*.txt") if path not in labels and path.name != "classes.txt")
         if spare and not any(image.path.parent == folder for image in images):
             defect = (
