@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-import stepgrad.locks as locks
-from stepgrad.files import WriteError, write_whole, writing_whole
-from stepgrad.locks import LOCK_NAME, FolderInUse, only_writer
+from stepgrad.files import WriteError, write_whole
+from stepgrad.locks import HOLDER_NAME, LOCK_NAME, FolderInUse, only_writer
 
 HOLDING = """
 import sys
@@ -62,7 +62,7 @@ def test_a_killed_holder_holds_nothing(folder: Path) -> None:
         other.wait()
         assert (folder / LOCK_NAME).exists()
         with only_writer(folder, ""):
-            assert json.loads((folder / LOCK_NAME).read_text())["pid"] == os.getpid()
+            assert json.loads((folder / HOLDER_NAME).read_text())["pid"] == os.getpid()
 
 
 def test_a_killed_holder_is_not_taken_for_the_next_one(folder: Path) -> None:
@@ -70,14 +70,13 @@ def test_a_killed_holder_is_not_taken_for_the_next_one(folder: Path) -> None:
     with hold(folder) as other:
         other.send_signal(signal.SIGKILL)
         other.wait()
-    handle = os.open(folder / LOCK_NAME, os.O_RDWR)
-    locks._lock(handle)
-    own_name = threading.Timer(0.3, lambda: locks._sign(folder / LOCK_NAME, handle))
-    own_name.start()
-    with pytest.raises(FolderInUse, match=f"is in use by process {os.getpid()} on "), only_writer(folder, ""):
-        raise AssertionError
+    name = json.dumps({"pid": 7, "host": "here", "since": "now", "command": "train"})
+    own_name = threading.Timer(0.3, lambda: (folder / HOLDER_NAME).write_text(name))
+    with FileLock(folder / LOCK_NAME):
+        own_name.start()
+        with pytest.raises(FolderInUse, match="is in use by process 7 on here, since now"), only_writer(folder, ""):
+            raise AssertionError
     own_name.join()
-    os.close(handle)
 
 
 def test_whoever_waits_is_told_for_whom_and_comes_next(folder: Path) -> None:
@@ -137,22 +136,22 @@ def test_of_many_that_come_and_go_only_one_is_inside(folder: Path) -> None:
     for thread in threads:
         thread.join()
     assert set(worst) == {1}
-    assert not (folder / LOCK_NAME).exists()
+    assert not list(folder.glob("*"))  # hidden files too
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP])
 def test_a_file_system_without_locks_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    def fail(_: int) -> None:
+    def fail(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(locks, "_lock", fail)
+    monkeypatch.setattr("fcntl.flock", fail)
     with pytest.warns(UserWarning, match="has no locks .*; start one at a time"), only_writer(folder, ""):
         pass
 
 
 def test_a_holder_on_another_machine_that_did_not_leave_is_a_warning(folder: Path) -> None:
     folder.mkdir()
-    (folder / LOCK_NAME).write_text(json.dumps({"pid": 7, "host": "elsewhere", "since": "2020", "command": "train"}))
+    (folder / HOLDER_NAME).write_text(json.dumps({"pid": 7, "host": "elsewhere", "since": "2020", "command": "train"}))
     with (
         pytest.warns(UserWarning, match="process 7 on elsewhere.* locks do not work between machines"),
         only_writer(folder, ""),
@@ -161,25 +160,15 @@ def test_a_holder_on_another_machine_that_did_not_leave_is_a_warning(folder: Pat
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": 1}', b"\xff"])
-def test_a_lock_file_of_any_content_can_be_taken(folder: Path, content: bytes) -> None:
+def test_lock_files_of_any_content_can_be_taken(folder: Path, content: bytes) -> None:
     folder.mkdir()
-    (folder / LOCK_NAME).write_bytes(content)
+    for name in (LOCK_NAME, HOLDER_NAME):
+        (folder / name).write_bytes(content)
     with only_writer(folder, ""):
-        assert json.loads((folder / LOCK_NAME).read_text())["pid"] == os.getpid()
+        assert json.loads((folder / HOLDER_NAME).read_text())["pid"] == os.getpid()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match=r"file/run: cannot be written \(.*\)"), only_writer(tmp_path / "file/run", ""):
         pass
-
-
-def test_two_writers_of_one_file_in_one_process_do_not_meet(tmp_path: Path) -> None:
-    with writing_whole(tmp_path / "file") as one:
-        one.write(b"first, and ")
-        with writing_whole(tmp_path / "file") as other:
-            other.write(b"second")
-        assert (tmp_path / "file").read_bytes() == b"second"
-        one.write(b"whole")
-    assert (tmp_path / "file").read_bytes() == b"first, and whole"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -25,6 +25,7 @@ EXTRAS = {
         "yaml": "pyyaml",
         "lightning_fabric": "lightning-fabric",
         "safetensors": "safetensors",
+        "filelock": "filelock",
         "tensorboard": "tensorboard",
         "jinja2": "jinja2",
         "matplotlib": "matplotlib",

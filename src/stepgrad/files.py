@@ -8,7 +8,6 @@ systems without such locks use a name that is nobody else's.
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import secrets
 import shutil
@@ -68,15 +67,6 @@ def remove_leftovers(folder: Path, pattern: str = "*") -> None:
     """
     for leftover in folder.glob(f".{pattern}.*.tmp"):
         _remove(leftover)
-
-
-def literal(name: str) -> str:
-    """A pattern that matches exactly this name.
-
-    >>> literal("run[1].json")
-    'run[[]1].json'
-    """
-    return glob.escape(name)
 
 
 def _sync_folder(folder: Path) -> None:

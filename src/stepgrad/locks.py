@@ -1,8 +1,9 @@
-"""One writer for a folder: a lock that the system takes back however its holder ends, and that names the holder.
+"""One writer for a folder: a lock that the system takes back however its holder ends, and a file that names the holder.
 
-The lock is the system's own on an open file (flock; on Windows, a locked byte), so a killed process holds nothing. Locks
-that consist of a file's existence do not have that property, and libraries fall back to them unasked where a file system
-has no locks; here that is a warning. Readers take no lock: every file of a locked folder is whole or absent.
+filelock locks the open file `.lock` in the folder, so a killed process holds nothing. Where a file system has no such locks,
+filelock would take the file's existence for one, which a killed process leaves behind; here that is a warning instead. The
+name of the holder is in a file of its own, since Windows lets nobody read a locked one. Readers take no lock: every file of
+a locked folder is whole or absent.
 """
 
 from __future__ import annotations
@@ -13,37 +14,24 @@ import os
 import shlex
 import socket
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepgrad.errors import DataError
+from stepgrad.extras import need
 from stepgrad.files import WriteError, explain
 
-LOCK_NAME = ".lock"
-_HELD = {errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK}
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+LOCK_NAME, HOLDER_NAME = ".lock", ".lock.json"
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
-_TRIES = 100  # to open a file that others remove at the same time
-_PAUSE = 0.5  # seconds between two looks at a lock that is held
-
-if sys.platform == "win32":
-    import msvcrt
-
-    _FAR = 1 << 30  # a locked byte cannot be read, so it lies behind the holder's name
-
-    def _lock(handle: int) -> None:
-        os.lseek(handle, _FAR, os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        os.lseek(handle, 0, os.SEEK_SET)
-else:
-    import fcntl
-
-    def _lock(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+_PATIENCE = 1.0  # seconds; a process that has just taken the lock has put its name beside it by then
 
 
 class FolderInUse(DataError):
@@ -69,155 +57,83 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {self.since} (`{self.command}`)"
 
 
-@dataclass(frozen=True)
-class _Lock:
-    """A lock that this process holds."""
-
-    path: Path
-    handle: int
-    made_folder: bool
-
-    def release(self) -> None:
-        """Give the lock back and leave no trace, unless the folder holds something by now."""
-        if sys.platform == "win32":  # where open files cannot be removed
-            os.close(self.handle)
-            _remove(self.path)
-        else:  # before the lock is free, so that it is not another's file that goes
-            if _is_same(self.path, self.handle):
-                _remove(self.path)
-            os.close(self.handle)
-        if self.made_folder:
-            with suppress(OSError):  # not empty
-                self.path.parent.rmdir()
-
-
 @contextmanager
 def only_writer(folder: Path, way_out: str, wait: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Be the only process that writes to a folder; it is made if it is not there.
+    """Be the only process that writes to a folder; it is made if it is not there, and removed if it is empty at the end.
 
     Args:
         way_out: what somebody can do who finds the folder taken; the end of the message.
         wait: None: a folder that is taken raises FolderInUse. A function: wait, having told it for whom.
     """
-    lock = _acquire(folder, way_out, wait)
-    try:
-        yield
-    finally:
-        lock.release()
+    need("filelock", purpose="writing to a folder that no other process writes to")
+    from filelock import FileLock
 
-
-def _acquire(folder: Path, way_out: str, wait: Callable[[str], None] | None) -> _Lock:
+    lock = FileLock(folder / LOCK_NAME, poll_interval=0.05, thread_local=False, fallback_to_soft=False)
+    is_new = not folder.is_dir()
     told = ""
-    while True:
-        lock = _try(folder)
-        if lock is not None:
-            return lock
-        who = f"{_read_holder(folder / LOCK_NAME, patience=1.0) or 'another process'}"
+    while not _take(lock, folder):
+        who = str(_read_holder(folder) or "another process")
         if wait is None:
             raise FolderInUse(f"{folder}: is in use by {who}; {way_out}")
         if who != told:
             wait(f"{folder}: waiting for {who}")
             told = who
-        time.sleep(_PAUSE)
-
-
-def _try(folder: Path) -> _Lock | None:
-    """The lock of a folder, with this process's name in it; None if another process has it."""
-    path = folder / LOCK_NAME
     try:
-        made = _make(folder)
-        for _ in range(_TRIES):
-            try:
-                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            except FileNotFoundError:  # the last holder has just removed the empty folder
-                made = _make(folder) or made
-                continue
-            if not _locked(handle, folder):
-                os.close(handle)
-                return None
-            if _is_same(path, handle):
-                _sign(path, handle)
-                return _Lock(path, handle, made)
-            os.close(handle)  # of a file that its holder removed when it was done
-    except OSError as error:
-        raise WriteError(explain(folder, error)) from error
-    raise WriteError(f"{path}: cannot be created; choose a folder you can write to")
+        _sign(folder)
+        yield
+    finally:
+        _leave(lock, folder, is_new)
 
 
-def _make(folder: Path) -> bool:
-    """Whether the folder had to be made."""
-    if folder.is_dir():
-        return False
-    folder.mkdir(parents=True, exist_ok=True)
-    return True
-
-
-def _locked(handle: int, folder: Path) -> bool:
+def _take(lock: BaseFileLock, folder: Path, tries: int = 100) -> bool:
     """Whether this process has the lock now, as far as the file system knows about locks."""
+    from filelock import Timeout
+
     try:
-        _lock(handle)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=_PATIENCE)
+    except Timeout:
+        return False
     except OSError as error:
-        if error.errno in _HELD:
-            return False
+        if tries and isinstance(error, (FileExistsError, FileNotFoundError)):  # its last holder just removed the folder
+            return _take(lock, folder, tries - 1)
         if error.errno not in _NO_LOCKS:
-            os.close(handle)
-            raise
+            raise WriteError(explain(folder, error)) from error
         warnings.warn(
             f"{folder}: its file system has no locks ({error.strerror}), so nothing keeps a second process from writing "
             "here; start one at a time",
-            stacklevel=5,
+            stacklevel=4,
         )
     return True
 
 
-def _is_same(path: Path, handle: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
-    except OSError:
-        return False
-
-
-def _sign(path: Path, handle: int) -> None:
-    """Put this process's name into the lock file; a full disk does not make the lock worse."""
-    last, own = _read_holder(path), Holder.here()
+def _sign(folder: Path) -> None:
+    """Put this process's name beside the lock; a full disk does not make the lock worse."""
+    last, own = _read_holder(folder), Holder.here()
     if last is not None and last.host != own.host:
-        # a holder that ends in order removes the file, so that one was killed, or locks do not reach across machines
+        # a holder that ends in order removes its name, so that one was killed, or locks do not reach across machines
         warnings.warn(
-            f"{path.parent}: {last} did not end properly; if it is still running, locks do not work between machines in "
+            f"{folder}: {last} did not end properly; if it is still running, locks do not work between machines in "
             "this network folder: stop one of the two",
-            stacklevel=6,
+            stacklevel=4,
         )
     with suppress(OSError):
-        os.ftruncate(handle, 0)
-        os.write(handle, json.dumps(asdict(own)).encode())
+        (folder / HOLDER_NAME).write_bytes(json.dumps(asdict(own)).encode())
 
 
-def _read_holder(path: Path, patience: float = 0.0) -> Holder | None:
-    """Whoever signed a lock file; patience is for a process that has the lock and has not signed yet."""
-    end = time.monotonic() + patience
-    while True:
-        try:
-            holder = Holder(**json.loads(path.read_bytes()))
-        except (OSError, ValueError, TypeError):
-            holder = None
-        if time.monotonic() >= end or (holder is not None and not _has_ended(holder)):
-            return holder
-        time.sleep(0.05)
-
-
-def _has_ended(holder: Holder) -> bool:
-    """Whether a process was killed here before it could remove its name; False where that cannot be told."""
-    if sys.platform == "win32" or holder.host != socket.gethostname():
-        return False
+def _read_holder(folder: Path) -> Holder | None:
     try:
-        os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError, TypeError):  # of another user, or no process number at all
-        pass
-    return False
+        return Holder(**json.loads((folder / HOLDER_NAME).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
+def _leave(lock: BaseFileLock, folder: Path, is_new: bool) -> None:
+    """Give the lock back and leave no trace, unless a new folder holds something by now."""
+    for name in (HOLDER_NAME, LOCK_NAME):  # before the lock is free: afterwards these may be another process's
+        with suppress(OSError):  # Windows removes no open files; there filelock does, once the lock is free
+            (folder / name).unlink()
+    lock.release()
+    if is_new:
+        with suppress(OSError):  # not empty
+            folder.rmdir()

@@ -76,7 +76,7 @@ def file_names(names: Sequence[str]) -> list[str]:
 
 
 def name_in(text: str) -> str:
-    """The name that `file_name` made this of; what is quoted more than necessary is understood too.
+    """The name that `file_name` or `word` made this of; what is quoted more than necessary is understood too.
 
     >>> name_in("Cabinet%2Fshelf"), name_in("K%C3%A4fer"), name_in("50%")
     ('Cabinet/shelf', 'Käfer', '50%')
@@ -90,26 +90,17 @@ def key_of(name: str) -> str:
 
 
 def word(name: str) -> str:
-    r"""A name as one word of a line; ordinary ones stay as they are, and `name_of` gives it back.
+    r"""A name as one word of a line; ordinary ones stay as they are, and `name_in` gives it back.
 
     >>> word("2008_000007"), word("50%"), word("IMG 7\n"), word("IMG%207")
     ('2008_000007', '50%', 'IMG%207%0A', 'IMG%25207')
     """
     if not name:
         raise InputError("Expected an image id but got an empty one, which cannot be written as a line of text.")
-    broken = any(c.isspace() or _is_hidden(c) for c in name)
-    if not broken and name_of(name) == name:
+    is_word = not any(c.isspace() or _is_hidden(c) for c in name)
+    if is_word and name_in(name) == name:
         return name
     return "".join(_percent(c) if c.isspace() or c == "%" or _is_hidden(c) else c for c in name)
-
-
-def name_of(text: str) -> str:
-    """The name that `word` made this of.
-
-    >>> name_of("IMG%207"), name_of("50%")
-    ('IMG 7', '50%')
-    """
-    return _from_utf8(unquote_to_bytes(to_utf8(text)))
 
 
 def visible(text: object) -> str:
@@ -161,28 +152,6 @@ def _from_utf8(data: bytes) -> str:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         return data.decode("utf-8", "surrogateescape")
-
-
-def leads_on(name: str) -> bool:
-    """Whether a name may lead out of the folder it is looked for in: an absolute path, or one with `..`.
-
-    >>> leads_on("a/b.jpg"), leads_on("../b.jpg"), leads_on("/b.jpg")
-    (False, True, True)
-    """
-    path = Path(name)
-    return bool(path.drive or path.root or ".." in path.parts)
-
-
-def is_below(path: Path, folder: Path) -> bool:
-    """Whether a path lies in a folder, with the links of both resolved.
-
-    >>> is_below(Path("data/a/../b.jpg"), Path("data")), is_below(Path("data/../b.jpg"), Path("data"))
-    (True, False)
-    """
-    try:
-        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
-    except ValueError:  # a zero byte, which no file has in its name
-        return False
 
 
 def _percent(c: str) -> str:

@@ -7,6 +7,7 @@ Writing is ours: the library copies all tensors first, twice over, and puts meta
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import mmap
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from stepgrad.errors import DataError, InputError
-from stepgrad.files import literal, remove_leftovers, writing_whole
+from stepgrad.files import remove_leftovers, writing_whole
 
 _OPENING = b'{"__metadata__":{"digest":"'
 _NO_DIGEST = b"0" * 64
@@ -31,7 +32,7 @@ _LONGEST_HEADER = 100_000_000  # that the library reads
 
 def save_weights(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors and texts to a safetensors file, whole or not at all; a WriteError leaves what was there before."""
-    remove_leftovers(Path(path).parent, literal(Path(path).name))
+    remove_leftovers(Path(path).parent, glob.escape(Path(path).name))
     write_tensors(Path(path), tensors, metadata or {})
 
 

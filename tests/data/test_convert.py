@@ -64,6 +64,9 @@ def test_voc_comes_back_from_yolo(tmp_path: Path) -> None:
     (root / "classes.txt").write_text("dog\ncat\n")
     convert(root, tmp_path / "Y", "yolo")
     convert(tmp_path / "Y", tmp_path / "W", "voc")
+    notes = convert(root, tmp_path / "C", "coco").notes
+    assert [note.split(" got")[0] for note in notes] == ["4 images"]  # numbered, those of two splits once
+    assert convert(tmp_path / "C", tmp_path / "D", "yolo").images == 4  # a picture of two splits is one
     for split in ("train", "val", "trainval"):
         assert_same(load_dataset(root, split), load_dataset(tmp_path / "Y", split))
         assert_same(load_dataset(root, split), load_dataset(tmp_path / "W", split))
@@ -200,17 +203,15 @@ def test_turned_images_keep_their_boxes_on_the_same_pixels(
 def test_shapes_become_files(tmp_path: Path) -> None:
     done = convert("shapes:length=3", tmp_path / "Y", "yolo")
     assert done.splits == {"train": 3, "val": 3, "test": 3}
+    assert "path" not in yaml.safe_load(
+        (tmp_path / "Y/data.yaml").read_text()
+    )  # others seek it in the working directory
     drawn, stored = load_dataset("shapes:val,length=3"), load_dataset(tmp_path / "Y", "val")
     for i in range(3):
         assert np.array_equal(np.asarray(drawn.image(i)), np.asarray(stored.image(i)))
         assert np.abs(drawn.exact_boxes(i) - stored.exact_boxes(i)).max() <= BOUND
     convert("shapes:val,length=3", tmp_path / "C", "coco")
     assert list(load_dataset(tmp_path / "C").ids) == [0, 1, 2]
-
-
-def test_a_yaml_written_names_no_root_which_others_would_seek_in_the_working_directory(tmp_path: Path) -> None:
-    convert("shapes:length=2,size=64", tmp_path / "out", "yolo")
-    assert "path" not in yaml.safe_load((tmp_path / "out" / "data.yaml").read_text())
 
 
 def test_one_split_alone_can_be_written(tmp_path: Path) -> None:

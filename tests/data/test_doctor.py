@@ -27,20 +27,10 @@ def test_every_problem_is_listed_not_just_the_first(root: Path) -> None:
     (root / "JPEGImages/a.jpg").write_bytes(b"")
     (root / "Annotations/b.xml").write_text(voc_xml([("dog", 30, 6, 11, 25), ("emu", 12, 6, 30, 25), DOG]))
     (root / "ImageSets/Main/val.txt").write_text("ghost\n")
-    kinds = sorted(problem.kind for problem in examine(root).problems)
-    assert kinds == ["box-degenerate", "image-missing", "image-unreadable", "no-annotation", "unknown-class"]
-
-
-def test_entity_expansion_is_an_error(root: Path) -> None:
-    path = root / "Annotations/b.xml"
-    path.write_text('<!DOCTYPE x [<!ENTITY a "a">]><annotation>&a;</annotation>')
-    expect(examine(root), path, "xml-entities", "error", "refused")
-
-
-def test_empty_image_set_is_an_error(root: Path) -> None:
-    path = root / "ImageSets/Main/val.txt"
-    path.write_text("")
-    expect(examine(root), path, "no-images", "error", "lists no images")
+    *others, unknown = sorted(examine(root).problems, key=lambda problem: problem.kind)
+    kinds = [problem.kind for problem in others]
+    assert kinds == ["box-degenerate", "image-missing", "image-unreadable", "no-annotation"]
+    assert (unknown.kind, unknown.what.split(":")[0]) == ("unknown-class", "object 1")  # as the file counts
 
 
 def test_overlapping_splits_are_pointed_out(root: Path) -> None:
@@ -97,7 +87,8 @@ def test_windows_of_another_dataset_are_one_error(root: Path, tmp_path: Path) ->
 
 
 def test_windows_beyond_the_image_are_an_error(root: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "w.npz", ids=["a", "b"], offsets=[0, 1, 2], boxes=[[0, 0, 9, 9], [0, 0, 61, 9]])
+    inside, beyond = [0, 0, 9, 9], [0, 0, SIZE[0] + 1, 9]
+    np.savez(tmp_path / "w.npz", ids=["a", "b"], offsets=[0, 1, 3], boxes=[inside, inside, beyond])
     what = "windows of image 'b' reach beyond its 60 x 40 pixels"
     expect(examine(root, proposals=tmp_path / "w.npz"), tmp_path / "w.npz", "windows-beyond", "error", what)
 
@@ -187,12 +178,6 @@ def test_a_box_beyond_any_edge_is_said_to_reach_beyond_it(root: Path, corners: t
     problem = only(examine(root, "train"))
     assert (problem.kind, problem.severity) == ("box-beyond", "warning")
     assert "reaches 3 pixels beyond the 60 x 40 image" in problem.what
-
-
-def test_one_window_beyond_the_image_is_enough(root: Path, tmp_path: Path) -> None:
-    inside, beyond = [0, 0, 9, 9], [0, 0, SIZE[0] + 1, 9]
-    np.savez(tmp_path / "w.npz", ids=["a", "b"], offsets=[0, 1, 3], boxes=[inside, inside, beyond])
-    assert only(examine(root, proposals=tmp_path / "w.npz")).kind == "windows-beyond"
 
 
 def test_a_coco_file_without_images_is_an_error(tmp_path: Path) -> None:

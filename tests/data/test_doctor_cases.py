@@ -86,46 +86,62 @@ def test_case_08_missing_proposals(root: Path, tmp_path: Path) -> None:
     expect(examine(root, proposals=cache), cache, "windows-missing", "error", "has no windows for image 'b'")
 
 
-def test_case_09_xml_without_objects(root: Path) -> None:
-    path = root / "Annotations/b.xml"
-    path.write_text(voc_xml([]))
-    expect(examine(root), path, "no-objects", "warning", "holds no objects")
+XML, LISTS = "Annotations/b.xml", "ImageSets/Main"
+FILES = {
+    "case 09 no objects": (XML, voc_xml([]), "no-objects", "warning", "holds no objects"),
+    "case 10 xmin zero": (
+        *(XML, voc_xml([("dog", 0, 6, 30, 25)]), "zero-based", "warning"),
+        "object 0 (dog): xmin or ymin is 0",
+    ),
+    "case 11 xmax below xmin": (
+        *(XML, voc_xml([("dog", 30, 6, 11, 25), DOG]), "box-degenerate", "error"),
+        "object 0 (dog): xmax 11 < xmin 30",
+    ),
+    "case 11 xmax equal to xmin": (
+        *(XML, voc_xml([("dog", 11, 6, 11, 25)]), "box-one-pixel", "warning"),
+        "one pixel wide",
+    ),
+    "case 12 outside": (
+        *(XML, voc_xml([("dog", 61, 6, 80, 25)]), "box-outside", "error"),
+        "lies outside the 60 x 40 image: 60, 5, 80, 25",
+    ),
+    "case 13 unknown class": (
+        *(XML, voc_xml([("dogg", 11, 6, 30, 25)]), "unknown-class", "error"),
+        "object 0: unknown class 'dogg'. Did you mean 'dog'?",
+    ),
+    "case 15 duplicate ids": (
+        *(f"{LISTS}/train.txt", "a\nb\na\n", "duplicate-id", "error"),
+        "lists image 'a' more than once",
+    ),
+    "empty list": (f"{LISTS}/val.txt", "", "no-images", "error", "lists no images"),
+    "entities": (
+        *(XML, '<!DOCTYPE x [<!ENTITY a "a">]><annotation>&a;</annotation>', "xml-entities", "error"),
+        "refused",
+    ),
+}
 
 
-def test_case_10_xmin_zero(root: Path) -> None:
-    path = root / "Annotations/b.xml"
-    path.write_text(voc_xml([("dog", 0, 6, 30, 25)]))
-    expect(examine(root), path, "zero-based", "warning", "object 0 (dog): xmin or ymin is 0")
+@pytest.mark.parametrize("case", FILES)
+def test_a_bad_file_of_a_voc_folder_is_named_with_what_is_wrong(root: Path, case: str) -> None:
+    name, text, kind, severity, what = FILES[case]
+    (root / name).write_text(text)
+    expect(examine(root), root / name, kind, severity, what)
 
 
-def test_case_11_xmax_below_xmin(root: Path) -> None:
-    path = root / "Annotations/b.xml"
-    path.write_text(voc_xml([("dog", 30, 6, 11, 25), DOG]))
-    expect(examine(root), path, "box-degenerate", "error", "object 0 (dog): xmax 11 < xmin 30")
-
-
-def test_case_11_xmax_equal_to_xmin_is_one_pixel(root: Path) -> None:
-    path = root / "Annotations/b.xml"
-    path.write_text(voc_xml([("dog", 11, 6, 11, 25)]))
-    expect(examine(root), path, "box-one-pixel", "warning", "one pixel wide")
-
-
-def test_case_12_box_outside_the_image(root: Path) -> None:
-    path = root / "Annotations/b.xml"
-    path.write_text(voc_xml([("dog", 61, 6, 80, 25)]))
-    expect(examine(root), path, "box-outside", "error", "lies outside the 60 x 40 image: 60, 5, 80, 25")
-
-
-def test_case_12_box_beyond_the_edge(root: Path) -> None:
-    path = root / "Annotations/b.xml"
-    path.write_text(voc_xml([("dog", 30, 6, 63, 25)]))
-    expect(examine(root), path, "box-beyond", "warning", "reaches 3 pixels beyond")
-
-
-def test_case_13_unknown_class(root: Path) -> None:
-    path = root / "Annotations/b.xml"
-    path.write_text(voc_xml([("dogg", 11, 6, 30, 25)]))
-    expect(examine(root), path, "unknown-class", "error", "object 0: unknown class 'dogg'. Did you mean 'dog'?")
+@pytest.mark.parametrize(
+    ("index", "number", "kind", "severity", "what"),
+    [
+        (1, 1, "duplicate-id", "error", "annotation id 1 occurs more than once"),  # case 15
+        (0, 0, "id-zero", "warning", "annotation id 0"),  # case 16
+    ],
+)
+def test_a_bad_id_of_a_coco_file_is_named(
+    tmp_path: Path, index: int, number: int, kind: str, severity: str, what: str
+) -> None:
+    content = coco_content()
+    content["annotations"][index]["id"] = number
+    path = write_coco(tmp_path, content)
+    expect(examine(path), path, kind, severity, what)
 
 
 def test_case_13_misspelt_class_in_a_folder_without_class_list(root: Path) -> None:
@@ -146,26 +162,6 @@ def test_case_14_missing_difficult_counts_as_not_difficult(root: Path) -> None:
     diagnosis = examine(root)
     assert diagnosis.problems == ()
     assert diagnosis.summary.total.difficult == 0
-
-
-def test_case_15_duplicate_ids(root: Path) -> None:
-    path = root / "ImageSets/Main/train.txt"
-    path.write_text("a\nb\na\n")
-    expect(examine(root), path, "duplicate-id", "error", "lists image 'a' more than once")
-
-
-def test_case_15_duplicate_coco_ids(tmp_path: Path) -> None:
-    content = coco_content()
-    content["annotations"][1]["id"] = 1
-    path = write_coco(tmp_path, content)
-    expect(examine(path), path, "duplicate-id", "error", "annotation id 1 occurs more than once")
-
-
-def test_case_16_annotation_id_zero(tmp_path: Path) -> None:
-    content = coco_content()
-    content["annotations"][0]["id"] = 0
-    path = write_coco(tmp_path, content)
-    expect(examine(path), path, "id-zero", "warning", "annotation id 0")
 
 
 def test_case_17_float_coordinates_are_kept(root: Path) -> None:

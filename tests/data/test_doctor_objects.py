@@ -191,12 +191,6 @@ def test_the_problems_of_a_file_are_printed_together(tmp_path: Path, capsys: pyt
     assert files == [file for file in dict.fromkeys(files) for _ in range(3)]
 
 
-def test_an_image_of_several_splits_is_numbered_once(tmp_path: Path) -> None:
-    root = write_voc(tmp_path / "V", splits={"train": "a\n", "val": "b\n", "trainval": "a\nb\n"})
-    notes = convert(root, tmp_path / "C", "coco").notes
-    assert any(note.startswith("2 images got a number") for note in notes)
-
-
 def test_real_drone_regions_are_no_objects() -> None:
     summary = examine(shared_data("VisDrone-640"), pixels=False, need_images=False).summary
     rows = {row.name: row for row in summary.classes}

@@ -24,14 +24,6 @@ def test_every_eight_bit_mode_is_read_as_rgb(tmp_path: Path, mode: str, suffix: 
     assert (image.mode, image.size) == ("RGB", SIZE)
 
 
-def test_grey_image_has_three_equal_channels(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png", mode="L")
-    pixels = np.asarray(read_image(tmp_path / "a.png"))
-    assert np.array_equal(pixels[..., 0], pixels[..., 1])
-    assert np.array_equal(pixels[..., 0], pixels[..., 2])
-    assert pixels.std() > 0
-
-
 def test_exif_rotation_is_not_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[EXIF_ORIENTATION] = 6

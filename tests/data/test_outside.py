@@ -11,6 +11,7 @@ import pytest
 from stepgrad.cli import main
 from stepgrad.data import COCODataset, VOCDataset, import_proposals, load_dataset, load_proposals
 from stepgrad.data.doctor import examine
+from stepgrad.data.own_files import is_below
 from stepgrad.errors import DataError
 from tests.data.builders import coco_content, voc_xml, write_coco, write_image, write_voc
 
@@ -118,3 +119,14 @@ def test_windows_of_any_image_id_stay_in_their_folder(tmp_path: Path) -> None:
     made = {path for path in set(tmp_path.rglob("*")) - before if path.is_file()}
     assert {path.parent for path in made} == {tmp_path / "deep" / "cache"}
     assert len(load_proposals(tmp_path / "deep" / "cache", dataset)) == 2
+
+
+def test_below_means_below(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    folder = tmp_path / "link"
+    assert is_below(folder / "a/b.jpg", folder)
+    assert is_below(tmp_path / "real/b.jpg", folder)  # the same folder by its other name
+    assert not is_below(folder / "../b.jpg", folder)
+    assert not is_below(folder / "/etc/passwd", folder)
+    assert not is_below(tmp_path / "link-2/b.jpg", folder)

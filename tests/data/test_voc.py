@@ -174,7 +174,7 @@ def test_zero_corner_does_not_wrap_around(tmp_path: Path) -> None:
 
 def test_box_wholly_outside_the_image_is_refused_when_the_image_is_read(tmp_path: Path) -> None:
     root = write_voc(tmp_path / "V")
-    path = spoil(root, voc_xml([("dog", 100, 6, 130, 25)]))
+    path = spoil(root, voc_xml([DOG, ("dog", 100, 6, 130, 25)]))
     with pytest.raises(DataError, match=r"\[99.0, 5.0, 130.0, 25.0\] lies outside the 60 x 40 image") as error:
         VOCDataset(root, "train")[0]
     assert str(path) in str(error.value)
@@ -184,19 +184,17 @@ BOMB = """<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a
 <annotation><object><name>&b;</name></object></annotation>"""
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_entity_expansion_is_refused(tmp_path: Path, encoding: str) -> None:
+@pytest.mark.parametrize(
+    "xml",
+    [
+        *(BOMB.replace('"1.0"', f'"1.0" encoding="{code}"').encode(code) for code in ("utf-8", "utf-16")),
+        b'<!DOCTYPE annotation SYSTEM "file:///etc/hostname"><annotation/>',
+    ],
+)
+def test_entities_and_document_types_are_refused(tmp_path: Path, xml: bytes) -> None:
     root = write_voc(tmp_path / "V")
-    path = root / "Annotations/a.xml"
-    path.write_bytes(BOMB.replace('"1.0"', f'"1.0" encoding="{encoding}"').encode(encoding))
+    (root / "Annotations/a.xml").write_bytes(xml)
     with pytest.raises(DataError, match="document type or an entity, which is refused; delete the <!DOCTYPE"):
-        VOCDataset(root, "train")
-
-
-def test_external_document_type_is_refused(tmp_path: Path) -> None:
-    root = write_voc(tmp_path / "V")
-    spoil(root, '<!DOCTYPE annotation SYSTEM "file:///etc/hostname"><annotation/>')
-    with pytest.raises(DataError, match="which is refused"):
         VOCDataset(root, "train")
 
 
@@ -288,9 +286,3 @@ def test_counts_of_the_real_voc2007_annotations(tmp_path: Path) -> None:
     counted = sum(int((~annotation.difficult).sum()) for annotation in dataset.annotations)
     assert (len(dataset), counted) == (4952, 12032)
     assert dataset.class_names == VOC_CLASSES
-
-
-def test_of_several_boxes_the_one_outside_is_named(tmp_path: Path) -> None:
-    root = write_voc(tmp_path, {"a": [DOG, ("cat", 100, 6, 130, 25)]}, {"train": "a\n"})
-    with pytest.raises(DataError, match=r"\[99.0, 5.0, 130.0, 25.0\] lies outside"):
-        VOCDataset(root, "train")[0]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from stepgrad.data import DetectionDataset, load_dataset
-from stepgrad.data.read_detections import _Reader, read_coco_results
+from stepgrad.data.detection_rows import DetectionChecks
+from stepgrad.data.read_detections import read_coco_results
 from stepgrad.errors import DataError
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.rules import RULES, describe_rule
@@ -123,7 +124,7 @@ def coco(tmp_path: Path) -> DetectionDataset:
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_numbers_of_a_box_are_checked_along_both_axes(axis: int, coco: DetectionDataset) -> None:
-    count, refuse = _Reader(coco, "count"), _Reader(coco, "error")
+    count, refuse = DetectionChecks(coco, "count"), DetectionChecks(coco, "error")
 
     def box(place: float, size: float) -> list[float]:
         return [*((place, 1.0) if axis == 0 else (1.0, place)), *((size, 2.0) if axis == 0 else (2.0, size))]
@@ -147,7 +148,7 @@ def test_numbers_of_a_box_are_checked_along_both_axes(axis: int, coco: Detection
 
 def test_an_unknown_image_gets_a_suggestion_unless_there_are_too_many_to_compare(tmp_path: Path) -> None:
     voc = load_dataset(write_voc(tmp_path / "VOC"), class_names=["cat", "dog"], need_images=False)
-    reader = _Reader(voc, "count")
+    reader = DetectionChecks(voc, "count")
     known = str(voc.ids[0])
     assert reader.image(known, "here") == 0
     with pytest.raises(DataError, match=f"is not among the {len(voc)} images of .*Did you mean.*{known}"):
@@ -158,7 +159,7 @@ def test_an_unknown_image_gets_a_suggestion_unless_there_are_too_many_to_compare
     voc.ids.extend(f"other {i}" for i in range(len(voc.ids), 10_000))
     vars(voc).pop("positions", None)  # worked out once, from the ids
     with pytest.raises(DataError, match=r"is not among the 10000 images of .* of the same split.$"):
-        _Reader(voc, "count").image(known + "x", "here")
+        DetectionChecks(voc, "count").image(known + "x", "here")
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/other_readings.py": ("tests/evaluation/test_likely_mistakes.py",),
     "evaluation/judge.py": (*_EVALUATOR, "tests/evaluation/test_ultralytics.py"),
     "evaluation/plots.py": ("tests/evaluation/test_plots.py", "tests/evaluation/test_errors_by_type.py"),
+    "data/detection_rows.py": ("tests/evaluation/test_small_parts.py", "tests/evaluation/test_files.py"),
     "data/read_yolo_detections.py": ("tests/evaluation/test_yolo_files.py",),
     "evaluation/coco_numbers.py": (
         *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_evaluator.py"),

@@ -16,10 +16,9 @@ import torch
 from stepgrad.cli.compress import open_detector
 from stepgrad.cli.terminal import Terminal
 from stepgrad.data import COCODataset, DetectionDataset, VOCDataset, YOLODataset, load_dataset
-from stepgrad.data.base import ImageId
+from stepgrad.data.base import ImageId, image_sizes
 from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import FileDetections, read_detections
-from stepgrad.data.read_yolo_detections import image_sizes
 from stepgrad.data.splits import images_of_splits
 from stepgrad.data.voc import Degenerate
 from stepgrad.data.write_detections import write_coco_results, write_voc_results

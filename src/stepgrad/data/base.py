@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -51,6 +52,60 @@ class DatasetTarget(BoxTarget, total=False):
 Transforms = Callable[[Tensor, DatasetTarget], tuple[Any, Any]]
 
 
+@dataclass(frozen=True)
+class ImageObjects:
+    """The G objects of one image as the files have them: targets are float32, which moves boxes with decimals."""
+
+    boxes: NDArray[np.float64]
+    """(G, 4) continuous x1 y1 x2 y2."""
+    labels: NDArray[np.int64]
+    difficult: NDArray[np.bool_]
+    crowd: NDArray[np.bool_]
+    area: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: NDArray[np.bool_]) -> ImageObjects:
+        return ImageObjects(*(getattr(self, column.name)[rows] for column in fields(self)))
+
+    def target(self, image_id: ImageId) -> DatasetTarget:
+        """The same as tensors."""
+        return DatasetTarget(
+            boxes=torch.from_numpy(self.boxes.astype(np.float32)),
+            labels=torch.from_numpy(self.labels.copy()),
+            difficult=torch.from_numpy(self.difficult.copy()),
+            iscrowd=torch.from_numpy(self.crowd.astype(np.int64)),
+            area=torch.from_numpy(self.area.astype(np.float32)),
+            image_id=image_id,
+        )
+
+
+def make_objects(
+    boxes: ArrayLike,
+    labels: ArrayLike,
+    difficult: ArrayLike | None = None,
+    crowd: ArrayLike | None = None,
+    area: ArrayLike | None = None,
+) -> ImageObjects:
+    """Objects from plain lists; areas are those of the boxes unless they are given."""
+    xyxy = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
+    G = len(xyxy)
+    return ImageObjects(
+        boxes=xyxy,
+        labels=_column(labels, G, np.int64),
+        difficult=_column(difficult, G, np.bool_),
+        crowd=_column(crowd, G, np.bool_),
+        area=(xyxy[:, 2:] - xyxy[:, :2]).prod(axis=1) if area is None else _column(area, G, np.float64),
+    )
+
+
+def join_objects(of_images: Sequence[ImageObjects]) -> ImageObjects:
+    """The objects of several images, one image after the other."""
+    parts = [make_objects([], []), *of_images]  # also of no image at all
+    return ImageObjects(*(np.concatenate([getattr(part, c.name) for part in parts]) for c in fields(ImageObjects)))
+
+
 def make_target(
     boxes: ArrayLike,
     labels: ArrayLike,
@@ -64,26 +119,15 @@ def make_target(
     >>> make_target([[0, 0, 4, 2]], [1], "a")["area"]
     tensor([8.])
     """
-    xyxy = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
-    G = len(xyxy)
-    if area is None:
-        area = (xyxy[:, 2] - xyxy[:, 0]) * (xyxy[:, 3] - xyxy[:, 1])
-    return DatasetTarget(
-        boxes=torch.from_numpy(xyxy.astype(np.float32)),
-        labels=_column(labels, G, np.int64),
-        difficult=_column(difficult, G, np.bool_),
-        iscrowd=_column(iscrowd, G, np.int64),
-        area=_column(area, G, np.float32),
-        image_id=image_id,
-    )
+    return make_objects(boxes, labels, difficult, iscrowd, area).target(image_id)
 
 
-def _column(values: ArrayLike | None, G: int, dtype: type) -> Tensor:
-    """(G,) tensor of `values`, zeros for None."""
+def _column(values: ArrayLike | None, G: int, dtype: type) -> NDArray[Any]:
+    """(G,) array of `values`, zeros for None."""
     column: NDArray[Any] = np.zeros(G, dtype=dtype) if values is None else np.array(values, dtype=dtype).reshape(-1)
     if len(column) != G:
         raise InputError(f"Expected one value for each of {counted(G, 'box')} but got {len(column)}.")
-    return torch.from_numpy(column)
+    return column
 
 
 class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
@@ -99,9 +143,20 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
     def target(self, index: int) -> DatasetTarget:
         """The objects of one image."""
 
+    def objects(self, index: int) -> ImageObjects:
+        """The objects of one image in the precision of the files."""
+        target = self.target(index)
+        return make_objects(
+            target["boxes"].numpy(), target["labels"].numpy(), target["difficult"].numpy(), target["iscrowd"].numpy()
+        )
+
     def exact_boxes(self, index: int) -> NDArray[np.float64]:
-        """(G, 4) the boxes of the target in double precision: float32 moves boxes with decimals."""
-        return self.target(index)["boxes"].double().numpy()
+        """(G, 4) the boxes of the target in double precision."""
+        return self.objects(index).boxes
+
+    def image_size(self, index: int) -> tuple[int, int] | None:
+        """Width and height of an image, if they are known without reading it."""
+        return None
 
     @abstractmethod
     def image(self, index: int) -> Image.Image:
@@ -188,3 +243,9 @@ def lies_outside(boxes: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bool_
         (boxes[:, 0] >= width) | (boxes[:, 1] >= height) | (boxes[:, 2] <= 0) | (boxes[:, 3] <= 0)
     )
     return outside
+
+
+def image_sizes(dataset: DetectionDataset) -> NDArray[np.float64]:
+    """(images, 2) width and height, nan where the annotations do not say."""
+    sizes = [dataset.image_size(i) or (np.nan, np.nan) for i in range(len(dataset))]
+    return np.array(sizes, dtype=np.float64).reshape(-1, 2)

@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from os.path import isfile  # False for names too long for the disk, where pathlib raises
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from stepgrad.data.base import DatasetTarget, FileDataset, ImageId, Transforms, make_target
+from stepgrad.data.base import DatasetTarget, FileDataset, ImageId, ImageObjects, Transforms
 from stepgrad.data.coco_json import CocoImage, read_coco
-from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles
-from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
-from stepgrad.data.voc import Degenerate
-from stepgrad.errors import DataError, one_of
-from stepgrad.names import leads_on, on_disk
+from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles, leads_on
+from stepgrad.data.problems import Complaints, Degenerate, Report, brief, loading_report, raise_errors
+from stepgrad.errors import DataError
+from stepgrad.names import on_disk
 from stepgrad.number_text import part_counted
 
 
@@ -44,11 +40,10 @@ class COCODataset(FileDataset):
         transforms: Transforms | None = None,
         images_outside: bool = False,
     ) -> None:
-        one_of("degenerate", degenerate, ["error", "drop"])
         self.path = Path(path)
         self.name = self.path.stem
         self.transforms = transforms
-        file = read_coco(self.path, raise_errors if degenerate == "error" else raise_errors_except("box-degenerate"))
+        file = read_coco(self.path, loading_report(degenerate))
         assert file is not None, "loading raises where the doctor continues"
         if not file.images:
             raise DataError(f"{self.path}: lists no images; choose another file")
@@ -56,23 +51,17 @@ class COCODataset(FileDataset):
         self.ids: Sequence[ImageId] = [image.id for image in file.images]
         self.class_names = tuple(file.categories.values())
         self.category_ids = tuple(file.categories)
-        self._label = {category: label for label, category in enumerate(file.categories)}
+        self._label = file.label_of
         self.folder = find_image_folder(self.path, self.images, images, images_outside) if need_images else None
 
-    def target(self, index: int) -> DatasetTarget:
-        image = self.images[index]
-        return make_target(
-            boxes=self.exact_boxes(index),
-            labels=[self._label[annotation.category] for annotation in image.annotations],
-            image_id=image.id,
-            iscrowd=[annotation.crowd for annotation in image.annotations],
-            area=[annotation.area for annotation in image.annotations],
-        )
+    def objects(self, index: int) -> ImageObjects:
+        return self.images[index].objects(self._label)
 
-    def exact_boxes(self, index: int) -> NDArray[np.float64]:
-        annotations = self.images[index].annotations
-        xywh = np.array([annotation.xywh for annotation in annotations], dtype=np.float64).reshape(-1, 4)
-        return xyxy_from_xywh(xywh)
+    def target(self, index: int) -> DatasetTarget:
+        return self.objects(index).target(self.ids[index])
+
+    def image_size(self, index: int) -> tuple[int, int] | None:
+        return self.images[index].size
 
     def image_path(self, index: int) -> Path:
         if self.folder is None:
@@ -81,15 +70,6 @@ class COCODataset(FileDataset):
 
     def source(self, index: int) -> str:
         return f"{self.path}, image {self.ids[index]}"
-
-
-def xyxy_from_xywh(boxes: np.ndarray) -> np.ndarray:
-    """(x1, y1, x2, y2) from (x, y, width, height).
-
-    >>> xyxy_from_xywh(np.array([[10.0, 20.0, 5.0, 6.0]]))
-    array([[10., 20., 15., 26.]])
-    """
-    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
 def image_file(folder: Path, image: CocoImage) -> Path:
@@ -113,9 +93,7 @@ def refuses(own: OwnFiles, path: Path, image: CocoImage, places: Sequence[Path],
     if leads_on(image.file_name) and not any(map(own.holds, files)):
         home = " and ".join(map(str, own.folders))
         defect = f"image {image.id}: file_name {image.file_name!r} points outside {home}"
-        report(
-            Problem(str(path), defect, f"correct it, or allow such names: {ALLOW_OUTSIDE}", "error", "image-outside")
-        )
+        Complaints(path, report)(defect, f"correct it, or allow such names: {ALLOW_OUTSIDE}", "image-outside")
         return True
     return any(own.refuses(file, report) for file in files)
 
@@ -128,25 +106,33 @@ def usual_folders(path: Path) -> list[Path]:
     return [root / tail for root in roots for tail in tails]
 
 
+def holding_folder(places: Sequence[Path], images: Sequence[CocoImage]) -> Path | None:
+    """The place that holds most images of a sample; None if none holds any."""
+    named = [image for image in images if not leads_on(image.file_name)] or images  # absolute names tell nothing
+    sample = named[:: len(named) // 100 + 1]
+    held = [sum(isfile(image_file(place, image)) for image in sample) for place in places]
+    return places[held.index(max(held))] if any(held) else None
+
+
 def find_image_folder(
     path: Path, images: list[CocoImage], folder: str | Path | None = None, images_outside: bool = False
 ) -> Path:
-    """The first folder that holds the first image; then all of them must be there, and inside unless allowed."""
+    """The folder that holds the images: all of them must be there, and inside the data unless others are allowed."""
     tried = [Path(folder)] if folder else usual_folders(path)
-    first = next((image for image in images if not leads_on(image.file_name)), images[0])  # absolute ones tell nothing
-    holding = next((place for place in tried if isfile(image_file(place, first))), None)
+    holding = holding_folder(tried, images)
     own = own_files(path, folder, images_outside)
     for image in images:
         refuses(own, path, image, [holding] if holding else tried, raise_errors)
     if holding is None:
         raise DataError(
-            f"{path}: image {first.file_name!r} is in none of {', '.join(str(place) for place in tried)}; "
+            f"{path}: image {images[0].file_name!r} is in none of {', '.join(str(place) for place in tried)}; "
             "name the folder (images=...), or pass need_images=False if only the objects are needed"
         )
     missing = [image.file_name for image in images if not isfile(image_file(holding, image))]
     if missing:
+        count = part_counted(len(missing), len(images), "image", "are")
         raise DataError(
-            f"{holding}: {part_counted(len(missing), len(images), 'image', 'are')} missing, first {missing[0]!r}; restore "
-            "the files, or pass need_images=False if only the objects are needed"
+            f"{path}: {count} missing in {holding}, first {brief(missing[0])}; restore the files, or pass need_images=False "
+            "if only the objects are needed"
         )
     return holding

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from stepgrad.data.base import ImageId
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.data.base import ImageId, ImageObjects, make_objects
 from stepgrad.data.problems import DROP, Complaints, Report, brief, raise_errors
 
 LARGEST = 1e15  # pixels; beyond it, and for NaN, something is wrong
@@ -42,6 +47,20 @@ class CocoImage:
     resizing: tuple[float, float, float, float] | None = None
     """Factors of x and y, then what is added, to the resized image in which boxes were counted; `save_counted` writes it."""
 
+    def objects(self, label_of: Mapping[int, int]) -> ImageObjects:
+        """The objects with the label of each category."""
+        return make_objects(
+            xyxy_from_xywh(self.xywh),
+            labels=[label_of[annotation.category] for annotation in self.annotations],
+            crowd=[annotation.crowd for annotation in self.annotations],
+            area=[annotation.area for annotation in self.annotations],
+        )
+
+    @property
+    def xywh(self) -> NDArray[np.float64]:
+        """(G, 4) x, y, width and height, the very numbers of the file."""
+        return np.array([annotation.xywh for annotation in self.annotations], dtype=np.float64).reshape(-1, 4)
+
 
 @dataclass(frozen=True)
 class CocoFile:
@@ -50,6 +69,20 @@ class CocoFile:
     images: list[CocoImage]
     categories: dict[int, str]
     """Name by category id, in the order of the file."""
+
+    @cached_property
+    def label_of(self) -> dict[int, int]:
+        """The label of each category: its position."""
+        return {category: label for label, category in enumerate(self.categories)}
+
+
+def xyxy_from_xywh(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(x1, y1, x2, y2) from (x, y, width, height).
+
+    >>> xyxy_from_xywh(np.array([[10.0, 20.0, 5.0, 6.0]]))
+    array([[10., 20., 15., 26.]])
+    """
+    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
 def read_coco(path: Path, report: Report = raise_errors) -> CocoFile | None:
@@ -81,22 +114,25 @@ def _read_json(path: Path, complain: Complaints) -> JsonObject | None:
         return complain("is a list, as files of detections are", fix, "json-not-coco")
     keys = ("images", "categories", "annotations")
     lists = content if isinstance(content, dict) else {}
-    bad = [
-        key
-        for key in keys
-        if not isinstance(lists.get(key), list) or not all(isinstance(entry, dict) for entry in lists[key])
-    ]
+    bad = [key for key in keys if not _is_list_of_dicts(lists.get(key))]
     if bad:
-        return complain(
-            f"expected lists {', '.join(keys)} but {', '.join(bad)} is not one",
-            "export it as COCO json",
-            "json-not-coco",
-        )
+        defect = f"expected lists {', '.join(keys)} but {', '.join(bad)} is not one"
+        return complain(defect, "export it as COCO json", "json-not-coco")
     return content
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST
+def _is_list_of_dicts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value of json is a number; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def are_pixels(values: object, count: int) -> TypeGuard[list[float]]:
+    """Whether this is a list of so many numbers of a sensible size."""
+    return isinstance(values, list) and len(values) == count and all(is_number(v) and abs(v) < LARGEST for v in values)
 
 
 def _is_id(value: object) -> bool:
@@ -111,9 +147,8 @@ def _read_categories(entries: list[JsonObject], complain: Complaints) -> dict[in
         if not _is_id(category) or not isinstance(name, str):
             complain(f"category {number} lacks an id or a name", "write both", "category")
         elif category in categories or name in categories.values():
-            complain(
-                f"category {category} ({name}) occurs twice", "give each category its own id and name", "duplicate-id"
-            )
+            defect = f"category {category} ({name}) occurs twice"
+            complain(defect, "give each category its own id and name", "duplicate-id")
         else:
             categories[category] = name
     if not categories:
@@ -163,7 +198,7 @@ def _read_size(entry: JsonObject) -> tuple[int, int] | None:
 
 
 def _read_resizing(listed: Any) -> tuple[float, float, float, float] | None:
-    if not isinstance(listed, list) or len(listed) != 4 or not all(map(_is_number, listed)):
+    if not are_pixels(listed, 4):
         return None
     x, y, right, down = map(float, listed)
     return (x, y, right, down) if x > 0.0 and y > 0.0 else None
@@ -182,9 +217,8 @@ def _read_annotations(
             complain(defect, "number the annotations again", "annotation-id")
             continue
         if _is_id(annotation_id) and annotation_id in seen:
-            complain(
-                f"annotation id {annotation_id} occurs more than once", "number the annotations again", "duplicate-id"
-            )
+            defect = f"annotation id {annotation_id} occurs more than once"
+            complain(defect, "number the annotations again", "duplicate-id")
         if annotation_id == 0:
             fix = "stepgrad counts it correctly, but pycocotools counts it as missed; number from 1"
             complain("annotation id 0", fix, "id-zero", "warning")
@@ -204,24 +238,21 @@ def _read_annotation(
     category = entry.get("category_id")
     box = entry.get("bbox")
     if not _is_id(image_id) or image_id not in images:
-        return complain(
-            f"{where} belongs to unknown image {brief(image_id)}",
-            "add the image to the list, or delete the annotation",
-            "unknown-image",
-        )
+        defect = f"{where} belongs to unknown image {brief(image_id)}"
+        return complain(defect, "add the image to the list, or delete the annotation", "unknown-image")
     where = f"{where} (image {image_id})"
     if not _is_id(category) or category not in categories:
         listed = ", ".join(f"{i} {name}" for i, name in categories.items())
         defect = f"{where} has unknown category {brief(category)}"
         return complain(defect, f"expected one of {listed}", "unknown-class")
-    if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
+    if not are_pixels(box, 4):
         defect = f"{where}: expected bbox [x, y, width, height] but got {brief(box)}"
         return complain(defect, "write its box in this form", "box-numbers")
     if box[2] <= 0 or box[3] <= 0:
         defect = f"{where}: width {box[2]:g}, height {box[3]:g}"
         return complain(defect, f"delete the annotation; {DROP}", "box-degenerate")
     area = entry.get("area")
-    if area is not None and not (_is_number(area) and area >= 0):
+    if area is not None and not (are_pixels([area], 1) and area >= 0):
         defect = f"{where}: expected an area of at least 0 but got {brief(area)}"
         return complain(defect, "write its area, or leave it out to use the area of the box", "area")
     x, y, width, height = (float(value) for value in box)

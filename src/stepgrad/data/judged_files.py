@@ -12,12 +12,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.base import DetectionDataset
-from stepgrad.data.coco import COCODataset, xyxy_from_xywh
+from stepgrad.data.base import DetectionDataset, image_sizes, join_objects
+from stepgrad.data.coco import COCODataset
 from stepgrad.data.read_detections import FileDetections
-from stepgrad.data.read_yolo_detections import image_sizes
 from stepgrad.data.voc import VOCDataset
-from stepgrad.evaluation.records import Evidence, GroundTruth, LookedFor, objects_of
+from stepgrad.evaluation.records import Evidence, GroundTruth, LookedFor
 
 
 def natural_offset(dataset: DetectionDataset) -> float:
@@ -70,15 +69,15 @@ def _resizings(dataset: COCODataset) -> NDArray[np.float64] | None:
 
 
 def _objects(dataset: DetectionDataset) -> GroundTruth:
-    """The numbers of the annotation files in double precision: targets are float32, which moves boxes with decimals."""
-    objects = objects_of([dataset.target(i) for i in range(len(dataset))], 0, list(dataset.ids))
+    """The numbers of the annotation files in double precision."""
+    of_images = [dataset.objects(i) for i in range(len(dataset))]
+    images = np.repeat(np.arange(len(of_images), dtype=np.int32), [len(objects) for objects in of_images])
+    joined = join_objects(of_images)
+    truth = GroundTruth(images, joined.labels, joined.boxes, joined.difficult, joined.crowd, joined.area)
     if isinstance(dataset, VOCDataset):
         boxes = [dataset.devkit_boxes(i) for i in range(len(dataset))]
-        return objects.with_boxes(np.concatenate([np.zeros((0, 4)), *boxes]))
+        return truth.with_boxes(np.concatenate([np.zeros((0, 4)), *boxes]))
     if isinstance(dataset, COCODataset):
-        annotations = [annotation for image in dataset.images for annotation in image.annotations]
-        xywh = np.array([annotation.xywh for annotation in annotations], dtype=np.float64).reshape(-1, 4)
-        area = np.array([annotation.area for annotation in annotations], dtype=np.float64)
-        return replace(objects, boxes=xyxy_from_xywh(xywh), sizes=xywh[:, 2:], area=area)
-    exact = np.concatenate([np.zeros((0, 4)), *map(dataset.exact_boxes, range(len(dataset)))])
-    return replace(objects.with_boxes(exact), area=(exact[:, 2:] - exact[:, :2]).prod(axis=1))
+        sizes = [image.xywh[:, 2:] for image in dataset.images]
+        return replace(truth, sizes=np.concatenate([np.zeros((0, 2)), *sizes]))
+    return truth

@@ -11,7 +11,6 @@ import stat
 from pathlib import Path
 
 from stepgrad.data.problems import Problem, Report
-from stepgrad.names import is_below
 
 ALLOW_OUTSIDE = "images_outside=True in Python, --images_outside in commands, data.images_outside: true in configs"
 
@@ -65,3 +64,25 @@ class OwnFiles:
         fix = f"copy the files into the folder, or allow it: {ALLOW_OUTSIDE}"
         home = " and ".join(map(str, self.folders))
         return Problem(str(link or path), f"{lies} {home}", fix, "error", "link-outside")
+
+
+def leads_on(name: str) -> bool:
+    """Whether a name may lead out of the folder it is looked for in: an absolute path, or one with `..`.
+
+    >>> leads_on("a/b.jpg"), leads_on("../b.jpg"), leads_on("/b.jpg")
+    (False, True, True)
+    """
+    path = Path(name)
+    return bool(path.drive or path.root or ".." in path.parts)
+
+
+def is_below(path: Path, folder: Path) -> bool:
+    """Whether a path lies in a folder, with the links of both resolved.
+
+    >>> is_below(Path("data/a/../b.jpg"), Path("data")), is_below(Path("data/../b.jpg"), Path("data"))
+    (True, False)
+    """
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    except ValueError:  # a zero byte, which no file has in its name
+        return False

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from stepgrad.errors import DataError
+from stepgrad.errors import DataError, one_of
 
 Severity = Literal["error", "warning"]
+Degenerate = Literal["error", "drop"]
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,12 @@ def raise_errors(problem: Problem) -> None:
         raise DataError(f"{problem} (`stepgrad doctor` lists every such problem)")
 
 
-def raise_errors_except(*kinds: str) -> Report:
-    """Like `raise_errors`, but problems of these kinds pass."""
+def loading_report(degenerate: Degenerate) -> Report:
+    """The report of a loader for which boxes without area are errors, or pass and are left out."""
+    one_of("degenerate", degenerate, ["error", "drop"])
 
     def report(problem: Problem) -> None:
-        if problem.kind not in kinds:
+        if degenerate == "error" or problem.kind != "box-degenerate":
             raise_errors(problem)
 
     return report

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stepgrad.data.base import DetectionDataset
-from stepgrad.data.coco import COCODataset, xyxy_from_xywh
+from stepgrad.data.coco import COCODataset
+from stepgrad.data.coco_json import is_number, xyxy_from_xywh
+from stepgrad.data.detection_rows import DetectionChecks, DetectionRow, detections_from, numbers_in, text_lines
 from stepgrad.data.problems import brief
 from stepgrad.data.read_yolo_detections import (
     labels_of_categories,
+    read_yolo_results,
     unknown_category,
     used_categories,
-    yolo_rows,
     yolo_text_files,
 )
 from stepgrad.data.yolo import YOLODataset
 from stepgrad.errors import DataError, suggest
 from stepgrad.evaluation.other_readings import BoxOrder
 from stepgrad.evaluation.records import Detections
-from stepgrad.metric.boxes import LARGEST_AREA
-from stepgrad.names import file_name, name_in, name_of
+from stepgrad.names import file_name, name_in
 from stepgrad.pixels import continuous_from_devkit, devkit_from_continuous
 
 
@@ -67,65 +63,11 @@ def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: st
         return FileDetections(read_coco_results(place, dataset, empty_boxes), inclusive=False, written="xywh")
     of_images = yolo_text_files(place, dataset)
     if of_images:
-        found = _read_yolo_results(of_images, dataset, empty_boxes)
+        found = read_yolo_results(of_images, dataset, empty_boxes)
         return FileDetections(found, inclusive=False, written="cxcywh")
     files = voc_files(place, dataset.class_names)
     missing = tuple(name for name in dataset.class_names if name not in files)
     return FileDetections(read_voc_results(files, dataset, empty_boxes), inclusive=True, missing=missing)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Checks the image, the score and the box of each detection in a file; errors name the place in the file."""
-
-    dataset: DetectionDataset
-    empty_boxes: str
-
-    def image(self, image_id: object, where: str) -> int:
-        """The position of an image. Ids compare as text: a text file cannot tell 7 from "7"."""
-        positions = self.dataset.positions
-        position = positions.get(str(image_id)) if isinstance(image_id, (str, int, float)) else None
-        if position is None and isinstance(image_id, str):
-            position = self.stems.get(image_id)
-        if position is None:
-            near = isinstance(image_id, (str, int)) and len(positions) < 10_000
-            close = suggest(str(image_id), list(positions)) if near else ""
-            raise DataError(
-                f"{where}: image {brief(image_id)} is not among the {len(positions)} images of {self.dataset.name}; "
-                f"check that detections and data are of the same split.{close}"
-            )
-        return position
-
-    @cached_property
-    def stems(self) -> dict[str, int]:
-        """Images by the name of their file without suffix, as YOLO tools call them; names that several have are left out."""
-        if not isinstance(self.dataset, COCODataset):
-            return {}
-        names = [Path(image.file_name).stem for image in self.dataset.images]
-        times = Counter(names)
-        return {name: i for i, name in enumerate(names) if times[name] == 1}
-
-    def numbers(self, score: float, box: Sequence[float], where: str) -> None:
-        """Raise DataError for a score or box that no protocol can judge; `box` is x, y, width, height."""
-        if not math.isfinite(score):
-            raise DataError(f"{where}: expected a finite score but got {score}; remove the line or fix the detector")
-        if not all(math.isfinite(value) for value in box):
-            raise DataError(f"{where}: expected a finite box but got {list(box)}; remove the line or fix the detector")
-        if box[2] < 0.0 or box[3] < 0.0:
-            raise DataError(f"{where}: the box is {box[2]:g} wide and {box[3]:g} high; swap its corners or remove it")
-        if self.empty_boxes == "error" and (box[2] == 0.0 or box[3] == 0.0):
-            raise DataError(
-                f"{where}: the box is {box[2]:g} wide and {box[3]:g} high; remove it, or count such boxes as false "
-                "alarms with --empty_boxes count"
-            )
-        edges = float(box[0]) + box[2], float(box[1]) + box[3]
-        area = float(box[2]) * box[3]
-        lost = area == 0.0 and box[2] > 0.0 and box[3] > 0.0  # the rule of `unmeasurable`, for one box
-        if not all(map(math.isfinite, edges)) or area > LARGEST_AREA or lost:
-            raise DataError(
-                f"{where}: the box {list(box)} is too {'small' if lost else 'large'} for double precision; expected pixels, "
-                "so fix the detector"
-            )
 
 
 def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
@@ -134,24 +76,19 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
     labels: dict[Any, int] = {category: label for label, category in enumerate(category_ids(dataset))}
     if isinstance(dataset, YOLODataset):
         labels = labels_of_categories(used_categories(entries), dataset)
-    reader = _Reader(dataset, empty_boxes)
-    images: list[int] = []
-    found_labels: list[int] = []
-    scores: list[float] = []
-    boxes: list[list[float]] = []
+    checks = DetectionChecks(dataset, empty_boxes)
+    rows: list[DetectionRow] = []
     for number, entry in enumerate(entries):
         where = f"{path}: detection {number}"
         box, score, category = _coco_fields(entry, where)
         if isinstance(category, (list, dict)) or category not in labels:
             why = unknown_category(used_categories(entries), labels, dataset)
             raise DataError(f"{where}: unknown category_id {brief(category)}; {why}")
-        images.append(reader.image(entry["image_id"], where))
-        reader.numbers(score, box, f"{where}: image {entry['image_id']}")
-        found_labels.append(labels[category])
-        scores.append(score)
-        boxes.append(box)
-    xywh = np.array(boxes, dtype=np.float64).reshape(-1, 4)
-    return replace(_arrays(images, found_labels, scores, xyxy_from_xywh(xywh)), sizes=xywh[:, 2:])
+        image = checks.image(entry["image_id"], where)
+        checks.numbers(score, box, f"{where}: image {entry['image_id']}")
+        rows.append((image, labels[category], score, box))
+    found = detections_from(rows)
+    return replace(found, boxes=xyxy_from_xywh(found.boxes), sizes=found.boxes[:, 2:])
 
 
 def _json_entries(path: Path) -> list[Any]:
@@ -164,9 +101,8 @@ def _json_entries(path: Path) -> list[Any]:
     if isinstance(content, dict):
         content = content.get("annotations")
     if not isinstance(content, list):
-        raise DataError(
-            f"{path}: expected a list of detections (COCO's result format) but got {type(content).__name__}"
-        )
+        got = type(content).__name__
+        raise DataError(f"{path}: expected a list of detections (COCO's result format) but got {got}")
     return content
 
 
@@ -178,9 +114,9 @@ def _coco_fields(entry: Any, where: str) -> tuple[list[float], float, Any]:
             f"{where}: expected {', '.join(keys)} but got {got}; detections need a score, objects have none"
         )
     box, score = entry["bbox"], entry["score"]
-    if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
+    if not isinstance(box, list) or len(box) != 4 or not all(is_number(value) for value in box):
         raise DataError(f"{where}: expected bbox [x, y, width, height] but got {brief(box)}")
-    if not _is_number(score):
+    if not is_number(score):
         raise DataError(f"{where}: expected a number as score but got {brief(score)}")
     return [_bounded(value) for value in box], float(_bounded(score)), entry["category_id"]
 
@@ -192,10 +128,6 @@ def _bounded(value: float) -> float:
     except OverflowError:
         return math.inf if value > 0 else -math.inf
     return value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def category_ids(dataset: DetectionDataset) -> tuple[int, ...]:
@@ -259,51 +191,19 @@ def _ends_in(stem: str, name: str) -> bool:
 
 def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
     """Read the lines `image score xmin ymin xmax ymax` of one file per class; the numbers stay as they are."""
-    reader = _Reader(dataset, empty_boxes)
-    images: list[int] = []
-    labels: list[int] = []
-    numbers: list[list[float]] = []
-    for label, name in enumerate(dataset.class_names):
-        for image, values in _voc_lines(files[name], reader) if name in files else ():
-            images.append(image)
-            labels.append(label)
-            numbers.append(values)
-    table = np.array(numbers, dtype=np.float64).reshape(-1, 5)
-    return _arrays(images, labels, table[:, 0], table[:, 1:])
+    checks = DetectionChecks(dataset, empty_boxes)
+    of_classes = [(label, files[name]) for label, name in enumerate(dataset.class_names) if name in files]
+    return detections_from(row for label, file in of_classes for row in _voc_rows(file, label, checks))
 
 
-def _read_yolo_results(files: list[tuple[Path, int]], dataset: DetectionDataset, empty_boxes: str) -> Detections:
-    rows = list(yolo_rows(files, dataset, _Reader(dataset, empty_boxes)))
-    images, labels, scores, boxes = ([row[column] for row in rows] for column in range(4))
-    return _arrays(images, labels, scores, np.array(boxes, dtype=np.float64).reshape(-1, 4))  # type: ignore[arg-type]
-
-
-def _voc_lines(path: Path, reader: _Reader) -> Iterator[tuple[int, list[float]]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as text ({error}); write it again") from error
-    for number, line in enumerate(text.splitlines(), 1):
-        parts = line.split()
-        if not parts:
-            continue
-        where = f"{path}, line {number}"
-        try:
-            values = [float(part) for part in parts[1:]]
-        except ValueError:
-            values = []
+def _voc_rows(file: Path, label: int, checks: DetectionChecks) -> Iterator[DetectionRow]:
+    for where, line in text_lines(file):
+        word, *words = line.split()
+        values = numbers_in(words)
         if len(values) != 5:
-            raise DataError(f"{where}: expected `image score xmin ymin xmax ymax` but got {line.strip()!r}")
+            raise DataError(f"{where}: expected `image score xmin ymin xmax ymax` but got {line!r}")
         score, x1, y1, x2, y2 = values
-        reader.numbers(score, (x1, y1, x2 - x1 + 1.0, y2 - y1 + 1.0), where)
-        image_id = name_of(parts[0])  # our own files quote ids with white space; others quote nothing
-        yield reader.image(image_id if image_id in reader.dataset.positions else parts[0], where), values
-
-
-def _arrays(images: list[int], labels: list[int], scores: Any, boxes: NDArray[np.float64]) -> Detections:
-    return Detections(
-        np.array(images, dtype=np.int32),
-        np.array(labels, dtype=np.int64),
-        np.array(scores, dtype=np.float64),
-        np.ascontiguousarray(boxes),
-    )
+        checks.numbers(score, (x1, y1, x2 - x1 + 1.0, y2 - y1 + 1.0), where)
+        image_id = name_in(word)  # our own files quote ids with white space; others quote nothing
+        image = checks.image(image_id if image_id in checks.dataset.positions else word, where)
+        yield image, label, score, (x1, y1, x2, y2)

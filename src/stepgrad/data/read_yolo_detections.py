@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.base import DetectionDataset
-from stepgrad.data.coco import COCODataset
-from stepgrad.data.voc import VOCDataset
+from stepgrad.data.base import DetectionDataset, image_sizes
+from stepgrad.data.detection_rows import DetectionChecks, DetectionRow, detections_from, numbers_in, text_lines
 from stepgrad.data.yolo import YOLODataset
 from stepgrad.errors import DataError
-
-if TYPE_CHECKING:
-    from stepgrad.data.read_detections import _Reader
+from stepgrad.evaluation.records import Detections
 
 _NOT_USED = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 COCO_CATEGORIES = tuple(c for c in range(1, 91) if c not in _NOT_USED)
@@ -51,12 +48,9 @@ def unknown_category(used: set[int], labels: Mapping[Any, int], dataset: Detecti
     """What is wrong with the category ids of a file, some of which no class has, and how to mend it."""
     K = len(labels)
     named = {category: f"{category} {dataset.class_names[label]}" for category, label in labels.items()}
-    listed = (
-        ", ".join(named.values())
-        if K <= _MOST_LISTED
-        else f"{K} classes from {named[min(labels)]} to {named[max(labels)]}"
-    )
-    known = f"{dataset.name} has {listed}"
+    all_of_them = ", ".join(named.values())
+    ends = f"{K} classes from {named[min(labels)]} to {named[max(labels)]}"
+    known = f"{dataset.name} has {all_of_them if K <= _MOST_LISTED else ends}"
     if not used:
         return known
     its_own = f"{known}. The file has ids from {min(used)} to {max(used)}"
@@ -92,55 +86,32 @@ def _names_of_images(dataset: DetectionDataset) -> dict[str, int]:
     return names | dataset.positions
 
 
-def image_sizes(dataset: DetectionDataset) -> NDArray[np.float64]:
-    """(images, 2) width and height, nan where the annotations do not say."""
-    if isinstance(dataset, (COCODataset, YOLODataset)):
-        sizes = [image.size for image in dataset.images]
-    elif isinstance(dataset, VOCDataset):
-        sizes = [annotation.size for annotation in dataset.annotations]
-    else:
-        sizes = [None] * len(dataset)
-    return np.array([size or (np.nan, np.nan) for size in sizes], dtype=np.float64).reshape(-1, 2)
+def read_yolo_results(files: list[tuple[Path, int]], dataset: DetectionDataset, empty_boxes: str) -> Detections:
+    """Read the lines `class cx cy w h conf`, in shares of the image, of one file per image."""
+    checks, sizes = DetectionChecks(dataset, empty_boxes), image_sizes(dataset)
+    return detections_from(row for file, image in files for row in _rows(file, image, sizes[image], checks))
 
 
-def yolo_rows(
-    files: list[tuple[Path, int]], dataset: DetectionDataset, reader: _Reader
-) -> Iterator[tuple[int, int, float, NDArray[np.float64]]]:
-    """Image, label, score and box (x1, y1, x2, y2 in pixels) of each line `class cx cy w h conf`, in shares of the image."""
-    sizes = image_sizes(dataset)
-    for file, image in files:
-        if not math.isfinite(sizes[image, 0]):
-            raise DataError(
-                f"{file}: has boxes relative to the size of image {dataset.ids[image]}, but the annotations do not give "
-                "that size; evaluate on a data.yaml, or on annotations with image sizes"
-            )
-        for number, line in enumerate(_lines(file), 1):
-            if line.strip():
-                label, score, shares = _numbers(line, f"{file}, line {number}", len(dataset.class_names))
-                centre, size = shares[:2] * sizes[image], shares[2:] * sizes[image]
-                box = np.concatenate([centre - size / 2, centre + size / 2])
-                reader.numbers(score, [*box[:2].tolist(), *size.tolist()], f"{file}, line {number}")
-                yield image, label, score, box
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read as text ({error}); write it again") from error
-
-
-def _numbers(line: str, where: str, classes: int) -> tuple[int, float, NDArray[np.float64]]:
-    try:
-        values = [float(part) for part in line.split()]
-    except ValueError:
-        values = []
-    if len(values) == 5:
+def _rows(file: Path, image: int, size: NDArray[np.float64], checks: DetectionChecks) -> Iterator[DetectionRow]:
+    if not math.isfinite(size[0]):
         raise DataError(
-            f"{where}: there is no score in {line.strip()!r}; save the scores, too: `yolo val save_txt save_conf`"
+            f"{file}: has boxes relative to the size of image {checks.dataset.ids[image]}, but the annotations do not give "
+            "that size; evaluate on a data.yaml, or on annotations with image sizes"
         )
+    for where, line in text_lines(file):
+        label, cx, cy, width, height, score = _six_numbers(line, where, len(checks.dataset.class_names))
+        centre, sides = np.array([cx, cy]) * size, np.array([width, height]) * size
+        box = [*(centre - sides / 2).tolist(), *(centre + sides / 2).tolist()]
+        checks.numbers(score, [*box[:2], *sides.tolist()], where)
+        yield image, int(label), score, box
+
+
+def _six_numbers(line: str, where: str, classes: int) -> list[float]:
+    values = numbers_in(line.split())
+    if len(values) == 5:
+        raise DataError(f"{where}: there is no score in {line!r}; save the scores, too: `yolo val save_txt save_conf`")
     if len(values) != 6:
-        raise DataError(f"{where}: expected `class cx cy w h conf` but got {line.strip()!r}")
+        raise DataError(f"{where}: expected `class cx cy w h conf` but got {line!r}")
     if values[0] not in range(classes):
         raise DataError(f"{where}: expected a class from 0 to {classes - 1} but got {line.split()[0]}")
-    return int(values[0]), values[5], np.array(values[1:5])
+    return values

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.coco_json import LARGEST
+from stepgrad.data.coco_json import are_pixels
 from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import Complaints, Report, brief, raise_errors
 
@@ -50,12 +50,7 @@ def _read_boxes(key: str, boxes: Any, complain: Complaints) -> NDArray[np.float6
 
 
 def _is_region(box: Any, where: str, complain: Complaints) -> bool:
-    numbers = isinstance(box, list) and len(box) == 4 and all(_is_number(value) for value in box)
-    if numbers and box[2] > box[0] and box[3] > box[1]:
+    if are_pixels(box, 4) and box[2] > box[0] and box[3] > box[1]:
         return True
     complain(f"{where}: expected [x1, y1, x2, y2] with an area but got {brief(box)}", "correct or delete it", "region")
     return False
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST

@@ -6,17 +6,17 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.base import DatasetTarget, FileDataset, Transforms, make_target
-from stepgrad.data.own_files import OwnFiles
-from stepgrad.data.problems import Problem, Report, raise_errors, raise_errors_except
+from stepgrad.data.base import DatasetTarget, FileDataset, ImageObjects, Transforms
+from stepgrad.data.own_files import OwnFiles, is_below, leads_on
+from stepgrad.data.problems import Complaints, Report, loading_report, raise_errors
+from stepgrad.data.problems import Degenerate as Degenerate
 from stepgrad.data.voc_xml import VOCAnnotation, read_annotation
-from stepgrad.errors import ConfigError, DataError, one_of, suggest
-from stepgrad.names import as_text, is_below, leads_on, on_disk
+from stepgrad.errors import ConfigError, DataError, suggest
+from stepgrad.names import as_text, on_disk
 from stepgrad.number_text import part_counted
 
 # fmt: off
@@ -28,8 +28,6 @@ VOC_CLASSES = (
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 """Looked for in this order, in capitals too."""
 CLASS_FILE = "classes.txt"
-
-Degenerate = Literal["error", "drop"]
 
 
 class VOCDataset(FileDataset):
@@ -57,12 +55,11 @@ class VOCDataset(FileDataset):
         transforms: Transforms | None = None,
         images_outside: bool = False,
     ) -> None:
-        one_of("degenerate", degenerate, ["error", "drop"])
+        report = loading_report(degenerate)
         self.root = Path(root)
         self.split = split
         self.transforms = transforms
         self.name = f"{self.root.resolve().name}{f' {split}' if split else ''}"
-        report = raise_errors if degenerate == "error" else raise_errors_except("box-degenerate")
         self.own = OwnFiles(self.root, outside=images_outside)
         self.ids: list[str] = image_ids(self.root, split, self.own, report)
         self._images = self._find_images() if need_images else {}
@@ -91,13 +88,14 @@ class VOCDataset(FileDataset):
         assert annotation is not None, "loading raises where the doctor continues"
         return annotation
 
-    def target(self, index: int) -> DatasetTarget:
-        annotation = self.annotations[index]
-        labels = [self._label[name] for name in annotation.names]
-        return make_target(annotation.boxes, labels, self.ids[index], difficult=annotation.difficult)
+    def objects(self, index: int) -> ImageObjects:
+        return self.annotations[index].objects(self._label)
 
-    def exact_boxes(self, index: int) -> NDArray[np.float64]:
-        return self.annotations[index].boxes
+    def target(self, index: int) -> DatasetTarget:
+        return self.objects(index).target(self.ids[index])
+
+    def image_size(self, index: int) -> tuple[int, int] | None:
+        return self.annotations[index].size
 
     def devkit_boxes(self, index: int) -> NDArray[np.float64]:
         """(G, 4) the numbers of the XML file, unchanged: 1-based pixels, both corners inside the box."""
@@ -136,49 +134,48 @@ def list_splits(root: Path) -> list[str]:
 
 
 def image_ids(root: Path, split: str | None, own: OwnFiles, report: Report = raise_errors) -> list[str]:
-    """The image ids of a split in the order of its list, or of all annotations, sorted."""
+    """The image ids of a split in the order of its list, or of all annotations, sorted; each once."""
     if split is None:
         source, ids = root / "Annotations", sorted(as_text(path.stem) for path in (root / "Annotations").glob("*.xml"))
     else:
         source = root / "ImageSets" / "Main" / f"{split}.txt"
         ids = [] if own.refuses(source, report) else read_image_set(source, root, split)
+    complain = Complaints(source, report)
     if not ids:
-        report(
-            Problem(
-                str(source), "lists no images", "choose another split, or add images to the list", "error", "no-images"
-            )
-        )
+        complain("lists no images", "choose another split, or add images to the list", "no-images")
     seen: set[str] = set()
     for image_id in ids:
         if image_id in seen:
-            defect = f"lists image {image_id!r} more than once"
-            report(Problem(str(source), defect, "delete the repeated line", "error", "duplicate-id"))
+            complain(f"lists image {image_id!r} more than once", "delete the repeated line", "duplicate-id")
         seen.add(image_id)
-    return [image_id for image_id in dict.fromkeys(ids) if _stays_inside(image_id, root, source, report)]
+    return [image_id for image_id in dict.fromkeys(ids) if _stays_inside(image_id, root, complain)]
 
 
-def _stays_inside(image_id: str, root: Path, source: Path, report: Report) -> bool:
+def _stays_inside(image_id: str, root: Path, complain: Complaints) -> bool:
     """Whether the annotation of an image is in the folder of annotations, where the lists of others may not lead out."""
     if not leads_on(image_id) or is_below(annotation_file(root, image_id), root / "Annotations"):
         return True
     defect = f"lists image {image_id!r}, which points outside {root / 'Annotations'}"
-    fix = "correct the line, or copy image and annotation into the folder"
-    report(Problem(str(source), defect, fix, "error", "id-outside"))
+    complain(defect, "correct the line, or copy image and annotation into the folder", "id-outside")
     return False
 
 
 def read_image_set(path: Path, root: Path, split: str) -> list[str]:
     """The ids of an image set; a second column (-1, 0 or 1 in per-class lists) is passed over."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         splits = list_splits(root)
         have = f"it has {', '.join(splits)}.{suggest(split, splits)}" if splits else "it has none."
-        raise DataError(f"{path}: no such image set; {have}") from None
+        raise DataError(f"{path}: no such image set; {have}")
+    return [re.sub(r"\s+(-1|0|1)$", "", line) for line in _read_lines(path, "image id")]
+
+
+def _read_lines(path: Path, expected: str) -> list[str]:
+    """The lines of a text that are not empty."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected one image id per line") from error
-    lines = [line.strip() for line in text.splitlines()]
-    return [re.sub(r"\s+(-1|0|1)$", "", line) for line in lines if line]
+        raise DataError(f"{path}: cannot be read ({error}); expected one {expected} per line") from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def index_images(root: Path) -> dict[str, str]:
@@ -200,10 +197,8 @@ def infer_classes(root: Path, annotations: Iterable[VOCAnnotation], own: OwnFile
     if listed:
         return listed
     loaded = {annotation.path: annotation for annotation in annotations}
-    paths = (root / "Annotations").glob("*.xml")
-    everything = [
-        loaded.get(path) or read_annotation(path, own, lambda problem: None) for path in paths
-    ]  # of other splits too
+    paths = (root / "Annotations").glob("*.xml")  # of other splits too
+    everything = [loaded.get(path) or read_annotation(path, own, lambda problem: None) for path in paths]
     names = {name for annotation in everything if annotation for name in annotation.names}
     return VOC_CLASSES if names <= set(VOC_CLASSES) else tuple(sorted(names))
 
@@ -213,11 +208,7 @@ def read_class_file(root: Path, own: OwnFiles) -> tuple[str, ...] | None:
     path = root / CLASS_FILE
     if not path.is_file() or own.refuses(path, raise_errors):
         return None
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected one class name per line") from error
-    names = tuple(line.strip() for line in lines if line.strip())
+    names = tuple(_read_lines(path, "class name"))
     if len(set(names)) != len(names) or not names:
         raise DataError(f"{path}: expected one class name per line, each once, but it is empty or repeats one")
     return names
@@ -225,8 +216,8 @@ def read_class_file(root: Path, own: OwnFiles) -> tuple[str, ...] | None:
 
 def check_names(annotation: VOCAnnotation, class_names: Sequence[str], report: Report) -> None:
     """Report the objects whose class is not among `class_names`."""
-    for number, name in enumerate(annotation.names):
+    for number, name in zip(annotation.numbers, annotation.names, strict=True):
         if name not in class_names:
             defect = f"object {number}: unknown class {name!r}.{suggest(name, list(class_names))}"
             fix = f"expected one of {', '.join(class_names)}: rename it, or list all classes in {CLASS_FILE}"
-            report(Problem(str(annotation.path), defect, fix, "error", "unknown-class"))
+            Complaints(annotation.path, report)(defect, fix, "unknown-class")

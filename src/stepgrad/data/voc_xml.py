@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -11,6 +12,7 @@ from xml.parsers import expat
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.data.base import ImageObjects, make_objects
 from stepgrad.data.coco_json import LARGEST
 from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import DROP, Complaints, Report, raise_errors
@@ -33,10 +35,10 @@ class VOCAnnotation:
     """(G, 4) the very numbers of the file: xmin ymin xmax ymax, first pixel = 1, both corners inside the box."""
     difficult: NDArray[np.bool_]
 
-    @property
-    def boxes(self) -> NDArray[np.float64]:
-        """(G, 4) continuous boxes."""
-        return continuous_from_devkit(self.devkit_boxes)
+    def objects(self, label_of: Mapping[str, int]) -> ImageObjects:
+        """The objects with the label of each name."""
+        labels = [label_of[name] for name in self.names]
+        return make_objects(continuous_from_devkit(self.devkit_boxes), labels, self.difficult)
 
 
 class _Refused(Exception):
@@ -79,7 +81,7 @@ def read_annotation(path: Path, own: OwnFiles, report: Report = raise_errors) ->
     if root.tag != "annotation":
         fix = "check that this is a VOC annotation"
         return complain(f"expected <annotation> at the top but got <{root.tag}>", fix, "xml-damaged")
-    objects = [_read_object(element, i, path, report) for i, element in enumerate(root.findall("object"))]
+    objects = [_read_object(element, i, complain) for i, element in enumerate(root.findall("object"))]
     good = [read for read in objects if read is not None]
     numbers = tuple(number for number, read in enumerate(objects) if read is not None)
     if not objects:
@@ -108,21 +110,19 @@ def _read_size(root: Element) -> tuple[int, int] | None:
     return (width, height) if width > 0 and height > 0 else None
 
 
-def _read_object(element: Element, number: int, path: Path, report: Report) -> tuple[str, list[float], bool] | None:
+def _read_object(element: Element, number: int, complain: Complaints) -> tuple[str, list[float], bool] | None:
     name = _text(element, "name")
     where = f"object {number}" + (f" ({name})" if name else "")
-    complain = Complaints(path, report)
     if not name:
         return complain(f"{where} has no <name>", "name its class or delete it", "no-name")
     flag = _text(element, "difficult") or "0"
     if flag not in ("0", "1"):
         complain(f"{where}: expected <difficult> 0 or 1 but got {flag!r}", "write 0 or 1", "difficult")
-    box = _read_box(element, where, path, report)
+    box = _read_box(element, where, complain)
     return None if box is None else (name, box, flag == "1")
 
 
-def _read_box(element: Element, where: str, path: Path, report: Report) -> list[float] | None:
-    complain = Complaints(path, report)
+def _read_box(element: Element, where: str, complain: Complaints) -> list[float] | None:
     texts = [_text(element, f"bndbox/{corner}") for corner in CORNERS]
     try:
         box = [float(text) for text in texts if text is not None]
@@ -130,9 +130,8 @@ def _read_box(element: Element, where: str, path: Path, report: Report) -> list[
         box = []
     if len(box) != 4 or not all(abs(value) < LARGEST for value in box):
         got = ", ".join(f"{corner} {text}" for corner, text in zip(CORNERS, texts, strict=True))
-        return complain(
-            f"{where}: expected four numbers in <bndbox> but got {got}", "write its box in this form", "box-numbers"
-        )
+        defect = f"{where}: expected four numbers in <bndbox> but got {got}"
+        return complain(defect, "write its box in this form", "box-numbers")
     xmin, ymin, xmax, ymax = box
     if xmax < xmin or ymax < ymin:
         got = f"xmax {xmax:g} < xmin {xmin:g}" if xmax < xmin else f"ymax {ymax:g} < ymin {ymin:g}"

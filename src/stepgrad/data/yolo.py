@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from stepgrad.data.base import DatasetTarget, FileDataset, Transforms, make_target
+from stepgrad.data.base import DatasetTarget, FileDataset, ImageObjects, Transforms, make_objects
 from stepgrad.data.images import read_as_shown, read_facts
-from stepgrad.data.problems import Complaints, Report, raise_errors, raise_errors_except
+from stepgrad.data.problems import Complaints, Degenerate, Report, loading_report, raise_errors
 from stepgrad.data.regions import REGIONS_FILE, Regions, read_regions
-from stepgrad.data.voc import Degenerate
 from stepgrad.data.yolo_images import image_ids_of, label_file, list_images, region_key
 from stepgrad.data.yolo_txt import YOLOLabels, read_labels
 from stepgrad.data.yolo_yaml import DataYaml, read_data_yaml
-from stepgrad.errors import ConfigError, DataError, one_of, suggest
+from stepgrad.errors import ConfigError, DataError, suggest
 from stepgrad.number_text import part_counted
 
 
@@ -29,26 +28,20 @@ class YOLOImage:
     path: Path
     size: tuple[int, int] | None
     """Width and height as viewers show it; None if it cannot be read."""
-    labels: YOLOLabels
+    label_path: Path
+    labels: YOLOLabels | None
+    """None if there is no label file; then the image has no objects."""
     regions: NDArray[np.float64]
     """(R, 4) regions that are crowds of every class."""
 
-    def boxes(self, classes: int) -> NDArray[np.float64]:
-        """(G + R * classes, 4) continuous boxes: the objects, then each region once per class."""
+    def objects(self, classes: int) -> ImageObjects:
+        """The labelled objects, then each region once per class; nothing if the size is not known."""
         if self.size is None:
-            return np.zeros((0, 4))
-        return np.concatenate([self.labels.boxes(self.size), np.repeat(self.regions, classes, axis=0)])
-
-    def classes_of_boxes(self, classes: int) -> NDArray[np.int64]:
-        """The class of each box."""
-        if self.size is None:
-            return np.zeros(0, dtype=np.int64)
-        return np.concatenate([self.labels.labels, np.tile(np.arange(classes), len(self.regions))])
-
-    def crowd(self, classes: int) -> NDArray[np.int64]:
-        """1 for each box that is a region."""
-        G = 0 if self.size is None else len(self.labels.labels)
-        return (np.arange(len(self.boxes(classes))) >= G).astype(np.int64)
+            return make_objects([], [])
+        found = self.labels or YOLOLabels({})
+        boxes = np.concatenate([found.shares * np.tile(self.size, 2), np.repeat(self.regions, classes, axis=0)])
+        labels = np.concatenate([found.labels, np.tile(np.arange(classes), len(self.regions))])
+        return make_objects(boxes, labels, crowd=np.arange(len(boxes)) >= len(found.labels))
 
 
 class YOLODataset(FileDataset):
@@ -76,12 +69,11 @@ class YOLODataset(FileDataset):
         transforms: Transforms | None = None,
         images_outside: bool = False,
     ) -> None:
-        one_of("degenerate", degenerate, ["error", "drop"])
-        report = raise_errors if degenerate == "error" else raise_errors_except("box-degenerate")
+        report = loading_report(degenerate)
         data = read_data_yaml(Path(path), images_outside, report)
         assert data is not None, "loading raises where the doctor continues"
         check_split(data, split)
-        self.path, self.root, self.split = data.path, data.root, split
+        self.data, self.path, self.root, self.split = data, data.path, data.root, split
         self.transforms = transforms
         self.name = dataset_name(data, split)
         self.class_names = data.class_names
@@ -92,13 +84,14 @@ class YOLODataset(FileDataset):
                 read_as_shown(image.path)  # says what is wrong with it
                 raise DataError(f"{image.path}: its size cannot be read; export the image again")
 
-    def target(self, index: int) -> DatasetTarget:
-        image, classes = self.images[index], len(self.class_names)
-        boxes, labels = image.boxes(classes), image.classes_of_boxes(classes)
-        return make_target(boxes, labels, self.ids[index], iscrowd=image.crowd(classes))
+    def objects(self, index: int) -> ImageObjects:
+        return self.images[index].objects(len(self.class_names))
 
-    def exact_boxes(self, index: int) -> NDArray[np.float64]:
-        return self.images[index].boxes(len(self.class_names))
+    def target(self, index: int) -> DatasetTarget:
+        return self.objects(index).target(self.ids[index])
+
+    def image_size(self, index: int) -> tuple[int, int] | None:
+        return self.images[index].size
 
     def image_path(self, index: int) -> Path:
         return self.images[index].path
@@ -107,7 +100,7 @@ class YOLODataset(FileDataset):
         return read_as_shown(self.image_path(index))
 
     def source(self, index: int) -> str:
-        return str(self.images[index].labels.path)
+        return str(self.images[index].label_path)
 
     @cached_property
     def positions(self) -> dict[str, int]:
@@ -145,18 +138,17 @@ def read_images(data: DataYaml, split: str | None, report: Report = raise_errors
     regions = read_regions(data.path.parent / REGIONS_FILE, data.own, report)
     paths = list_images(data, split, report)
     images = [_read_image(path, data, regions, report) for path in paths]
-    missing = [image for image in images if not image.labels.is_there]
+    missing = [image for image in images if image.labels is None]
     if missing:
-        first = missing[0].labels.path
         count = part_counted(len(missing), len(images), "image", "have")
-        all_missing = len(missing) == len(images)
-        fix = (
-            "put the labels where `images` in the path of an image becomes `labels`"
-            if all_missing
-            else "they count as background; restore the files if that is wrong"
-        )
+        defect = f"{count} no label file, first {missing[0].label_path}"
         complain = Complaints(data.path, report)
-        complain(f"{count} no label file, first {first}", fix, "label-missing", "error" if all_missing else "warning")
+        if len(missing) == len(images):
+            fix = "put the labels where `images` in the path of an image becomes `labels`"
+            complain(defect, fix, "label-missing")
+        else:
+            fix = "they count as background; restore the files if that is wrong"
+            complain(defect, fix, "label-missing", "warning")
     return images
 
 
@@ -167,4 +159,4 @@ def _read_image(path: Path, data: DataYaml, regions: Regions, report: Report) ->
         size = read_facts(path).upright_size
     except Exception:  # decoders raise whatever they stumble over; who needs the image says what is wrong
         size = None
-    return YOLOImage(path, size, labels or YOLOLabels.none(where), regions.get(region_key(path), np.zeros((0, 4))))
+    return YOLOImage(path, size, where, labels, regions.get(region_key(path), np.zeros((0, 4))))

@@ -43,31 +43,26 @@ def _folder_images(folder: Path) -> list[Path]:
 def _listed_images(path: Path, data: DataYaml, report: Report) -> list[Path]:
     """The images of a .txt file, relative to its own folder or to the root."""
     complain = Complaints(path, report)
+    lines: list[str] = []
     try:
-        if path.stat().st_size > LARGEST_LIST:
-            return (
-                complain("is too large for a list of images", "expected one image path per line", "list-unreadable")
-                or []
-            )
-        text = path.read_text(encoding="utf-8-sig")
+        if path.stat().st_size <= LARGEST_LIST:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        else:
+            complain("is too large for a list of images", "expected one image path per line", "list-unreadable")
     except (OSError, UnicodeDecodeError) as error:
-        return complain(f"cannot be read ({error})", "expected one image path per line", "list-unreadable") or []
+        complain(f"cannot be read ({error})", "expected one image path per line", "list-unreadable")
     images: dict[str, Path] = {}
     repeated: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        image = _listed_image(line.strip(), f"line {number}", path, data, complain)
+    for number, line in enumerate(map(str.strip, lines), 1):
+        image = _listed_image(line, f"line {number}", path, data, complain) if line else None
         if image is None:
             continue
         if os.path.abspath(image) in images:
-            repeated.append(line.strip())
+            repeated.append(line)
         images.setdefault(os.path.abspath(image), image)
     if repeated:
-        defect = (
-            f"{counted(len(repeated), 'line')} {agreeing(len(repeated), 'repeat')} an image, first {brief(repeated[0])}"
-        )
-        complain(defect, "each image is used once", "duplicate-id", "warning")
+        count = f"{counted(len(repeated), 'line')} {agreeing(len(repeated), 'repeat')}"
+        complain(f"{count} an image, first {brief(repeated[0])}", "each image is used once", "duplicate-id", "warning")
     return list(images.values())
 
 
@@ -131,7 +126,5 @@ def image_ids_of(images: Sequence[Path], root: Path) -> list[str]:
     if len(set(stems)) == len(stems):
         return stems
     paths = [Path(os.path.relpath(image, root)) for image in images]
-    without_suffix = [as_text(path.with_suffix("").as_posix()) for path in paths]
-    return (
-        without_suffix if len(set(without_suffix)) == len(paths) else [as_text(path.as_posix()) for path in paths]
-    )  # a.jpg beside a.png
+    ids = [as_text(path.with_suffix("").as_posix()) for path in paths]
+    return ids if len(set(ids)) == len(ids) else [as_text(path.as_posix()) for path in paths]  # a.jpg beside a.png

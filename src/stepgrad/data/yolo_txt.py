@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import DROP, Complaints, Report, Severity, raise_errors, repeats_text
@@ -25,36 +23,29 @@ MOST_COMPLAINTS = 50
 """Bad lines of one file that are named one by one."""
 
 
-@dataclass(frozen=True)
+_Corners = tuple[float, float, float, float]
+_Row = tuple[int, float, float, float, float]
+"""Class, x1 y1 x2 y2."""
+
+
 class YOLOLabels:
-    """The objects of one image; G of them."""
+    """The G objects of one label file, in the order of their lines."""
 
-    path: Path
-    labels: NDArray[np.int64]
-    shares: NDArray[np.float64]
-    """(G, 4) x1 y1 x2 y2, of the image's width and height."""
-    lines: tuple[int, ...]
-    """The line of each object, from 1."""
-    is_there: bool
-    """Whether there is a file; an image without one has no objects."""
-
-    @classmethod
-    def none(cls, path: Path, is_there: bool = True) -> YOLOLabels:
-        """No objects."""
-        return _labels(path, {}, is_there)
-
-    def boxes(self, size: tuple[int, int]) -> NDArray[np.float64]:
-        """(G, 4) continuous boxes in an image of (width, height)."""
-        return self.shares * np.array([*size, *size], dtype=np.float64)
+    def __init__(self, rows: Mapping[_Row, int]) -> None:
+        """`rows` has the line of each object, from 1."""
+        self.labels = np.array([row[0] for row in rows], dtype=np.int64)
+        self.shares = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 4)
+        """(G, 4) x1 y1 x2 y2, of the image's width and height."""
+        self.lines = tuple(rows.values())
 
 
 def read_labels(
     path: Path, classes: int, own: OwnFiles, keypoint_numbers: int = 0, report: Report = raise_errors
 ) -> YOLOLabels | None:
-    """Read one file and hand every problem to `report`. Bad lines are left out; None if nothing can be read.
+    """Read one file and hand every problem to `report`. Bad lines are left out; None if there is no file.
 
     Args:
-        path: the file; one that does not exist is an image without objects.
+        path: the file.
         classes: the number of classes.
         own: which files may be read.
         keypoint_numbers: how many numbers follow the box in each line.
@@ -62,38 +53,25 @@ def read_labels(
     """
     complain = Complaints(path, report)
     if own.refuses(path, report):
-        return None
+        return YOLOLabels({})
+    text = ""
     try:
-        if path.stat().st_size > LARGEST_FILE:
+        if path.stat().st_size <= LARGEST_FILE:
+            text = path.read_text(encoding="utf-8-sig")
+        else:
             defect = f"has more than {LARGEST_FILE // 1_000_000} million bytes"
-            return complain(defect, "check that this is a label file", "label-unreadable")
-        text = path.read_text(encoding="utf-8-sig")
+            complain(defect, "check that this is a label file", "label-unreadable")
     except FileNotFoundError:
-        return YOLOLabels.none(path, is_there=False)
+        return None
     except UnicodeDecodeError:
-        return complain("is not text", "export the labels again", "label-unreadable")
+        complain("is not text", "export the labels again", "label-unreadable")
     except OSError as error:
-        return complain(f"cannot be read ({error.strerror})", "restore the file", "label-unreadable")
+        complain(f"cannot be read ({error.strerror})", "restore the file", "label-unreadable")
     reader = _Lines(complain, classes, keypoint_numbers)
     for number, line in enumerate(text.splitlines(), 1):
         reader.read(line, number)
     reader.finish()
-    return _labels(path, reader.rows, is_there=True)
-
-
-_Corners = tuple[float, float, float, float]
-_Row = tuple[int, float, float, float, float]
-"""Class, x1 y1 x2 y2."""
-
-
-def _labels(path: Path, rows: dict[_Row, int], is_there: bool) -> YOLOLabels:
-    return YOLOLabels(
-        path=path,
-        labels=np.array([row[0] for row in rows], dtype=np.int64),
-        shares=np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 4),
-        lines=tuple(rows.values()),
-        is_there=is_there,
-    )
+    return YOLOLabels(reader.rows)
 
 
 class _Lines:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles
+from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles, leads_on
 from stepgrad.data.problems import Complaints, Report, brief, raise_errors
 from stepgrad.errors import suggest
 from stepgrad.extras import need
-from stepgrad.names import from_home, leads_on, on_disk
+from stepgrad.names import from_home, on_disk
 from stepgrad.yaml_text import load_yaml
 
 SPLITS = ("train", "val", "test")

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from stepgrad.data.convert.notes import FORMATS, Notes
-from stepgrad.data.convert.objects import Difficult
-from stepgrad.data.convert.pictures import How, PictureFiles
-from stepgrad.data.convert.source import Source, open_source
+from stepgrad.data.convert.notes import FORMATS, Difficult, Format, Notes
+from stepgrad.data.convert.pictures import DoneOfAll, How, put_pictures
+from stepgrad.data.convert.source import open_source
 from stepgrad.data.convert.to_coco import write_coco
-from stepgrad.data.convert.to_voc import write_voc
+from stepgrad.data.convert.to_voc import check_names, write_voc
 from stepgrad.data.convert.to_yolo import write_yolo
-from stepgrad.data.voc import Degenerate
+from stepgrad.data.problems import Degenerate
 from stepgrad.errors import DataError, one_of
 from stepgrad.files import WriteError, explain, folder_beside
 from stepgrad.names import from_home
 
 __all__ = ["Conversion", "Format", "convert"]
 
-Format = Literal["yolo", "voc", "coco"]
-DoneOfAll = Callable[[int, int], None]
-"""Called with the number of images written and of all."""
+_WRITERS = {"yolo": write_yolo, "voc": write_voc, "coco": write_coco}
 
 
 @dataclass(frozen=True)
@@ -85,44 +81,19 @@ def convert(
         degenerate=degenerate,
         images_outside=images_outside,
     )
+    if to == "voc":
+        check_names(source.class_names)
     notes = Notes(to)
-    files = PictureFiles(to == "yolo", pictures, notes, source.as_shown)
+    if to != "coco" and source.category_ids != tuple(range(1, len(source.class_names) + 1)):
+        notes.add("category", len(source.class_names))  # a way back numbers the classes from 1
     try:
         with folder_beside(Path(os.path.abspath(place)).parent) as beside:
             made = beside / secrets.token_hex(8)
             made.mkdir()
-            _write(source, made, to, files, difficult, notes, _counter(source, progress))
+            put_pictures(source, made, pictures, notes, progress)
+            _WRITERS[to](source, made, difficult, notes)
             os.rename(made, place)
     except OSError as error:
         raise WriteError(explain(place, error)) from error
     sizes = {name: len(listed) for name, listed in source.splits.items()}
     return Conversion(place, len(source.pictures), sizes, tuple(notes.lines()))
-
-
-def _counter(source: Source, progress: DoneOfAll | None) -> Callable[[], None]:
-    done, total = 0, len(source.pictures)
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total)
-
-    return tick
-
-
-def _write(
-    source: Source,
-    folder: Path,
-    to: Format,
-    files: PictureFiles,
-    difficult: Difficult,
-    notes: Notes,
-    tick: Callable[[], None],
-) -> None:
-    if to == "voc":
-        write_voc(source, folder, files, notes, tick)
-    elif to == "coco":
-        write_coco(source, folder, files, difficult, notes, tick)
-    else:
-        write_yolo(source, folder, files, difficult, notes, tick)

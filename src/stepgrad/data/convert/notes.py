@@ -1,11 +1,17 @@
-"""What a conversion could not carry over, told once per kind with counts."""
+"""What a format cannot hold, told once per kind with counts."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Literal
 
+import numpy as np
+
+from stepgrad.data.base import ImageObjects
 from stepgrad.number_text import agreeing, counted
 
+Format = Literal["yolo", "voc", "coco"]
+Difficult = Literal["keep", "drop"]
 FORMATS = {"yolo": "YOLO", "voc": "VOC", "coco": "COCO"}
 _TEXTS = {
     "difficult-kept": ("difficult object", "{n} {was} written as ordinary, since {format} has no such mark"),
@@ -29,12 +35,14 @@ _TEXTS = {
     "order": ("split", "{n} {was} ordered by id"),
 }
 """Of each kind, what is counted and what is said about it."""
+_SAME_AREA = 1e-6
+"""Share of the area by which rounding may move it."""
 
 
 class Notes:
     """Counts by kind."""
 
-    def __init__(self, to: str) -> None:
+    def __init__(self, to: Format) -> None:
         self.to = to
         self.counts: Counter[str] = Counter()
 
@@ -51,3 +59,26 @@ class Notes:
             for kind, (noun, text) in _TEXTS.items()
             if (count := self.counts[kind])
         ]
+
+
+def without_difficult(objects: ImageObjects, difficult: Difficult, notes: Notes) -> ImageObjects:
+    """Objects for a format that knows no difficult ones: they become ordinary, or are dropped."""
+    count = int(objects.difficult.sum())
+    notes.add("difficult-dropped" if difficult == "drop" else "difficult-kept", count)
+    return objects[~objects.difficult] if difficult == "drop" else objects
+
+
+def note_areas(objects: ImageObjects, notes: Notes) -> None:
+    """Count the areas that do not follow from the boxes."""
+    of_boxes = (objects.boxes[:, 2:] - objects.boxes[:, :2]).prod(axis=1)
+    notes.add("area", int((np.abs(objects.area - of_boxes) > _SAME_AREA * of_boxes).sum()))
+
+
+def tidy(value: float) -> int | float:
+    """A coordinate to a billionth of a pixel; whole ones as whole numbers.
+
+    >>> tidy(15.000000000000002), tidy(0.1 + 0.2)
+    (15, 0.3)
+    """
+    rounded = round(float(value), 9)
+    return int(rounded) if rounded == int(rounded) else rounded

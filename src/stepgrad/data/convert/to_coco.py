@@ -3,92 +3,67 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepgrad.data.convert.layout import homes, stems_by_home
-from stepgrad.data.convert.notes import Notes
-from stepgrad.data.convert.objects import Difficult, objects_in, tidy, without_flags
-from stepgrad.data.convert.pictures import PictureFiles
+from stepgrad.data.convert.notes import Difficult, Notes, tidy, without_difficult
 from stepgrad.data.convert.source import Source, SourcePicture
 from stepgrad.names import file_name
 
 
-def write_coco(
-    source: Source, out: Path, files: PictureFiles, difficult: Difficult, notes: Notes, tick: Callable[[], None]
-) -> None:
-    """Write the whole dataset into an empty folder."""
-    home = homes(source)
-    stems = stems_by_home(source, home, notes)
-    categories = source.category_ids or tuple(range(1, len(source.class_names) + 1))
-    entries: dict[SourcePicture, dict[str, Any]] = {}
-    objects: dict[SourcePicture, list[dict[str, Any]]] = {}
-    for picture in source.pictures:
-        image = f"{home[picture]}/{stems[picture]}{files.suffix(picture)}"
-        width, height = files.put(picture, out / "images" / image)
-        entries[picture] = {"file_name": image, "width": width, "height": height}
-        objects[picture] = _annotations(picture, categories, difficult, notes)
-        tick()
+def write_coco(source: Source, out: Path, difficult: Difficult, notes: Notes) -> None:
+    """Write the annotations of all pictures, a file per split."""
     (out / "annotations").mkdir()
+    objects = {picture: _annotations(picture, source.category_ids, difficult, notes) for picture in source.pictures}
+    named = zip(source.category_ids, source.class_names, strict=True)
+    categories = [{"id": category, "name": name} for category, name in named]
     numbered: set[SourcePicture] = set()  # a picture of several splits counts once
-    for name, pictures in source.splits.items():
-        ids = image_numbers(pictures, notes)
-        numbered |= {picture for picture, number in zip(pictures, ids, strict=True) if picture.number != number}
-        content = _content(name, pictures, ids, entries, objects)
-        content["categories"] = [
-            {"id": category, "name": text} for category, text in zip(categories, source.class_names, strict=True)
-        ]
-        place = out / "annotations" / f"instances_{file_name(name)}.json"
+    for split, pictures in source.splits.items():
+        numbers = image_numbers(pictures, notes)
+        members = list(zip(pictures, numbers, strict=True))
+        numbered |= {picture for picture, number in members if picture.number != number}
+        listed = [{"image_id": number, **entry} for picture, number in members for entry in objects[picture]]
+        content = {
+            "images": _images(split, members),
+            "annotations": [{"id": i, **entry} for i, entry in enumerate(listed, 1)],
+            "categories": categories,
+        }
+        place = out / "annotations" / f"instances_{file_name(split)}.json"
         place.write_bytes(json.dumps(content).encode())
     notes.add("numbered", len(numbered))
 
 
 def _annotations(
-    picture: SourcePicture, categories: tuple[int, ...], difficult: Difficult, notes: Notes
+    picture: SourcePicture, category_ids: tuple[int, ...], difficult: Difficult, notes: Notes
 ) -> list[dict[str, Any]]:
-    objects = without_flags(objects_in(picture), difficult, notes)
+    objects = without_difficult(picture.objects, difficult, notes)
+    columns = objects.boxes, objects.labels, objects.crowd, objects.area
     return [
         {
-            "category_id": categories[label],
+            "category_id": category_ids[label],
             "bbox": [tidy(x1), tidy(y1), tidy(x2 - x1), tidy(y2 - y1)],
             "area": tidy(area),
             "iscrowd": int(crowd),
         }
-        for (x1, y1, x2, y2), label, crowd, area in zip(
-            objects.boxes.tolist(), objects.labels.tolist(), objects.crowd.tolist(), objects.area.tolist(), strict=True
-        )
+        for (x1, y1, x2, y2), label, crowd, area in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 
-def _content(
-    split: str,
-    pictures: list[SourcePicture],
-    ids: list[int],
-    entries: dict[SourcePicture, dict[str, Any]],
-    objects: dict[SourcePicture, list[dict[str, Any]]],
-) -> dict[str, Any]:
-    """One file. File names are relative to images/SPLIT if all images are there, else to images."""
-    inside = f"{file_name(split)}/"
-    all_inside = all(entries[picture]["file_name"].startswith(inside) for picture in pictures)
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    for picture, number in zip(pictures, ids, strict=True):
-        entry = {"id": number, **entries[picture]}
-        if all_inside:
-            entry["file_name"] = entry["file_name"].removeprefix(inside)
-        if picture.number != number:
-            entry["name"] = picture.name
-        images.append(entry)
-        for annotation in objects[picture]:
-            annotations.append({"id": len(annotations) + 1, "image_id": number, **annotation})
-    return {"images": images, "annotations": annotations}
+def _images(split: str, members: list[tuple[SourcePicture, int]]) -> list[dict[str, Any]]:
+    """The entries of a split. File names are relative to images/SPLIT if all images are there, else to images."""
+    all_inside = all(picture.home == file_name(split) for picture, _ in members)
+    images = []
+    for picture, number in members:
+        width, height = picture.size
+        file = picture.file if all_inside else f"{picture.home}/{picture.file}"
+        called = {} if picture.number == number else {"name": picture.name}
+        images.append({"id": number, "file_name": file, "width": width, "height": height, **called})
+    return images
 
 
 def image_numbers(pictures: list[SourcePicture], notes: Notes) -> list[int]:
     """The ids of the images where they are numbers, each once; else 1, 2, ... in the order of the split."""
-    numbers = [picture.number for picture in pictures]
-    known = [number for number in numbers if number is not None]
+    known = [picture.number for picture in pictures if picture.number is not None]
     if len(set(known)) == len(pictures):
         notes.add("order", int(known != sorted(known)))
         return known

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import numpy as np
 
-from stepgrad.data.convert.layout import homes, note_categories, stems_of_all
-from stepgrad.data.convert.notes import Notes
-from stepgrad.data.convert.objects import SourceObjects, note_areas, objects_in, tidy
-from stepgrad.data.convert.pictures import PictureFiles
-from stepgrad.data.convert.source import UNLISTED, Source
+from stepgrad.data.convert.notes import Difficult, Notes, note_areas, tidy
+from stepgrad.data.convert.source import UNLISTED, Source, SourcePicture
 from stepgrad.data.voc import CLASS_FILE
 from stepgrad.data.voc_xml import CORNERS
 from stepgrad.errors import DataError
-from stepgrad.names import file_name, to_utf8, visible, word
+from stepgrad.names import file_name, to_utf8, visible
 from stepgrad.pixels import devkit_from_continuous
 
 
-def write_voc(source: Source, out: Path, files: PictureFiles, notes: Notes, tick: Callable[[], None]) -> None:
-    """Write the whole dataset into an empty folder."""
-    _check_names(source.class_names)
-    home = homes(source)
-    stems = stems_of_all(source, home, notes, word)
-    note_categories(source, notes)
-    for folder in ("Annotations", "ImageSets/Main", "JPEGImages"):
+def write_voc(source: Source, out: Path, _: Difficult, notes: Notes) -> None:
+    """Write the annotations of all pictures, the lists of splits and the names of classes."""
+    for folder in ("Annotations", "ImageSets/Main"):
         (out / folder).mkdir(parents=True)
     for picture in source.pictures:
-        image = f"{stems[picture]}{files.suffix(picture)}"
-        size = files.put(picture, out / "JPEGImages" / image)
-        objects = objects_in(picture)
-        notes.add("crowd", int(objects.crowd.sum()))
-        text = _annotation(image, size, objects[~objects.crowd], source.class_names, notes)
-        (out / "Annotations" / f"{stems[picture]}.xml").write_bytes(to_utf8(text))
-        tick()
+        text = _annotation(picture, source.class_names, notes)
+        (out / "Annotations" / f"{picture.stem}.xml").write_bytes(to_utf8(text))
     for name, pictures in source.splits.items():
         if name != UNLISTED:
-            lines = "".join(f"{stems[picture]}\n" for picture in pictures)
+            lines = "".join(f"{picture.stem}\n" for picture in pictures)
             (out / "ImageSets/Main" / f"{file_name(name)}.txt").write_bytes(to_utf8(lines))
     (out / CLASS_FILE).write_bytes(to_utf8("".join(f"{name}\n" for name in source.class_names)))
 
 
-def _check_names(class_names: tuple[str, ...]) -> None:
-    """VOC has names as lines of a list and as text of XML."""
+def check_names(class_names: tuple[str, ...]) -> None:
+    """Raise DataError for a name that VOC cannot hold: it is a line of a list, and text of XML."""
     for name in class_names:
         if visible(name) != name or name.strip() != name or len(name.splitlines()) != 1:
             raise DataError(
@@ -52,14 +39,14 @@ def _check_names(class_names: tuple[str, ...]) -> None:
             )
 
 
-def _annotation(
-    image: str, size: tuple[int, int], objects: SourceObjects, class_names: tuple[str, ...], notes: Notes
-) -> str:
+def _annotation(picture: SourcePicture, class_names: tuple[str, ...], notes: Notes) -> str:
+    notes.add("crowd", int(picture.objects.crowd.sum()))
+    objects = picture.objects[~picture.objects.crowd]
     note_areas(objects, notes)
-    width, height = size
+    width, height = picture.size
     lines = [
         "<annotation>",
-        f"  <filename>{escape(image)}</filename>",
+        f"  <filename>{escape(picture.file)}</filename>",
         f"  <size><width>{width}</width><height>{height}</height><depth>3</depth></size>",
     ]
     devkit = devkit_from_continuous(objects.boxes)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.convert.layout import homes, note_categories, stems_by_home
-from stepgrad.data.convert.notes import Notes
-from stepgrad.data.convert.objects import Difficult, SourceObjects, note_areas, objects_in, tidy, without_flags
-from stepgrad.data.convert.pictures import PictureFiles
-from stepgrad.data.convert.source import Source, SourcePicture
+from stepgrad.data.base import ImageObjects
+from stepgrad.data.convert.notes import Difficult, Notes, note_areas, tidy, without_difficult
+from stepgrad.data.convert.source import Source
 from stepgrad.data.regions import REGIONS_FILE
 from stepgrad.data.yolo_txt import TOLERANCE
 from stepgrad.data.yolo_yaml import RESERVED_KEYS
@@ -25,34 +22,24 @@ DECIMALS = 12
 """Of a share: an image of 100,000 pixels gets its boxes back to a ten-millionth of a pixel."""
 
 
-def write_yolo(
-    source: Source, out: Path, files: PictureFiles, difficult: Difficult, notes: Notes, tick: Callable[[], None]
-) -> None:
-    """Write the whole dataset into an empty folder."""
-    home = homes(source)
-    stems = stems_by_home(source, home, notes)
-    note_categories(source, notes)
+def write_yolo(source: Source, out: Path, difficult: Difficult, notes: Notes) -> None:
+    """Write the labels of all pictures, the ignored regions and data.yaml."""
     regions: dict[str, list[list[float]]] = {}
-    image_files: dict[SourcePicture, str] = {}
     for picture in source.pictures:
-        place = f"{home[picture]}/{stems[picture]}"
-        image_files[picture] = f"{stems[picture]}{files.suffix(picture)}"
-        size = files.put(picture, out / "images" / home[picture] / image_files[picture])
-        objects = without_flags(objects_in(picture), difficult, notes)
+        objects = without_difficult(picture.objects, difficult, notes)
         ignored = _regions(objects, len(source.class_names), notes)
-        if len(ignored):
-            regions[place] = [[tidy(value) for value in box] for box in ignored]
-        lines = _lines(objects[~objects.crowd], size, notes)
-        label = out / "labels" / home[picture] / f"{stems[picture]}.txt"
+        if ignored:
+            regions[f"{picture.home}/{picture.stem}"] = ignored
+        lines = _lines(objects[~objects.crowd], picture.size, notes)
+        label = out / "labels" / picture.home / f"{picture.stem}.txt"
         label.parent.mkdir(parents=True, exist_ok=True)
         label.write_bytes("".join(f"{line}\n" for line in lines).encode())
-        tick()
     if regions:
         (out / REGIONS_FILE).write_bytes(json.dumps(regions).encode())
-    _write_yaml(source, out, home, image_files)
+    _write_yaml(source, out)
 
 
-def _lines(objects: SourceObjects, size: tuple[int, int], notes: Notes) -> list[str]:
+def _lines(objects: ImageObjects, size: tuple[int, int], notes: Notes) -> list[str]:
     note_areas(objects, notes)
     shares = objects.boxes / np.array([*size, *size])
     lines = []
@@ -79,19 +66,17 @@ def _share(value: float) -> str:
     return f"{value:.{DECIMALS}f}".rstrip("0").rstrip(".")
 
 
-def _regions(objects: SourceObjects, classes: int, notes: Notes) -> list[list[float]]:
+def _regions(objects: ImageObjects, classes: int, notes: Notes) -> list[list[float]]:
     """Regions that are crowds of every class; crowds of single classes have no place."""
+    crowds = objects[objects.crowd]
     labels_of: dict[tuple[float, ...], set[int]] = {}
-    for box, label in zip(objects.boxes[objects.crowd].tolist(), objects.labels[objects.crowd].tolist(), strict=True):
+    for box, label in zip(crowds.boxes.tolist(), crowds.labels.tolist(), strict=True):
         labels_of.setdefault(tuple(box), set()).add(label)
-    ignored = [list(box) for box, labels in labels_of.items() if len(labels) == classes]
     notes.add("crowd", sum(len(labels) for labels in labels_of.values() if len(labels) < classes))
-    return ignored
+    return [[tidy(value) for value in box] for box, labels in labels_of.items() if len(labels) == classes]
 
 
-def _write_yaml(
-    source: Source, out: Path, home: dict[SourcePicture, str], image_files: dict[SourcePicture, str]
-) -> None:
+def _write_yaml(source: Source, out: Path) -> None:
     """A split is its folder if that holds the same images in the same order, else a list."""
     need("yaml", purpose="writing data.yaml of YOLO datasets")
     import yaml
@@ -99,13 +84,13 @@ def _write_yaml(
     content: dict[str, Any] = {}  # no `path`: ultralytics sees one from the working directory, not from this file
     for name, pictures in source.splits.items():
         key = f"split_{name}" if name in RESERVED_KEYS else name
-        folder = sorted(image_files[picture] for picture in home if home[picture] == file_name(name))
-        if all(home[p] == file_name(name) for p in pictures) and folder == [image_files[p] for p in pictures]:
+        inside = [picture for picture in source.pictures if picture.home == file_name(name)]
+        if pictures == sorted(inside, key=lambda picture: picture.file):
             content[key] = f"images/{file_name(name)}"
         else:
             content[key] = f"{file_name(name)}.txt"
-            lines = [f"./images/{home[picture]}/{image_files[picture]}\n" for picture in pictures]
-            (out / content[key]).write_bytes(to_utf8("".join(lines)))
+            lines = "".join(f"./images/{picture.home}/{picture.file}\n" for picture in pictures)
+            (out / content[key]).write_bytes(to_utf8(lines))
     content["names"] = dict(enumerate(source.class_names))
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     (out / "data.yaml").write_bytes(to_utf8(text))

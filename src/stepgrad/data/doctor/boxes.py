@@ -23,19 +23,19 @@ ONE_PIXEL = 1.0 + 1e-6
 
 def examine_boxes(entry: ExaminedImage) -> Iterator[Problem]:
     """The problems of an image's objects, each kind once. Crowds are left out: one region is a crowd of every class."""
-    objects = np.flatnonzero(~entry.crowd)
+    boxes, labels = entry.objects.boxes, entry.objects.labels
+    objects = np.flatnonzero(~entry.objects.crowd)
     yield from _thin(entry, objects)
-    keys = {index: (entry.names[index], *entry.boxes[index].tolist()) for index in objects.tolist()}
-    first: dict[tuple[str | float, ...], int] = {}
+    keys = {index: (int(labels[index]), *boxes[index].tolist()) for index in objects.tolist()}
+    first: dict[tuple[float, ...], int] = {}
     for index, key in keys.items():
         first.setdefault(key, index)
     repeats = [(entry.numbers[index], entry.numbers[first[key]]) for index, key in keys.items() if first[key] != index]
     if repeats:
         fix = "delete the repeated ones, or the object counts as often as it is annotated"
         yield _warning(entry, repeats_text(entry.word, repeats), fix, "duplicate-object")
-    pairs = _close_pairs(entry.boxes, np.array(list(first.values()), dtype=np.int64))
-    names = np.array(entry.names, dtype=object)
-    same = names[pairs[:, 0]] == names[pairs[:, 1]]
+    pairs = _close_pairs(boxes, np.array(list(first.values()), dtype=np.int64))
+    same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
     yield from _pair_problem(entry, pairs[same], "nearly the same box", "delete one of the two", "near-duplicate")
     yield from _pair_problem(
         entry, pairs[~same], "the same box", "one box has two classes: keep the one that is right", "two-classes"
@@ -43,7 +43,7 @@ def examine_boxes(entry: ExaminedImage) -> Iterator[Problem]:
 
 
 def _thin(entry: ExaminedImage, objects: NDArray[np.int64]) -> Iterator[Problem]:
-    sides = entry.boxes[:, 2:] - entry.boxes[:, :2]
+    sides = entry.objects.boxes[:, 2:] - entry.objects.boxes[:, :2]
     for index in objects[(sides[objects] <= ONE_PIXEL).any(axis=1)].tolist():
         width, height = sides[index].tolist()
         side, word = (width, "wide") if width <= height else (height, "high")

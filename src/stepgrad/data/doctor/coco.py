@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
-
-from stepgrad.data.coco import image_file, own_files, refuses, usual_folders, xyxy_from_xywh
+from stepgrad.data.coco import holding_folder, image_file, own_files, refuses, usual_folders
 from stepgrad.data.coco_json import CocoFile, CocoImage, read_coco
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage
-from stepgrad.data.problems import Problem, Report
+from stepgrad.data.problems import Complaints, Report
 
 
 def examine_coco(
@@ -19,40 +17,26 @@ def examine_coco(
     """Read the file; return the readable images, and report every problem."""
     file = read_coco(path, report) or CocoFile([], {})
     tried = [Path(images)] if images else usual_folders(path)
-    folder = _find_folder(path, file.images, tried, report) if need_images and file.images else None
+    folder = holding_folder(tried, file.images) if need_images else None
+    if need_images and file.images and folder is None:
+        places = ", ".join(os.path.relpath(place, path.parent) for place in tried)
+        fix = "name their folder (--images), or examine the annotations alone (--need_images false)"
+        Complaints(path, report)(f"its images are in none of {places} (relative to its folder)", fix, "image-missing")
     own = own_files(path, images, images_outside)
     entries = []
     for image in file.images:
         picture = image_file(folder, image) if folder else None
         if need_images and refuses(own, path, image, [folder] if folder else tried, report):
             picture = None  # not even looked at
-        entries.append(_entry(image, path, picture, file.categories, report))
+        entries.append(_entry(image, path, picture, file, report))
     return ExaminedDataset("COCO file", path.stem, entries, tuple(file.categories.values()))
 
 
-def _find_folder(path: Path, images: list[CocoImage], tried: list[Path], report: Report) -> Path | None:
-    """The place that holds most of the images."""
-    held = [sum(os.path.isfile(image_file(place, image)) for image in images if image.file_name) for place in tried]
-    if max(held) == 0:
-        places = ", ".join(os.path.relpath(place, path.parent) for place in tried)
-        fix = "name their folder (--images), or examine the annotations alone (--need_images false)"
-        report(
-            Problem(
-                str(path), f"its images are in none of {places} (relative to its folder)", fix, "error", "image-missing"
-            )
-        )
-        return None
-    return tried[held.index(max(held))]
-
-
-def _entry(
-    image: CocoImage, path: Path, picture: Path | None, categories: dict[int, str], report: Report
-) -> ExaminedImage:
+def _entry(image: CocoImage, path: Path, picture: Path | None, file: CocoFile, report: Report) -> ExaminedImage:
     if picture and not os.path.isfile(picture):  # False for names too long for the disk, where pathlib raises
-        fix = "restore the image, or remove it from the file"
-        report(Problem(str(picture), f"no such image ({path.name}, image {image.id})", fix, "error", "image-missing"))
+        defect = f"no such image ({path.name}, image {image.id})"
+        Complaints(picture, report)(defect, "restore the image, or remove it from the file", "image-missing")
         picture = None
-    xywh = np.array([annotation.xywh for annotation in image.annotations], dtype=np.float64).reshape(-1, 4)
     ids = [annotation.id for annotation in image.annotations]
     numbers = tuple(number for number in ids if isinstance(number, int))
     by_id = len(numbers) == len(ids)
@@ -61,10 +45,8 @@ def _entry(
         source=f"{path}, image {image.id}",
         image=picture,
         size=image.size,
-        names=tuple(categories[annotation.category] for annotation in image.annotations),
+        objects=image.objects(file.label_of),
+        class_names=tuple(file.categories.values()),
         numbers=numbers if by_id else tuple(range(len(ids))),
         word="annotation" if by_id else "object",
-        boxes=xyxy_from_xywh(xywh),
-        difficult=np.zeros(len(xywh), dtype=np.bool_),
-        crowd=np.array([annotation.crowd for annotation in image.annotations], dtype=np.bool_),
     )

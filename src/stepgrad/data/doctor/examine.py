@@ -8,9 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from stepgrad.data.base import DetectionDataset, ImageId
+from stepgrad.data.base import ImageId
 from stepgrad.data.doctor.boxes import examine_boxes
 from stepgrad.data.doctor.coco import examine_coco
 from stepgrad.data.doctor.images import examine_image
@@ -104,30 +102,20 @@ def _read_records(
     if located.kind == "yolo":
         return examine_yolo(located.path, located.split, need_images, images_outside, report)
     dataset = load_dataset(data, located.split)
-    return ExaminedDataset("built-in set", dataset.name, _drawn_entries(dataset), dataset.class_names)
-
-
-def _drawn_entries(dataset: DetectionDataset) -> list[ExaminedImage]:
-    """The images of the built-in set, which has no files."""
     assert isinstance(dataset, ShapesDataset)
-    entries = []
-    for index, image_id in enumerate(dataset.ids):
-        target = dataset.target(index)
-        names = tuple(dataset.class_names[label] for label in target["labels"].tolist())
-        entries.append(
-            ExaminedImage(
-                image_id=image_id,
-                source=dataset.source(index),
-                image=None,
-                size=(dataset.size, dataset.size),
-                names=names,
-                numbers=tuple(range(len(names))),
-                boxes=target["boxes"].double().numpy(),
-                difficult=target["difficult"].numpy(),
-                crowd=np.zeros(len(names), dtype=np.bool_),
-            )
+    entries = [
+        ExaminedImage(
+            image_id=dataset.ids[index],
+            source=dataset.source(index),
+            image=None,
+            size=(dataset.size, dataset.size),
+            objects=objects,
+            class_names=dataset.class_names,
+            numbers=tuple(range(len(objects))),
         )
-    return entries
+        for index, objects in enumerate(map(dataset.objects, range(len(dataset))))
+    ]
+    return ExaminedDataset("built-in set", dataset.name, entries, dataset.class_names)
 
 
 def _examine_images(

@@ -62,16 +62,17 @@ def _size_problems(entry: ExaminedImage, facts: ImageFacts) -> Iterator[Problem]
         fix = "the boxes are used with the pixels as stored; if that is right remove the EXIF tag, else turn the pixels"
         yield _warning(path, f"EXIF orientation {facts.orientation}", fix, "exif-rotation")
     if annotated != facts.size:
-        beyond = bool((_excess(entry.boxes, facts.size) > SLACK).any())
+        beyond = bool((_excess(entry.objects.boxes, facts.size) > SLACK).any())
         defect = f"is {facts.size[0]} x {facts.size[1]} but annotated as {annotated[0]} x {annotated[1]}"
         fix = "scale the boxes or restore the image" if beyond else "the boxes fit; correct the size in the annotation"
         yield Problem(path, defect, fix, "error" if beyond else "warning", "size-differs")
 
 
 def _box_problems(entry: ExaminedImage, size: tuple[int, int]) -> Iterator[Problem]:
-    outside, excess = lies_outside(entry.boxes, size), _excess(entry.boxes, size)
+    boxes = entry.objects.boxes
+    outside, excess = lies_outside(boxes, size), _excess(boxes, size)
     for number in np.flatnonzero(outside | (excess > SLACK)):
-        where, box = entry.place(int(number)), entry.boxes[number]
+        where, box = entry.place(int(number)), boxes[number]
         image = f"the {size[0]} x {size[1]} image"
         if outside[number]:
             defect = f"{where} lies outside {image}: {', '.join(f'{value:g}' for value in box)}"

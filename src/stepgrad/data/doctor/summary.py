@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.base import ImageId
+from stepgrad.data.base import ImageId, ImageObjects, join_objects
 from stepgrad.data.images import ImageFacts
 from stepgrad.data.problems import Problem, Report
 from stepgrad.number_text import agreeing, counted
@@ -26,12 +26,11 @@ class ExaminedImage:
     """The file of the picture; None where it is missing or not asked for."""
     size: tuple[int, int] | None
     """As the annotation gives it."""
-    names: tuple[str, ...]
+    objects: ImageObjects
+    class_names: tuple[str, ...]
+    """Of the labels, those of unknown classes too."""
     numbers: tuple[int, ...]
     """What the annotation calls each object, see `word`; regions that are crowds of every class come last and have none."""
-    boxes: NDArray[np.float64]
-    difficult: NDArray[np.bool_]
-    crowd: NDArray[np.bool_]
     as_shown: bool = False
     """Whether size and boxes are of the picture as viewers show it (YOLO), EXIF orientation applied, or as it is stored."""
     word: str = "object"
@@ -41,7 +40,7 @@ class ExaminedImage:
         """Where to find an object in the annotation, and its class."""
         if index >= len(self.numbers):
             return "an ignored region"
-        return f"{self.word} {self.numbers[index]} ({self.names[index]})"
+        return f"{self.word} {self.numbers[index]} ({self.class_names[self.objects.labels[index]]})"
 
 
 Splits = dict[str, dict[str, Path | None]]
@@ -95,39 +94,40 @@ def summarise(records: ExaminedDataset, facts: dict[ImageId, ImageFacts]) -> Sum
     entries = records.entries
     known_sizes = [facts[e.image_id].size if e.image_id in facts else e.size for e in entries]
     sizes = np.array([size for size in known_sizes if size], dtype=np.int64).reshape(-1, 2)
+    objects = join_objects([entry.objects for entry in entries])
+    images = np.repeat(np.arange(len(entries)), [len(entry.objects) for entry in entries])
+    of_class = [objects.labels == label for label in range(len(records.class_names))]
+    total = _count("all", objects, images)
     return Summary(
         kind=records.kind,
         name=records.name,
         images=len(entries),
-        without_objects=sum(bool(entry.crowd.all()) for entry in entries),
-        classes=tuple(_count(name, entries, name) for name in records.class_names),
-        total=_count("all", entries, None),
+        without_objects=len(entries) - total.images,
+        classes=tuple(
+            _count(name, objects[rows], images[rows]) for name, rows in zip(records.class_names, of_class, strict=True)
+        ),
+        total=total,
         smallest=_pair(sizes.min(axis=0)) if len(sizes) else None,
         largest=_pair(sizes.max(axis=0)) if len(sizes) else None,
         modes=dict(Counter(fact.mode for fact in facts.values()).most_common()),
     )
 
 
-def _pair(values: np.ndarray) -> tuple[int, int]:
+def _pair(values: NDArray[np.int64]) -> tuple[int, int]:
     return int(values[0]), int(values[1])
 
 
-def _count(title: str, entries: list[ExaminedImage], name: str | None) -> ClassSummary:
-    """Counts of one class, or of all."""
-    of_class = [
-        np.array([name is None or object_name == name for object_name in entry.names], dtype=np.bool_)
-        for entry in entries
-    ]
-    pairs = [(entry, mask & ~entry.crowd) for entry, mask in zip(entries, of_class, strict=True)]
-    areas = [(entry.boxes[mask, 2:] - entry.boxes[mask, :2]).prod(axis=1) for entry, mask in pairs]
-    sides = np.sqrt(np.concatenate([np.zeros(0), *areas]))
-    crowds = [entry.boxes[mask & entry.crowd] for entry, mask in zip(entries, of_class, strict=True)]
+def _count(title: str, objects: ImageObjects, images: NDArray[np.int64]) -> ClassSummary:
+    """Counts of the objects of one class, or of all, in these images."""
+    counted_ones = objects[~objects.crowd]
+    sides = np.sqrt((counted_ones.boxes[:, 2:] - counted_ones.boxes[:, :2]).prod(axis=1))
+    crowds = np.column_stack([images, objects.boxes])[objects.crowd]
     return ClassSummary(
         name=title,
-        images=sum(bool(mask.any()) for _, mask in pairs),
+        images=len(np.unique(images[~objects.crowd])),
         objects=len(sides),
-        difficult=sum(int(entry.difficult[mask].sum()) for entry, mask in pairs),
-        crowd=sum(len(np.unique(boxes, axis=0)) for boxes in crowds if len(boxes)),
+        difficult=int(counted_ones.difficult.sum()),
+        crowd=len(np.unique(crowds, axis=0)),
         sides=(float(sides.min()), float(np.median(sides)), float(sides.max())) if len(sides) else None,
     )
 

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Splits
 from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import Problem, Report
@@ -46,24 +44,24 @@ def examine_voc(
     read = {i: read_annotation(annotation_file(root, i), own, report) for i in ids}
     annotations = {image_id: annotation for image_id, annotation in read.items() if annotation}
     names = _check_classes(root, list(annotations.values()), class_names, own, report)
-    entries = [_entry(image_id, annotation, images.get(image_id)) for image_id, annotation in annotations.items()]
+    used = dict.fromkeys(name for annotation in annotations.values() for name in annotation.names)
+    known = tuple({**dict.fromkeys(names), **used})  # unknown ones, which are reported, come last
+    label_of = {name: label for label, name in enumerate(known)}
+    entries = [
+        ExaminedImage(
+            image_id=image_id,
+            source=str(annotation.path),
+            image=images.get(image_id),
+            size=annotation.size,
+            objects=annotation.objects(label_of),
+            class_names=known,
+            numbers=annotation.numbers,
+        )
+        for image_id, annotation in annotations.items()
+    ]
     name = f"{root.resolve().name}{f' {split}' if split else ''}"
     splits: Splits = {part: {i: images.get(i) for i in lists[part]} for part in SPLITS if part in lists}
     return ExaminedDataset("VOC folder", name, entries, names, splits)
-
-
-def _entry(image_id: str, annotation: VOCAnnotation, image: Path | None) -> ExaminedImage:
-    return ExaminedImage(
-        image_id=image_id,
-        source=str(annotation.path),
-        image=image,
-        size=annotation.size,
-        names=annotation.names,
-        numbers=annotation.numbers,
-        boxes=annotation.boxes,
-        difficult=annotation.difficult,
-        crowd=np.zeros(len(annotation.names), dtype=np.bool_),
-    )
 
 
 def _find_images(root: Path, ids: list[str], split: str | None, report: Report) -> dict[str, Path]:
@@ -103,7 +101,7 @@ def _check_classes(
     names = infer_classes(root, annotations, own)
     counts = Counter(name for annotation in annotations for name in annotation.names)
     for annotation in annotations:
-        for number, name in enumerate(annotation.names):
+        for number, name in zip(annotation.numbers, annotation.names, strict=True):
             hint = _slip(name, counts)
             if hint:
                 fix = f"correct it, or list all classes in {CLASS_FILE} if it is right"

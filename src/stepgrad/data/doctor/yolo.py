@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Splits
 from stepgrad.data.problems import Complaints, Report
 from stepgrad.data.regions import REGIONS_FILE, read_regions
 from stepgrad.data.yolo import YOLOImage, check_split, dataset_name, read_images
-from stepgrad.data.yolo_images import image_ids_of, label_file, list_images, region_key
+from stepgrad.data.yolo_images import image_ids_of, list_images, region_key
 from stepgrad.data.yolo_yaml import SPLITS, DataYaml, read_data_yaml
 from stepgrad.number_text import agreeing, counted
 
@@ -35,19 +33,15 @@ def examine_yolo(
 
 
 def _entry(image_id: str, image: YOLOImage, class_names: tuple[str, ...], need_images: bool) -> ExaminedImage:
-    classes = len(class_names)
-    boxes = image.boxes(classes)
     return ExaminedImage(
         image_id=image_id,
-        source=str(image.labels.path),
+        source=str(image.label_path),
         image=image.path if need_images or image.size is None else None,
         size=image.size,
-        names=tuple(class_names[label] for label in image.classes_of_boxes(classes).tolist()),
-        numbers=image.labels.lines if image.size else (),
+        objects=image.objects(len(class_names)),
+        class_names=class_names,
+        numbers=image.labels.lines if image.labels and image.size else (),
         word="line",
-        boxes=boxes,
-        difficult=np.zeros(len(boxes), dtype=np.bool_),
-        crowd=image.crowd(classes).astype(np.bool_),
         as_shown=True,
     )
 
@@ -64,8 +58,8 @@ def _splits(data: DataYaml, need_images: bool) -> Splits:
 
 def _check_spare(data: DataYaml, images: list[YOLOImage], report: Report) -> None:
     """Report label files and ignored regions without an image."""
-    labels = {image.labels.path for image in images}
-    for folder in sorted({label_file(image.path).parent for image in images}):
+    labels = {image.label_path for image in images}
+    for folder in sorted({path.parent for path in labels}):
         spare = sorted(path for path in folder.glob("*.txt") if path not in labels and path.name != "classes.txt")
         if spare and not any(image.path.parent == folder for image in images):
             defect = (
