@@ -25,11 +25,10 @@ import torch
 from torch import nn
 
 from experiments.endless.new_head_table import render
+from experiments.endless.windows import NMS_THRESHOLD, TRAINING_SEED, extract, new_head, standardised
 from stepgrad.data import ShapesDataset
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.models.demo.detector import CLASSES, trained_ssd
-from stepgrad.models.demo.features import extract, standardised
-from stepgrad.models.demo.trial import NMS_THRESHOLD, TRAINING_SEED, new_head
 from stepgrad.models.fine_tuning.outputs import Reading
 from stepgrad.models.fine_tuning.training import Plan, Task, judge, train
 from stepgrad.models.fine_tuning.windows import Labelled, labelled

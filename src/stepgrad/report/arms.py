@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import ClassResult, EvaluationResult
 from stepgrad.metric.protocol import Protocol
+from stepgrad.number_text import mean_and_spread
 
 LEVELS = 101
 """Recalls at which curves are read, 0 and 1 among them."""
@@ -62,11 +63,8 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     >>> spread([0.25, 0.75])["mean"], spread([0.5])
     (0.5, {'mean': 0.5, 'sd': None, 'seeds': 1})
     """
-    return {
-        "mean": fmean(values) if values else None,
-        "sd": stdev(values) if len(values) > 1 else None,
-        "seeds": len(values),
-    }
+    mean, sd = mean_and_spread(values) if values else (None, None)
+    return {"mean": mean, "sd": sd if len(values) > 1 else None, "seeds": len(values)}
 
 
 def _has(run: Mapping[str, float], name: str) -> bool:

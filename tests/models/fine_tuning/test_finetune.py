@@ -17,11 +17,10 @@ from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning
 from stepgrad.locks import FolderInUse, only_writer
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.models.fine_tuning import ImageWindows, Trained
-from stepgrad.models.fine_tuning.cross_fit import Corrected, Correction, fresh_outputs
 from stepgrad.models.fine_tuning.outputs import Reading
 from stepgrad.models.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, choose
 from stepgrad.models.fine_tuning.training import Task, detections, judge
-from stepgrad.models.fine_tuning.ways import Budget
+from stepgrad.models.fine_tuning.ways import Budget, Corrected, Correction, fresh_outputs
 from stepgrad.models.fine_tuning.windows import batches, labelled
 from tests.models.fine_tuning.made_up import CLASSES, FEATURES, images, new_head, weights
 

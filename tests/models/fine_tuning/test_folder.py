@@ -16,7 +16,7 @@ import stepgrad as sg
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.models.fine_tuning import ImageWindows
-from stepgrad.models.fine_tuning.identity import by_value, digest
+from stepgrad.models.fine_tuning.folder import by_value, digest
 from tests.models.fine_tuning.damage import DAMAGE, flip_a_bit
 from tests.models.fine_tuning.made_up import images, new_head, weights
 

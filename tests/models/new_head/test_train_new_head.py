@@ -14,8 +14,8 @@ import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.evaluation.result import best_cut
 from stepgrad.models.held_out import as_used
-from stepgrad.models.new_head.cache import IMAGES_PER_FILE
-from stepgrad.models.new_head.start import CrossEntropy
+from stepgrad.models.new_head import start as starting
+from stepgrad.models.new_head.features import IMAGES_PER_FILE
 from tests.models.tiny import tiny_batch, tiny_model
 
 QUICK: dict[str, Any] = {
@@ -244,15 +244,15 @@ def test_the_rates_it_has_of_its_own_train_too() -> None:
 
 def test_before_the_last_round_only_the_first_rate_and_decay_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    best = CrossEntropy.best
+    by_cross_entropy = starting.by_cross_entropy
 
-    def watched(self: CrossEntropy, plan: Any, folder: Path | None) -> Any:
-        tried.append((list(plan.rates), list(plan.decays)))
-        return best(self, plan, folder)
+    def watched(detector: Any, images: Any, task: Any, plans: Any, *more: Any) -> Any:
+        tried.append([(plan.rate, plan.weight_decay) for plan in plans])
+        return by_cross_entropy(detector, images, task, plans, *more)
 
-    monkeypatch.setattr(CrossEntropy, "best", watched)
+    monkeypatch.setattr(starting, "by_cross_entropy", watched)
     run(tiny_model("ssd"), rounds=2, start_rates=[1e-2, 1e-3], weight_decays=[0.5, 0.1])
-    assert tried == [([1e-2], [0.5]), ([1e-2, 1e-3], [0.5, 0.1])]
+    assert tried == [[(1e-2, 0.5)], [(1e-2, 0.5), (1e-2, 0.1), (1e-3, 0.5), (1e-3, 0.1)]]
 
 
 def test_a_target_without_labels_is_refused_with_the_keys_it_has() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.models.held_out import as_used
-from stepgrad.models.new_head.models import frozen_detector
+from stepgrad.models.new_head import frozen_detector
 from tests.models.new_head.laws import NEW_CLASSES, everything, random_layer
 from tests.models.new_head.test_train_new_head import QUICK, TRAIN, VAL
 

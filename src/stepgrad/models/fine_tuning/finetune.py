@@ -14,24 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from stepgrad.errors import (
-    ConfigError,
-    InputError,
-    LikelyMistakeWarning,
-    not_negative,
-    positive_number,
-    whole_number,
-)
+from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning
+from stepgrad.evaluation.result import best_thresholds
 from stepgrad.locks import only_writer
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.models.fine_tuning.bar import Watch, bar
-from stepgrad.models.fine_tuning.cross_fit import Refit
-from stepgrad.models.fine_tuning.identity import by_value
-from stepgrad.models.fine_tuning.outputs import Reading, StockLoss, check_reading
-from stepgrad.models.fine_tuning.records import FinishedHeads
-from stepgrad.models.fine_tuning.result import FineTuned
-from stepgrad.models.fine_tuning.training import Task, outputs_of
-from stepgrad.models.fine_tuning.ways import Budget, FineTuning, TuningImages
+from stepgrad.models.fine_tuning.folder import FinishedHeads, by_value
+from stepgrad.models.fine_tuning.outputs import Reading, UsualLoss
+from stepgrad.models.fine_tuning.result import FineTuned, choose
+from stepgrad.models.fine_tuning.training import Task, detections, outputs_of
+from stepgrad.models.fine_tuning.ways import Budget, FineTuning, Refit, TuningImages, with_test
 from stepgrad.models.fine_tuning.windows import ImageWindows, checked, images_by_value, labelled
 
 if TYPE_CHECKING:
@@ -56,7 +48,7 @@ def finetune(
     nms_threshold: float | None = 0.5,
     background: str | None = None,
     labels: str = "hard",
-    stock_loss: StockLoss | None = None,
+    stock_loss: UsualLoss | None = None,
     steps: int = 100,
     images_per_step: int = 32,
     rates: Sequence[float] = (1e-3, 3e-3, 1e-2),
@@ -121,10 +113,8 @@ def finetune(
     >>> tuned.chosen, list(tuned.ways)
     ('more of the usual loss', ['start', 'more of the usual loss', 'mAP'])
     """
-    check_reading(background, labels)
     head = _own_copy(head)
-    columns = _columns(head, train_images) - (background is not None)
-    reading = Reading(columns, background, labels=labels)
+    reading = Reading(_columns(head, train_images) - (background is not None), background, labels=labels)
     task = Task(
         reading, get_protocol(protocol), nms_threshold, stock_loss or reading.stock_loss, class_names, loss_options
     )
@@ -137,20 +127,25 @@ def finetune(
         None if fresh_images is None else labelled("fresh_images", fresh_images, K),
     )
     _warn_of_background(images, reading)
-    budget = _budget(steps, images_per_step, rates, stock_rates, seeds, stock_weight_decay)
+    budget = Budget(steps, images_per_step, rates, stock_rates, seeds, stock_weight_decay)
     folder = None if out is None else Path(out)
     lock = nullcontext() if folder is None else only_writer(folder, "wait until it has finished, or choose another out")
     with lock, bar(progress and watch is None) as shown:
         settings = {} if folder is None else _settings(head, images, task, budget, refit, folds)
-        records = FinishedHeads(folder, settings)
-        tuning = FineTuning(head, images, task, budget, records, watch or shown)
-        tuning.run(refit, folds)
-        tuned = tuning.result()
+        tuning = FineTuning(head, images, task, budget, FinishedHeads(folder, settings), watch or shown)
+        ways = tuning.run(refit, folds)
+        chosen = choose(ways)  # by held-out images; test images are looked at once, after that
+        if images.test is not None:
+            ways = {name: with_test(way, images.test, task) for name, way in ways.items()}
+        kept = ways[chosen].heads[0]
+        cuts = best_thresholds(detections(kept, images.val, task).compute())
+        thresholds = {name: reading.probability(score) for name, score in cuts.items()}
+        tuned = FineTuned(kept, chosen, ways, task.protocol.name, thresholds=thresholds)
         if folder is None:
             return tuned
         from stepgrad.models.fine_tuning.report import write
 
-        return replace(tuned, report=write(folder, tuning, tuned, pictures, settings))
+        return replace(tuned, report=write(folder, tuned, images, task, pictures, settings))
 
 
 def check_options(task: Task, options: Mapping[str, Any]) -> None:
@@ -166,7 +161,7 @@ def check_options(task: Task, options: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"Expected options without {taken[0]}, which follows from the detector and its data; leave it out."
         )
-    _budget(**{name: options.get(name, own[name]) for name in _BUDGET})
+    Budget(**{name: options.get(name, own[name]) for name in _BUDGET})
     replace(task, loss_options={name: value for name, value in options.items() if name not in own}).check()
 
 
@@ -201,48 +196,6 @@ def _warn_of_background(images: TuningImages, reading: Reading) -> None:
         )
 
 
-def _budget(
-    steps: int,
-    images_per_step: int,
-    rates: Sequence[float],
-    stock_rates: Sequence[float],
-    seeds: Sequence[int],
-    stock_weight_decay: float = 0.0,
-) -> Budget:
-    return Budget(
-        whole_number("steps", steps, least=1),
-        whole_number("images_per_step", images_per_step, least=1),
-        _rates("rates", rates),
-        _rates("stock_rates", stock_rates),
-        _seeds(seeds),
-        not_negative("stock_weight_decay", stock_weight_decay),
-    )
-
-
-def _rates(name: str, rates: Sequence[float]) -> tuple[float, ...]:
-    return tuple(positive_number(name, rate) for rate in _listed(name, rates, "rate"))
-
-
-def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    numbers = tuple(whole_number("each of seeds", seed, least=0) for seed in _listed("seeds", seeds, "seed"))
-    if len(set(numbers)) < len(numbers):
-        raise ConfigError(
-            f"Expected seeds that differ but got {list(numbers)}: equal ones train equal heads, and a spread over seeds of 0 "
-            "would let any gain pass for a sure one."
-        )
-    return numbers
-
-
-def _listed(name: str, values: Any, what: str) -> list[Any]:
-    try:
-        listed = list(values)
-    except TypeError:
-        raise ConfigError(f"Expected {name} to be a list but got {values!r}.") from None
-    if not listed:
-        raise ConfigError(f"Expected {name} to hold at least one {what} but it is empty.")
-    return listed
-
-
 def _settings(
     head: nn.Module, images: TuningImages, task: Task, budget: Budget, refit: Refit | None, folds: int
 ) -> dict[str, Any]:
@@ -258,12 +211,7 @@ def _settings(
             "labels": task.reading.labels,
             "stock_loss": None if task.stock_loss == task.reading.stock_loss else task.stock_loss,
             "loss_options": task.loss_options,
-            "steps": budget.steps,
-            "images_per_step": budget.images,
-            "rates": budget.rates,
-            "stock_rates": budget.stock_rates,
-            "stock_weight_decay": budget.stock_weight_decay,
-            "seeds": budget.seeds,
+            **vars(budget),
             "refit": refit,
             "folds": folds if refit else None,
         }
