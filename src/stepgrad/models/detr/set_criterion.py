@@ -25,8 +25,8 @@ from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.auto_weight import AutoWeight, StockLoss
 from stepgrad.models.detr.transformers import Family, QuerySwitch
-from stepgrad.models.switch import NAME, loss_settings
-from stepgrad.models.torchvision.detector import MAP_KEY, Specialised, despecialise, specialise
+from stepgrad.models.specialised import Specialised, despecialise, specialise
+from stepgrad.models.switch import MAP_KEY, NAME, loss_settings
 
 __all__ = ["AutoWeight", "restore", "train_for_map"]
 

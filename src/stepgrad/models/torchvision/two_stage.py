@@ -25,9 +25,9 @@ from torchvision.ops.boxes import clip_boxes_to_image
 from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
 from stepgrad.models.auto_weight import StockLoss
-from stepgrad.models.torchvision.detector import Detector, DetectorSwitch, Specialised, wide
-
-SMALLEST_BOX = 1e-2  # width and height below which RoIHeads itself drops a detection
+from stepgrad.models.specialised import Specialised
+from stepgrad.models.switch import wide
+from stepgrad.models.torchvision.detector import Detector, DetectorSwitch
 
 
 class TwoStageDetector(Detector):
@@ -163,7 +163,7 @@ class BoxHeads(Specialised):
         windows = torch.where(torch.cat([s < n for s, n in zip(done.sampled, proposals, strict=True)]))[0]
         scores = log_softmax(wide(logits[windows]), dim=-1)[:, 1:][:, classes]
         boxes = self._boxes(done, shapes)[windows][:, classes]
-        taken = ((boxes[..., 2:] - boxes[..., :2]) >= SMALLEST_BOX).all(dim=-1)
+        taken = switch.family.is_shown(boxes)
         if switch.selection.score_thresh > 0.0:
             above = scores.detach().exp() > switch.selection.score_thresh
             positive = torch.cat(done.labels)[windows, None] == classes + 1

@@ -14,7 +14,7 @@ from stepgrad.errors import ConfigError, whole_number
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.ragged import ragged_map_loss
 from stepgrad.metric.batch import Target
-from stepgrad.models.auto_weight import AutoWeight, weight_of
+from stepgrad.models.auto_weight import AutoWeight, StockLoss, weight_of
 from stepgrad.models.switch import MapLossSwitch
 from stepgrad.models.yolo.heads import (
     MANY,
@@ -99,13 +99,14 @@ class HeadSwitch(MapLossSwitch):
         self.candidates = candidates
         self.per_object = per_object
 
-    def term(self, head: HeadOutput, targets: Sequence[Target], own_loss: Tensor, scale: float) -> Tensor | None:
+    def of_head(self, head: HeadOutput, targets: Sequence[Target], own_loss: Tensor, scale: float) -> Tensor | None:
         """What mAP adds to the loss, or None; its `metrics` are of this batch either way."""
-        with torch.set_grad_enabled(self.enabled):
+
+        def find_loss() -> tuple[Tensor, StockLoss]:
             pairs = ranked_pairs(head, targets, self.candidates, self.per_object)
-            loss = self.weighted(scale * ragged_map_loss(self.loss_fn, pairs, targets), head.stock(own_loss))
-        self.metrics = self.loss_fn.metrics
-        return loss if self.enabled else None
+            return scale * ragged_map_loss(self.loss_fn, pairs, targets), head.stock(own_loss)
+
+        return self.term(find_loss)
 
 
 def make_switches(settings: YoloSettings, criterion: Any, args: Any) -> dict[str, HeadSwitch]:
@@ -151,7 +152,7 @@ class WithMAP:
         terms = []
         for name, head in heads.items():
             gain = float(getattr(self.stock, _GAINS[name], 1.0)) if name else 1.0
-            terms.append(self.switches[name].term(head, targets, own_loss.sum(), gain * images))
+            terms.append(self.switches[name].of_head(head, targets, own_loss.sum(), gain * images))
         return [term for term in terms if term is not None]
 
     def __getattr__(self, name: str) -> Any:
