@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError
@@ -16,30 +16,8 @@ from stepgrad.evaluation.result import best_cut
 from stepgrad.models.held_out import as_used
 from stepgrad.models.new_head import start as starting
 from stepgrad.models.new_head.features import IMAGES_PER_FILE
-from tests.models.tiny import tiny_batch, tiny_model
-
-QUICK: dict[str, Any] = {
-    "start_steps": 4,
-    "start_rates": [1e-2],
-    "weight_decays": [0.0],
-    "steps": 2,
-    "images_per_step": 4,
-    "rates": [1e-2],
-    "stock_rates": [1e-2],
-    "seeds": [0, 1],
-    "protocol": "voc12",
-    "windows": 40,
-    "others": 10,
-    "progress": False,
-}
-
-
-def pairs(count: int, seed: int) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    images, targets = tiny_batch("retinanet", count, seed)  # whose labels count from 0
-    return list(zip(images, targets, strict=True))
-
-
-TRAIN, VAL = pairs(6, seed=1), pairs(4, seed=2)
+from tests.models.new_head.small import QUICK, TRAIN, VAL, pairs
+from tests.models.tiny import tiny_model
 
 
 def run(model: nn.Module, out: Path | None = None, **changed: Any) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,8 @@ from stepgrad.models.fine_tuning.folder import FinishedHeads, by_value
 from stepgrad.models.fine_tuning.outputs import Reading, UsualLoss
 from stepgrad.models.fine_tuning.result import FineTuned, choose
 from stepgrad.models.fine_tuning.training import Task, detections, outputs_of
-from stepgrad.models.fine_tuning.ways import Budget, FineTuning, Refit, TuningImages, with_test
-from stepgrad.models.fine_tuning.windows import ImageWindows, checked, images_by_value, labelled
+from stepgrad.models.fine_tuning.ways import Budget, FineTuning, Refit, with_test
+from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled, checked, images_by_value, labelled
 
 if TYPE_CHECKING:
     from stepgrad.data.base import DetectionDataset
@@ -119,26 +120,24 @@ def finetune(
         reading, get_protocol(protocol), nms_threshold, stock_loss or reading.stock_loss, class_names, loss_options
     )
     task.check()
-    K = reading.num_classes
-    images = TuningImages(
-        labelled("train_images", train_images, K),
-        labelled("val_images", val_images, K),
-        None if test_images is None else labelled("test_images", test_images, K),
-        None if fresh_images is None else labelled("fresh_images", fresh_images, K),
-    )
-    _warn_of_background(images, reading)
+    given = {"train": train_images, "val": val_images, "test": test_images, "fresh": fresh_images}
+    images = {
+        name: labelled(f"{name}_images", part, reading.num_classes) for name, part in given.items() if part is not None
+    }
+    _warn_of_background(chain(*images.values()), reading)
     budget = Budget(steps, images_per_step, rates, stock_rates, seeds, stock_weight_decay)
     folder = None if out is None else Path(out)
     lock = nullcontext() if folder is None else only_writer(folder, "wait until it has finished, or choose another out")
     with lock, bar(progress and watch is None) as shown:
         settings = {} if folder is None else _settings(head, images, task, budget, refit, folds)
-        tuning = FineTuning(head, images, task, budget, FinishedHeads(folder, settings), watch or shown)
-        ways = tuning.run(refit, folds)
+        records = FinishedHeads(folder, settings)
+        known = images["train"], images["val"], images.get("fresh")
+        ways = FineTuning(head, *known, task, budget, records, watch or shown).run(refit, folds)
         chosen = choose(ways)  # by held-out images; test images are looked at once, after that
-        if images.test is not None:
-            ways = {name: with_test(way, images.test, task) for name, way in ways.items()}
+        if "test" in images:
+            ways = {name: with_test(way, images["test"], task) for name, way in ways.items()}
         kept = ways[chosen].heads[0]
-        cuts = best_thresholds(detections(kept, images.val, task).compute())
+        cuts = best_thresholds(detections(kept, images["val"], task).compute())
         thresholds = {name: reading.probability(score) for name, score in cuts.items()}
         tuned = FineTuned(kept, chosen, ways, task.protocol.name, thresholds=thresholds)
         if folder is None:
@@ -182,9 +181,9 @@ def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:
     return outputs.shape[1]
 
 
-def _warn_of_background(images: TuningImages, reading: Reading) -> None:
+def _warn_of_background(images: Iterable[Labelled], reading: Reading) -> None:
     """A first or last column that no object belongs to is most likely background."""
-    seen = {label for image in images.all for label in image.target["labels"].tolist()}
+    seen = {label for image in images for label in image.target["labels"].tolist()}
     outer = {"first": 0, "last": reading.num_classes - 1}
     empty = [name for name, column in outer.items() if column not in seen]
     if reading.background is None and reading.num_classes > 1 and len(empty) == 1:
@@ -197,14 +196,19 @@ def _warn_of_background(images: TuningImages, reading: Reading) -> None:
 
 
 def _settings(
-    head: nn.Module, images: TuningImages, task: Task, budget: Budget, refit: Refit | None, folds: int
+    head: nn.Module,
+    images: Mapping[str, list[Labelled]],
+    task: Task,
+    budget: Budget,
+    refit: Refit | None,
+    folds: int,
 ) -> dict[str, Any]:
     """All that the trainings depend on, but the code of `stock_loss` and `refit`."""
     settings: dict[str, Any] = by_value(
         {
             "head": head,
             "frozen weights": [name for name, weight in head.named_parameters() if not weight.requires_grad],
-            **{f"{name}_images": images_by_value(part) for name, part in vars(images).items()},
+            **{f"{name}_images": images_by_value(images.get(name)) for name in ("train", "val", "test", "fresh")},
             "protocol": task.protocol,
             "nms_threshold": task.nms_threshold,
             "background": task.reading.background,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from stepgrad.models.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, FineTuned, Trained
 from stepgrad.models.fine_tuning.training import Task, detections
-from stepgrad.models.fine_tuning.ways import TuningImages
 from stepgrad.models.fine_tuning.windows import Labelled
 from stepgrad.report import Arm, write_comparison
 
@@ -26,12 +25,13 @@ _NOTES = {
 def write(
     folder: Path,
     tuned: FineTuned,
-    images: TuningImages,
+    images: Mapping[str, list[Labelled]],
     task: Task,
     pictures: DetectionDataset | None,
     settings: Mapping[str, Any],
 ) -> Path:
     """report.html and what belongs to it; returns the path of the page."""
+    judged = images.get("test", images["val"])
     seeds = max(len(way.val) for way in tuned.ways.values())
     names = list(tuned.ways)
     looked_at = tuned.chosen if tuned.chosen not in (START, STOCK) else MAP
@@ -39,12 +39,10 @@ def write(
         folder,
         title="Fine-tuning for mAP",
         sentence=tuned.sentence,
-        arms=[
-            arm(way, _NOTES[name], seeds, images.test or images.val, task, pictures) for name, way in tuned.ways.items()
-        ],
+        arms=[arm(way, _NOTES[name], seeds, judged, task, pictures) for name, way in tuned.ways.items()],
         reference=names.index(STOCK),
         chosen=names.index(looked_at),
-        protocols=task.reported if images.test else [task.protocol],
+        protocols=task.reported if "test" in images else [task.protocol],
         dataset=pictures,
         config=settings,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -26,21 +26,6 @@ Run = tuple[float, nn.Module, float]
 """mAP on held-out images, the trained head, and the seconds that it took."""
 Refit = Callable[[list[ImageWindows]], nn.Module]
 """Trains a new head on the images it is given."""
-
-
-@dataclass(frozen=True)
-class TuningImages:
-    """Every image, with its windows labelled."""
-
-    train: list[Labelled]
-    val: list[Labelled]
-    test: list[Labelled] | None
-    fresh: list[Labelled] | None
-
-    @property
-    def all(self) -> Iterator[Labelled]:
-        for part in (self.train, self.val, self.test, self.fresh):
-            yield from part or ()
 
 
 @dataclass
@@ -94,7 +79,9 @@ class FineTuning:
     """All that the ways share."""
 
     head: nn.Module
-    images: TuningImages
+    train_images: list[Labelled]
+    val_images: list[Labelled]
+    fresh_images: list[Labelled] | None
     task: Task
     budget: Budget
     records: FinishedHeads
@@ -102,19 +89,19 @@ class FineTuning:
 
     def run(self, refit: Refit | None, folds: int) -> dict[str, Trained]:
         """Train every way; numbers are those on held-out images."""
-        images, head = self.images, self.head
-        without = judge_without(head, images.val, self.task)
+        head, fresh = self.head, self.fresh_images
+        without = judge_without(head, self.val_images, self.task)
         ways = [
             Trained(START, None, (self._on_val(head),), {}, 0.0, without, [head]),
-            self._trained(STOCK, "stock", head, [*images.train, *(images.fresh or [])]),
-            self._trained(MAP, "map", head, images.fresh or images.train),
+            self._trained(STOCK, "stock", head, [*self.train_images, *(fresh or [])]),
+            self._trained(MAP, "map", head, fresh or self.train_images),
         ]
         if refit is not None:
-            scored = fresh_outputs(images.train, refit, folds)
+            scored = fresh_outputs(self.train_images, refit, folds)
             inputs = scored[0].features.shape[1]
             with torch.random.fork_rng():
                 torch.manual_seed(self.budget.seeds[0])
-                correction = Correction(inputs, inputs - images.train[0].features.shape[1], units=128)
+                correction = Correction(inputs, inputs - self.train_images[0].features.shape[1], units=128)
             like = next(head.parameters())
             start = correction.to(like.device, like.dtype)
             ways.append(self._trained(CROSS_FITTED, "map", start, scored, lambda c: Corrected(head, c).eval()))
@@ -145,11 +132,11 @@ class FineTuning:
         diverged = f"{name}: training diverged at every rate of {list(rates)}; try lower rates."
         best, run = best_of(rates, lambda rate: one(rate, first), diverged)
         val, heads, seconds = zip(run, *(one(best, seed) for seed in others), strict=True)
-        without = judge_without(heads[0], self.images.val, self.task)
+        without = judge_without(heads[0], self.val_images, self.task)
         return Trained(name, best, val, {}, fmean(seconds), without, heads)
 
     def _on_val(self, head: nn.Module) -> float:
-        return judge(head, self.images.val, self.task, [self.task.protocol])[0]
+        return judge(head, self.val_images, self.task, [self.task.protocol])[0]
 
 
 def best_of(tried: Sequence[T], train_one: Callable[[T], Run], diverged: str) -> tuple[T, Run]:

@@ -18,17 +18,8 @@ from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.auto_weight import AutoWeight
 from stepgrad.models.switch import loss_settings
-from stepgrad.models.yolo.children import handed_on, inherited
 from stepgrad.models.yolo.heads import MANY, ONE
-from stepgrad.models.yolo.loss import (
-    CLOSE_MOSAIC,
-    NAME,
-    HeadSwitch,
-    WithMAP,
-    YoloSettings,
-    make_switches,
-    without_item,
-)
+from stepgrad.models.yolo.loss import NAME, HeadSwitch, WithMAP, make_switches, without_item
 from stepgrad.models.yolo.resume import (
     WholePath,
     in_columns,
@@ -38,6 +29,7 @@ from stepgrad.models.yolo.resume import (
     stripped_whole,
     watch_resumes,
 )
+from stepgrad.models.yolo.settings import CLOSE_MOSAIC, YoloSettings, handed_on, inherited
 
 MODULE = "stepgrad.models.yolo"  # where the classes are found by name
 TRAINERS = {"detect": "MAPTrainer", "segment": "MAPSegmentationTrainer", "pose": "MAPPoseTrainer"}
@@ -228,26 +220,17 @@ _made: dict[tuple[type, str], type] = {}
 
 def make_trainer(task: str) -> type:
     """The trainer of a task with the usual options; always the same one."""
-    if (MAPTraining, task) not in _made:
-        need("ultralytics", purpose=MODULE)
-        watch_resumes()
-        about = {"__module__": MODULE, "__doc__": MAPTraining.options.__doc__}
-        first = (MAPTraining,) if task == "detect" else (make_trainer("detect"),)
-        _made[MAPTraining, task] = type(TRAINERS[task], (*first, _stock_trainer(task)), about)
-    return _made[MAPTraining, task]
-
-
-def _stock_trainer(task: str) -> type:
-    stock: type = getattr(import_module(f"ultralytics.models.yolo.{task}"), _STOCK[task])
-    return stock
+    need("ultralytics", purpose=MODULE)
+    watch_resumes()
+    return _for_task(_for_task(MAPTraining, "detect"), task)
 
 
 def _for_task(cls: type, task: str) -> type:
     """The class for the task of the model: MAPTrainer is given to models of any."""
-    stock = _stock_trainer(task)
+    stock: type = getattr(import_module(f"ultralytics.models.yolo.{task}"), _STOCK[task])
     if issubclass(cls, stock):
         return cls
     if (cls, task) not in _made:
-        about = {"__module__": MODULE, "__doc__": cls.__doc__}
+        about = {"__module__": MODULE, "__doc__": MAPTraining.options.__doc__}
         _made[cls, task] = type(TRAINERS[task], (cls, stock), about)
     return _made[cls, task]
