@@ -16,7 +16,7 @@ from stepgrad.metric.batch import Target
 from stepgrad.models.auto_weight import StockLoss
 from stepgrad.models.specialised import Specialised
 from stepgrad.models.switch import MAP_KEY, MapLossSwitch, check_int64, pair_of
-from stepgrad.models.torchvision.families import Dense, TwoStage
+from stepgrad.models.torchvision.families import RetinaNetFamily, TwoStage
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class DetectorSwitch(MapLossSwitch):
 
     loss_fn: DetectionLoss
 
-    def __init__(self, loss_fn: DetectionLoss, selection: Selection, family: TwoStage | Dense, **options: Any) -> None:
+    def __init__(
+        self, loss_fn: DetectionLoss, selection: Selection, family: TwoStage | RetinaNetFamily, **options: Any
+    ) -> None:
         super().__init__(loss_fn, **options)
         self.selection = selection
         self.family: Any = family

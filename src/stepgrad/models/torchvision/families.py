@@ -52,8 +52,11 @@ class TwoStage:
         return ((boxes[..., 2:] - boxes[..., :2]) >= 1e-2).all(dim=-1)
 
 
-class Dense:
-    """What dense detectors share. A ranking orders pairs as the model's scores do; scores_at gives the log of the score."""
+class RetinaNetFamily:
+    """RetinaNet, and what all dense detectors share. Score: sigmoid of the logit.
+
+    A ranking orders pairs of anchor and class as the model's scores do; scores_at gives the log of the score.
+    """
 
     first_label = 0
     background: str | None = None
@@ -73,15 +76,15 @@ class Dense:
 
     def ranking(self, outputs: Outputs) -> Tensor:
         """(images, A, K), in the order of the model's scores."""
-        raise NotImplementedError
+        return outputs["cls_logits"]
 
     def ranking_at(self, score: float) -> float:
         """The ranking's value at a score."""
-        return math.log(score)
+        return math.log(score) - math.log1p(-score)
 
     def scores_at(self, outputs: Outputs, image: Tensor, anchor: Tensor, column: Tensor) -> Tensor:
         """(M,) log of the model's score, with its graph."""
-        raise NotImplementedError
+        return logsigmoid(wide(outputs["cls_logits"][image, anchor, column]))
 
     def best_pairs(
         self, ranking: Tensor, classes: Tensor, level_sizes: Sequence[int], topk: int, floor: float
@@ -98,7 +101,7 @@ class Dense:
             floor: pairs at or below it stay out; -inf: none.
 
         >>> ranking = torch.tensor([[0.1, 0.9], [0.5, 0.2], [0.3, 0.4]])
-        >>> Dense().best_pairs(ranking, torch.tensor([0, 1]), [2, 1], topk=1, floor=0.0).tolist()
+        >>> RetinaNetFamily().best_pairs(ranking, torch.tensor([0, 1]), [2, 1], topk=1, floor=0.0).tolist()
         [1, 5]
         """
         K = ranking.shape[1]
@@ -116,24 +119,14 @@ class Dense:
         return boxes
 
 
-class RetinaNetFamily(Dense):
-    """Score: sigmoid of the logit."""
-
-    def ranking(self, outputs: Outputs) -> Tensor:
-        return outputs["cls_logits"]
-
-    def ranking_at(self, score: float) -> float:
-        return math.log(score) - math.log1p(-score)
-
-    def scores_at(self, outputs: Outputs, image: Tensor, anchor: Tensor, column: Tensor) -> Tensor:
-        return logsigmoid(wide(outputs["cls_logits"][image, anchor, column]))
-
-
-class FCOSFamily(Dense):
+class FCOSFamily(RetinaNetFamily):
     """Score: geometric mean of the class's and the centre-ness's sigmoid."""
 
     def ranking(self, outputs: Outputs) -> Tensor:
         return 0.5 * (logsigmoid(wide(outputs["cls_logits"])) + logsigmoid(wide(outputs["bbox_ctrness"])))
+
+    def ranking_at(self, score: float) -> float:
+        return math.log(score)
 
     def scores_at(self, outputs: Outputs, image: Tensor, anchor: Tensor, column: Tensor) -> Tensor:
         of_class = logsigmoid(wide(outputs["cls_logits"][image, anchor, column]))
@@ -144,7 +137,7 @@ class FCOSFamily(Dense):
         return boxes
 
 
-class SSDFamily(Dense):
+class SSDFamily(RetinaNetFamily):
     """Score: softmax, background in column 0."""
 
     first_label = 1
@@ -158,6 +151,9 @@ class SSDFamily(Dense):
 
     def ranking(self, outputs: Outputs) -> Tensor:
         return log_softmax(wide(outputs["cls_logits"]), dim=-1)[..., 1:]
+
+    def ranking_at(self, score: float) -> float:
+        return math.log(score)
 
     def scores_at(self, outputs: Outputs, image: Tensor, anchor: Tensor, column: Tensor) -> Tensor:
         of_anchor = log_softmax(wide(outputs["cls_logits"][image, anchor]), dim=-1)
@@ -176,7 +172,7 @@ class SSDFamily(Dense):
         return (anchors * ranking.shape[1] + classes)[values > floor]
 
 
-def family_of(model: nn.Module) -> TwoStage | Dense:
+def family_of(model: nn.Module) -> TwoStage | RetinaNetFamily:
     """The family of a model; ConfigError for one that is no detector of torchvision."""
     if isinstance(model, GeneralizedRCNN) and isinstance(model.roi_heads, RoIHeads):
         return TwoStage()
