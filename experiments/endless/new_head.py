@@ -4,9 +4,10 @@
     python -m experiments.endless.new_head final --out FILE.jsonl     # five seeds, on test, with what was chosen
     python -m experiments.endless.new_head render --out FILE.jsonl
 
-This is how most people use a detector: its trunk and boxes stay, classes are learnt anew. The head has two layers; `stepgrad demo`
-shows the same for the detector's last class layer. Every setting was tried. Cross-entropy has hard labels, IoU-aware soft ones or YOLOv8's, three rates of weight decay and two of Adam;
-from the best of each, each way to go on has three rates. mAP sees as many images as more cross-entropy does.
+This is how most people use a detector: its trunk and boxes stay, classes are learnt anew. The head has two layers; the demo
+shows the same for the detector's last class layer. Every setting was tried. Cross-entropy has hard labels, IoU-aware soft ones or
+YOLOv8's, three rates of weight decay and two of Adam; from the best of each, each way to go on has three rates. mAP sees as many
+images as more cross-entropy does.
 """
 
 from __future__ import annotations

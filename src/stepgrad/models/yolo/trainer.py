@@ -36,7 +36,10 @@ TRAINERS = {"detect": "MAPTrainer", "segment": "MAPSegmentationTrainer", "pose":
 _STOCK = {"detect": "DetectionTrainer", "segment": "SegmentationTrainer", "pose": "PoseTrainer"}
 
 
-class MAPTraining:
+_Trainer: Any = object  # what the mixin is put in front of: a trainer of ultralytics, once it is imported
+
+
+class MAPTraining(_Trainer):
     """Mixin of the trainers; see `stepgrad.models.yolo`."""
 
     settings: ClassVar[YoloSettings] = YoloSettings(loss=loss_settings({}, "coco", None, [MAPLoss], YoloSettings))
@@ -44,18 +47,11 @@ class MAPTraining:
     map_switches: Mapping[str, HeadSwitch] = {}
     map_loss_switch: HeadSwitch
     """That of the head whose mAP is in the log; like the switch of other models, its `metrics` are of the last batch."""
-    args: Any
-    csv: Any
-    resume: Any
-    optimizer: Any
     wdir: Any
     last: Any
     best: Any
-    model: Any
     loss_names: Any
     loss_items: Any
-    epoch: int
-    epochs: int
 
     @classmethod
     def options(
@@ -111,7 +107,7 @@ class MAPTraining:
         """As the stock trainer; processes that it starts get the options."""
         try:
             with handed_on(self.map_settings) if self.given else nullcontext():
-                return super().train()  # type: ignore[misc]
+                return super().train()
         except BaseException:
             if self.last.exists():
                 _say(f"To continue this run for mAP: {resume_line(self.last)}")
@@ -119,7 +115,7 @@ class MAPTraining:
 
     def resume_training(self, checkpoint: Any) -> None:
         """Go on from a checkpoint, with the options of the run unless others are given."""
-        super().resume_training(checkpoint)  # type: ignore[misc]
+        super().resume_training(checkpoint)
         if checkpoint is None or not self.resume:
             return
         remove_leftovers(Path(self.wdir))  # of a run that was killed while it saved
@@ -129,15 +125,15 @@ class MAPTraining:
     def final_eval(self) -> None:
         """As the stock trainer; weights without the optimiser are put in place whole."""
         with stripped_whole():
-            super().final_eval()  # type: ignore[misc]
+            super().final_eval()
 
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """A row of results.csv, each number below its name."""
-        super().save_metrics(in_columns(self.csv, metrics))  # type: ignore[misc]
+        super().save_metrics(in_columns(self.csv, metrics))
 
     def run_callbacks(self, event: str) -> None:
         """The callbacks of an event, and then what mAP needs at it."""
-        super().run_callbacks(event)  # type: ignore[misc]
+        super().run_callbacks(event)
         if event == "on_pretrain_routine_end":  # loaders, averaged model and a resumed state are there
             self._add_map()
         elif event == "on_train_epoch_start":
@@ -149,13 +145,13 @@ class MAPTraining:
         """Validation, of the averaged model with the stock losses, which do not know of mAP."""
         ours, self.loss_items = self.loss_items, without_item(self.loss_items, self.loss_names)
         try:
-            return super().validate()  # type: ignore[misc]
+            return super().validate()
         finally:
             self.loss_items = ours
 
     def label_loss_items(self, loss_items: Any = None, prefix: str = "train") -> Any:
         """Names, or names and values, of the loss items; mAP of batches is one of training only."""
-        labels = super().label_loss_items(loss_items, prefix)  # type: ignore[misc]
+        labels = super().label_loss_items(loss_items, prefix)
         if prefix != "val":
             return labels
         ours = f"{prefix}/{NAME}"
