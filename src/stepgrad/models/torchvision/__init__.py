@@ -10,6 +10,10 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from stepgrad.extras import need
+
+need("torchvision", purpose="stepgrad.models.torchvision")
+
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.metric.protocol import Protocol

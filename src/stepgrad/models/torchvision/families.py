@@ -14,11 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, logsigmoid
-
-from stepgrad.extras import need
-
-need("torchvision", purpose="stepgrad.models.torchvision")
-
 from torchvision.models.detection import FCOS, RetinaNet
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
 from torchvision.models.detection.roi_heads import RoIHeads
