@@ -34,9 +34,8 @@ from stepgrad.detector.training.inputs import open_data
 from stepgrad.errors import DataError
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.models.fine_tuning import FineTuned, ImageWindows
-from stepgrad.models.fine_tuning.identity import fingerprint
-from stepgrad.models.fine_tuning.outputs import Reading, StockLoss
-from stepgrad.models.fine_tuning.records import FinishedHeads
+from stepgrad.models.fine_tuning.folder import FinishedHeads, fingerprint
+from stepgrad.models.fine_tuning.outputs import Reading, UsualLoss
 from stepgrad.models.fine_tuning.training import Plan, Task, train
 from stepgrad.models.fine_tuning.windows import Labelled, labelled
 
@@ -100,7 +99,7 @@ def only(image: Labelled, rows: Tensor) -> Labelled:
     return replace(image, **{name: getattr(image, name)[rows] for name in names})
 
 
-def sampled_loss(reading: Reading) -> StockLoss:
+def sampled_loss(reading: Reading) -> UsualLoss:
     """Cross-entropy of windows drawn anew in every step."""
 
     def loss(outputs: Tensor, images: Sequence[Labelled]) -> Tensor:

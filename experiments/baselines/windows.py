@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.metric.batch import Batch
-from stepgrad.models.fine_tuning.windows import best_overlaps
+from stepgrad.metric.boxes import overlaps_with
 
 NEGATIVE, POSITIVE, LEFT_OUT = 0, 1, 2
 
@@ -24,3 +24,18 @@ def window_labels(batch: Batch, match_threshold: float, grey_zone: float | None 
     if grey_zone is not None:
         labels[~matched & (overlap >= grey_zone)] = LEFT_OUT
     return labels
+
+
+def best_overlaps(batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """(N, K) largest IoU with an object of the class, and whether that object is to be ignored."""
+    overlap = np.zeros(batch.scores.shape)
+    ignored = np.zeros(batch.scores.shape, dtype=np.bool_)
+    ignore_object = batch.difficult | batch.crowd
+    for g, (image, label) in enumerate(zip(batch.object_images, batch.object_labels, strict=True)):
+        rows = slice(batch.offsets[image], batch.offsets[image + 1])
+        windows = batch.boxes[rows, label] if batch.boxes_by_class else batch.boxes[rows]
+        iou = overlaps_with(batch.object_boxes[g], windows, 0.0)
+        better = iou > overlap[rows, label]
+        overlap[rows, label] = np.where(better, iou, overlap[rows, label])
+        ignored[rows, label] = np.where(better, ignore_object[g], ignored[rows, label])
+    return overlap, ignored

@@ -37,7 +37,7 @@ from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.metric.metrics import Cost, RecallAtPrecision
 from stepgrad.metric.protocol import VOC12
-from stepgrad.models.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.models.fine_tuning.outputs import Reading, UsualLoss
 from stepgrad.models.fine_tuning.training import Plan, Task, loss_of_outputs, train
 
 LABELS = ("hard", "aligned")
@@ -111,7 +111,7 @@ class Heads:
         seed = self.seed if way.start is None else self.seed + 50
         return train(head, self.trial.images("train"), task, plan, seed, lambda: None)
 
-    def _loss(self, name: str) -> StockLoss:
+    def _loss(self, name: str) -> UsualLoss:
         if name in LABELS:
             return Reading(self.trial.num_classes, labels=name).stock_loss
         K = self.trial.num_classes

@@ -4,9 +4,10 @@
     python -m experiments.endless.new_head final --out FILE.jsonl     # five seeds, on test, with what was chosen
     python -m experiments.endless.new_head render --out FILE.jsonl
 
-This is how most people use a detector: its trunk and boxes stay, classes are learnt anew. It is what `stepgrad demo` shows, with
-every setting tried. Cross-entropy has hard labels, IoU-aware soft ones or YOLOv8's, three rates of weight decay and two of Adam;
-from the best of each, each way to go on has three rates. mAP sees as many images as more cross-entropy does.
+This is how most people use a detector: its trunk and boxes stay, classes are learnt anew. The head has two layers; the demo
+shows the same for the detector's last class layer. Every setting was tried. Cross-entropy has hard labels, IoU-aware soft ones or
+YOLOv8's, three rates of weight decay and two of Adam; from the best of each, each way to go on has three rates. mAP sees as many
+images as more cross-entropy does.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ import torch
 from torch import nn
 
 from experiments.endless.new_head_table import render
+from experiments.endless.windows import NMS_THRESHOLD, TRAINING_SEED, extract, new_head, standardised
 from stepgrad.data import ShapesDataset
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.models.demo.detector import CLASSES, trained_ssd
-from stepgrad.models.demo.features import extract, standardised
-from stepgrad.models.demo.trial import NMS_THRESHOLD, TRAINING_SEED, new_head
 from stepgrad.models.fine_tuning.outputs import Reading
 from stepgrad.models.fine_tuning.training import Plan, Task, judge, train
 from stepgrad.models.fine_tuning.windows import Labelled, labelled

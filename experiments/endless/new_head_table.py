@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stepgrad.models.fine_tuning.result import mean_and_spread
+from stepgrad.number_text import mean_and_spread
 
 ARMS = {
     "start": "cross-entropy, 2000 steps of 8 images",

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 import stepgrad as sg
 from experiments.endless.new_head import STEPS, Point, fit, measure, pictures, start_head
+from experiments.endless.windows import MAP_RATE, NMS_THRESHOLD, START_RATE, WEIGHT_DECAY
 from experiments.score_memory import RememberingLoss, ScoreMemory
 from stepgrad.models.demo.detector import CLASSES
-from stepgrad.models.demo.trial import MAP_RATE, NMS_THRESHOLD, START_RATE, WEIGHT_DECAY
-from stepgrad.models.fine_tuning.result import mean_and_spread
 from stepgrad.models.fine_tuning.training import outputs_of
 from stepgrad.models.fine_tuning.windows import Labelled, batches
+from stepgrad.number_text import mean_and_spread
 
 SEEDS = (0, 1, 2)
 START = Point("soft", "start", START_RATE, WEIGHT_DECAY)

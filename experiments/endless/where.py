@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from experiments.endless.new_head import Point, fit, measure, pictures, read
+from experiments.endless.windows import MAP_RATE, MORE_RATE, START_RATE, new_head
 from stepgrad.models.demo.detector import CLASSES
-from stepgrad.models.demo.trial import MAP_RATE, MORE_RATE, START_RATE, new_head
-from stepgrad.models.fine_tuning.result import mean_and_spread
 from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled, labelled
+from stepgrad.number_text import mean_and_spread
 
 SEEDS = (0, 1, 2)
 DECAYS = (0.0, 1.0)

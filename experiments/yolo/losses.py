@@ -12,7 +12,7 @@ from torchvision.ops import sigmoid_focal_loss
 
 from experiments.baselines import make_baseline
 from experiments.endless.soft_labels import varifocal_loss
-from stepgrad.models.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.models.fine_tuning.outputs import Reading, UsualLoss
 from stepgrad.models.fine_tuning.training import loss_of_outputs
 from stepgrad.models.fine_tuning.windows import Labelled
 
@@ -25,7 +25,7 @@ OTHERS = {
 }
 
 
-def stock_loss(name: str, num_classes: int, images: Sequence[Labelled]) -> StockLoss:
+def stock_loss(name: str, num_classes: int, images: Sequence[Labelled]) -> UsualLoss:
     """The loss of that name; `images` are the training images, for how often each class is there."""
     if name in ("hard", "soft", "aligned"):
         return Reading(num_classes, labels=name).stock_loss

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 
 SHARES = ("ap", "f1", "precision", "recall", "miss_rate")  # metrics from 0 to 1, by the first word of their names
 
@@ -17,6 +19,25 @@ def per_cent(value: float | None, decimals: int = 1, sign: bool = False) -> str:
         return "-"
     number = round(100.0 * value, decimals) + 0.0  # no minus before a zero
     return f"{number:{'+' if sign else ''}.{decimals}f}"
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation; 0 for a single value.
+
+    >>> mean_and_spread([1.0, 3.0])
+    (2.0, 1.4142135623730951)
+    """
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def in_points(values: Sequence[float]) -> str:
+    """Mean of some shares in per cent and, of several, their spread in brackets.
+
+    >>> in_points([0.5, 0.52]), in_points([0.5])
+    ('51.0 (1.4)', '50.0')
+    """
+    mean, spread = mean_and_spread(values)
+    return per_cent(mean) + (f" ({per_cent(spread)})" if len(values) > 1 else "")
 
 
 def is_share(metric: str) -> bool:

@@ -71,7 +71,7 @@ def test_ctrl_c_keeps_what_is_trained_and_says_how_to_go_on(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trial.Trial, "judge", interrupt)
+    monkeypatch.setattr(trial, "with_test", interrupt)
     assert main(["demo", "--out", str(tmp_path / "a"), *ARGUMENTS]) == 130
     assert "run the same command again" in capsys.readouterr().out
     assert len(list((tmp_path / "a/heads").iterdir())) == 8

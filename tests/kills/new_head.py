@@ -10,7 +10,7 @@ from typing import Any
 
 from stepgrad.errors import DataError, StepgradError
 from stepgrad.files import write_whole
-from stepgrad.models.fine_tuning.identity import digest, fingerprint
+from stepgrad.models.fine_tuning.folder import digest, fingerprint
 from stepgrad.weights_file import read_tensors
 from tests.kills.command import Command, Problems, cut_in_half, half_written, sha256
 

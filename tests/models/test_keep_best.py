@@ -18,17 +18,16 @@ from stepgrad.models import keep_best as _best
 from stepgrad.models.held_out import held_out_map
 from stepgrad.models.keep_best import weights_of
 from stepgrad.models.torchvision import keep_best, train_for_map
-from tests.models.tiny import CLASSES, DENSE, TWO_STAGE, WITHOUT_BACKGROUND, tiny_batch, tiny_model
+from tests.models.tiny import CLASSES, DENSE, WITHOUT_BACKGROUND, permissive, tiny_batch
 
 
 def held_out(family: str) -> list[Any]:
     return [tiny_batch(family, seed=seed) for seed in (11, 12)]
 
 
-def permissive(family: str, **options: Any) -> nn.Module:
+def prepared(family: str, **options: Any) -> nn.Module:
     """A model that reports what it sees, so that there is a mAP, with a low bar for a hit."""
-    reporting = {"box_score_thresh": 0.0} if family in TWO_STAGE else {"score_thresh": 0.0}
-    return train_for_map(tiny_model(family, **reporting), match_threshold=0.2, **options)
+    return train_for_map(permissive(family), match_threshold=0.2, **options)
 
 
 def equal(first: dict[str, Any], second: dict[str, Any]) -> bool:
@@ -65,7 +64,7 @@ class Loop:
 
 @pytest.mark.parametrize("family", ["faster_rcnn", *DENSE])
 def test_held_out_map_is_that_of_the_models_own_detections(family: str) -> None:
-    model, data = permissive(family), held_out(family)
+    model, data = prepared(family), held_out(family)
     first = 0 if family in WITHOUT_BACKGROUND else 1
     evaluator = sg.Evaluator(CLASSES, model.map_loss.objective.protocol)
     with torch.no_grad():
@@ -161,7 +160,7 @@ def test_watching_changes_nothing_about_the_training() -> None:
     ends = []
     data = DataLoader(held_out("ssd"), batch_size=None)  # draws a random number each time it is gone through
     for watched in (False, True):
-        model = permissive("ssd")
+        model = prepared("ssd")
         model.backbone.first.eval()  # frozen in this mode
         loop = Loop(model)
         torch.manual_seed(0)
@@ -176,7 +175,7 @@ def test_watching_changes_nothing_about_the_training() -> None:
 
 @pytest.mark.parametrize("rate", [1e-2, 1e4])
 def test_training_with_a_control_starts_both_alike_and_never_ends_below_the_start(rate: float) -> None:
-    model, data = permissive("ssd"), held_out("ssd")
+    model, data = prepared("ssd"), held_out("ssd")
     before, start = weights_of(model), held_out_map(model, data)
     loop = Loop(model, rate=rate)
     loop.best = keep_best(model, data, every=2, protocol="voc12")
@@ -202,7 +201,7 @@ def test_training_with_a_control_starts_both_alike_and_never_ends_below_the_star
 
 def test_of_both_runs_the_better_one_is_kept() -> None:
     for values, kept in (([0.1, 0.4, 0.3], "stock"), ([0.1, 0.3, 0.4], "map"), ([0.1, 0.4, 0.4], "stock")):
-        model = permissive("ssd")
+        model = prepared("ssd")
         measured = iter(values)
         loop = Loop(model)
         loop.best = keep_best(model, [tiny_batch("ssd")], every=100)
@@ -215,7 +214,7 @@ def test_of_both_runs_the_better_one_is_kept() -> None:
 
 
 def test_a_loop_that_cannot_be_run_twice_is_told_so() -> None:
-    model = permissive("ssd")
+    model = prepared("ssd")
     batches = iter([tiny_batch("ssd")] * 2)
     best = keep_best(model, [tiny_batch("ssd")])
     start = weights_of(model)
@@ -242,7 +241,7 @@ def test_a_loop_that_cannot_be_run_twice_is_told_so() -> None:
 
 
 def test_held_out_data_that_cannot_be_measured_is_named() -> None:
-    model = permissive("ssd")
+    model = prepared("ssd")
     with pytest.raises(InputError, match="found 0"):
         keep_best(nn.Linear(1, 1), [tiny_batch("ssd")])
     with pytest.raises(InputError, match=r"\(images, targets\).*Tensor"):
@@ -257,7 +256,7 @@ def test_held_out_data_that_cannot_be_measured_is_named() -> None:
 
 
 def test_processes_measure_the_map_of_all_their_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, data = permissive("ssd"), held_out("ssd")
+    model, data = prepared("ssd"), held_out("ssd")
     device = torch.device("cpu")
     whole = held_out_map(model, data)
     copied = copy.deepcopy(model).eval()

@@ -20,6 +20,7 @@ from tests.models.tiny import (
     TWO_STAGE,
     classification_key,
     classifier_weight,
+    permissive,
     tiny_batch,
     tiny_model,
 )
@@ -40,13 +41,6 @@ def assert_same_detections(first: list[dict[str, Tensor]], second: list[dict[str
     for a, b in zip(first, second, strict=True):
         assert a.keys() == b.keys()
         assert all(torch.equal(a[key], b[key]) for key in a)
-
-
-def permissive(family: str, **options: object) -> nn.Module:
-    """A model that reports whatever it sees, so that detections can be compared."""
-    if family in TWO_STAGE:
-        return tiny_model(family, box_score_thresh=0.0, box_detections_per_img=5, **options)
-    return tiny_model(family, score_thresh=0.0, **options)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -226,7 +220,8 @@ def test_other_models_are_refused_with_the_list_of_those_supported() -> None:
         ("ssd", {"windows_per_image": 10}, "two-stage"),
         ("faster_rcnn", {"topk": 10}, "dense"),
         ("ssd", {"topk": 0}, "topk"),
-        ("ssd", {"score_thresh": 1.0}, "score_thresh"),
+        ("ssd", {"score_thresh": 1.0}, "score_thresh to be a probability"),
+        ("ssd", {"score_thresh": -0.5}, "score_thresh to be a probability"),
         ("ssd", {"mode": "add"}, "mode"),
         ("ssd", {"weight": 0.0}, "weight"),
         ("ssd", {"raduis": 3}, "'raduis'.*Did you mean 'radius'"),
@@ -263,12 +258,6 @@ def test_a_class_layer_that_was_widened_afterwards_is_refused() -> None:
     head.cls_logits = nn.Conv2d(old.in_channels, old.out_channels // CLASSES * head.num_classes, 3, padding=1)
     with pytest.raises(InputError, match=rf"{CLASSES} classes.*model has {CLASSES + 1}"):
         losses_of(model, "retinanet")
-
-
-@pytest.mark.parametrize("threshold", [-0.5, 1.0])
-def test_a_least_score_that_is_no_probability_is_refused(threshold: float) -> None:
-    with pytest.raises(ConfigError, match="score_thresh to be a probability"):
-        train_for_map(tiny_model("ssd"), score_thresh=threshold)
 
 
 def test_boxes_without_height_are_no_candidates_as_they_are_no_detections() -> None:

@@ -63,7 +63,7 @@ _MODELS = (
 )
 _YOLO = (
     *("tests/models/yolo/test_options.py", "tests/models/yolo/test_loss.py"),
-    *("tests/models/new_head/test_yolo.py", "tests/models/yolo/test_training.py"),
+    *("tests/models/yolo/test_new_head.py", "tests/models/yolo/test_training.py"),
 )
 
 _METRICS = ("tests/losses/test_detection_loss.py", "tests/steps/test_metric_steps.py")
@@ -133,14 +133,12 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "data/write_detections.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_file_names.py"),
     "models/fine_tuning/": _FINE_TUNING,
     "models/new_head/": _HEADS,
-    "models/yolo/frozen.py": _YOLO,
     "models/": _MODELS,
-    "models/torchvision/dense.py": (*_MODELS, *_HEADS[1:2]),
-    "models/torchvision/two_stage.py": (*_MODELS, *_HEADS[1:2]),
-    "models/yolo/": _YOLO,
+    "models/demo/": ("tests/models/demo", "tests/cli/test_demo.py"),
+    "models/detr/frozen.py": _HEADS,
     "models/frameworks/torchmetrics.py": ("tests/models/test_torchmetrics.py",),
-    "models/torchvision/__init__.py": ("tests/models/test_torchvision_lists.py", *_MODELS),
-    "models/yolo/__init__.py": _YOLO,
+    "models/torchvision/": ("tests/models/test_torchvision_lists.py", *_MODELS, *_HEADS),
+    "models/yolo/": _YOLO,
     "data/": _DATA,
     "data/yolo": (*_YOLO_FOLDERS, "tests/data/test_outside.py"),
     "data/proposals/": (

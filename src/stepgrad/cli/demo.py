@@ -12,7 +12,7 @@ from stepgrad.cli import INTERRUPTED
 from stepgrad.cli.app import Whole
 from stepgrad.cli.terminal import Terminal, safe_text
 from stepgrad.errors import ConfigError
-from stepgrad.number_text import counted
+from stepgrad.number_text import counted, in_points
 
 if TYPE_CHECKING:
     from stepgrad.models.demo.trial import Settings, TrialOutcome
@@ -25,7 +25,7 @@ KERNELS = ("radius float64", "values float64", "others")
 def demo(
     *,
     out: Path = Path("runs/demo"),
-    steps: Whole = 2000,
+    steps: Whole = 1000,
     map_steps: Whole = 100,
     images: Whole = 600,
     test_images: Whole = 300,
@@ -79,24 +79,16 @@ def demo(
 def _run(out: Path, settings: Settings, progress: RichProgress) -> tuple[TrialOutcome, Path]:
     from stepgrad.locks import only_writer
     from stepgrad.losses.warmup import warm_up
-    from stepgrad.models.demo.report import write
-    from stepgrad.models.demo.trial import Trial, open_pictures
+    from stepgrad.models.demo.trial import Trial
 
     with only_writer(out, "wait until it has finished, or choose another --out"):
         trial = Trial(out, settings)  # refuses a folder of another trial before anything is waited for
         with progress.stage("compiling kernels (only once)", len(KERNELS)) as tick:
             warm_up(KERNELS, tick)
-        with progress.stage("running the detector on pictures", settings.images + settings.test_images) as tick:
-            pictures = open_pictures(settings, tick)
-        trial.run(pictures.train, progress.stage)
-        with progress.stage("measuring", settings.seeds * len(settings.plans)) as tick:
-            outcome = trial.judge(pictures.test, tick)
-        return outcome, write(out, outcome, pictures, settings)
+        return trial.run(progress.stage)
 
 
 def _table(outcome: TrialOutcome) -> Table:
-    from stepgrad.models.fine_tuning.result import in_points
-
     table = Table(
         "training", "COCO AP", "mAP at IoU 0.5", "seconds", title=f"on {counted(outcome.images, 'test image')}"
     )

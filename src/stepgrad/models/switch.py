@@ -25,6 +25,7 @@ from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.models.auto_weight import AutoWeight, StockLoss, weight_of
 
 NAME = "map_loss_switch"  # of the attribute of a wrapped model
+MAP_KEY = "loss_map"  # what "mix" adds to a model's losses
 MODES = ["mix", "replace"]
 FINE_TUNING = {"estimator": "radius", "radius": 3.0, "balance": "class", "absent_classes": "skip"}
 """Options of MAPLoss that generalise best when fine-tuning."""
@@ -118,18 +119,19 @@ class MapLossSwitch:
 
         An automatic weight looks at the `stock` loss first.
         """
+        return self.term(lambda: (self.loss_fn(scores, boxes, targets), stock))
+
+    def term(self, find_loss: Callable[[], tuple[Tensor, StockLoss | None]]) -> Tensor | None:
+        """The same for a loss that `find_loss` computes by `loss_fn`, if it is needed."""
         if not self.needed:
             return None
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.enabled):
-            loss = self.weighted(self.loss_fn(scores, boxes, targets), stock)
+            loss, stock = find_loss()
+            if isinstance(self._weight, AutoWeight) and stock is not None and torch.is_grad_enabled():
+                self._weight.look_at(stock, loss, getattr(self.loss_fn, "group", None))
+            loss = self.weight * loss
         self.metrics = self.loss_fn.metrics
         return loss if self.enabled else None
-
-    def weighted(self, loss: Tensor, stock: StockLoss | None) -> Tensor:
-        """`weight` times the loss of this batch."""
-        if isinstance(self._weight, AutoWeight) and stock is not None and torch.is_grad_enabled():
-            self._weight.look_at(stock, loss, getattr(self.loss_fn, "group", None))
-        return self.weight * loss
 
     def detections(
         self, model: nn.Module, batch: Any, device: torch.device
@@ -140,6 +142,11 @@ class MapLossSwitch:
     def __repr__(self) -> str:
         state = "on" if self.enabled else "off"
         return f"MapLossSwitch({state}, mode={self.mode!r}, weight={self._weight}, {self.loss_fn})"
+
+
+def wide(values: Tensor) -> Tensor:
+    """The same numbers in at least float32: half precision ties scores that differ."""
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def find_switch(model: nn.Module) -> MapLossSwitch:

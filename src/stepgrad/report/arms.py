@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Any
 
 from stepgrad.evaluation.records import Evidence
 from stepgrad.metric.protocol import Protocol
+from stepgrad.number_text import mean_and_spread
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,8 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     >>> spread([0.25, 0.75])["mean"], spread([0.5])
     (0.5, {'mean': 0.5, 'sd': None, 'seeds': 1})
     """
-    return {
-        "mean": fmean(values) if values else None,
-        "sd": stdev(values) if len(values) > 1 else None,
-        "seeds": len(values),
-    }
+    mean, sd = mean_and_spread(values) if values else (None, None)
+    return {"mean": mean, "sd": sd if len(values) > 1 else None, "seeds": len(values)}
 
 
 def _finite(values: Sequence[float]) -> list[float]:

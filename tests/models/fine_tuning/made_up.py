@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -35,3 +37,7 @@ def new_head(seed: int = 0, outputs: int = CLASSES) -> nn.Module:
 
 def weights(head: nn.Module) -> list[list[float]]:
     return [weight.detach().flatten().tolist() for weight in head.state_dict().values()]
+
+
+TRAIN, VAL, TEST = images(0, 24), images(100, 10), images(200, 10)
+SMALL: dict[str, Any] = {"steps": 3, "images_per_step": 8, "rates": [3e-3], "stock_rates": [1e-3], "seeds": [0, 1]}

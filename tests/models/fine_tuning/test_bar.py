@@ -8,7 +8,7 @@ import pytest
 
 import stepgrad as sg
 from stepgrad import progress
-from stepgrad.models.fine_tuning.bar import bar, lines
+from stepgrad.progress import bar, lines
 from tests.models.fine_tuning.made_up import images, new_head
 
 

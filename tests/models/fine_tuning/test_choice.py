@@ -6,11 +6,9 @@ import math
 import statistics
 
 import pytest
-import torch
 from torch import nn
 
 from stepgrad.metric.protocol import get_protocol
-from stepgrad.models.fine_tuning import finetune
 from stepgrad.models.fine_tuning.outputs import Reading
 from stepgrad.models.fine_tuning.result import (
     CROSS_FITTED,
@@ -23,7 +21,8 @@ from stepgrad.models.fine_tuning.result import (
     noise_of_gain,
 )
 from stepgrad.models.fine_tuning.training import Task, judge, judge_without
-from stepgrad.models.fine_tuning.windows import ImageWindows, labelled
+from stepgrad.models.fine_tuning.windows import labelled
+from tests.models.fine_tuning.made_up import CLASSES, TRAIN, new_head
 
 STEADY = (0.5,) * 10
 
@@ -72,41 +71,12 @@ def test_noise_of_a_mean_is_its_standard_error() -> None:
     assert noise_of_gain(without, [0.7] * 5) == pytest.approx(expected, rel=1e-12)
 
 
-def _images(count: int) -> list[ImageWindows]:
-    generator = torch.Generator().manual_seed(0)
-
-    def image() -> ImageWindows:
-        corner = 80 * torch.rand(6, 2, generator=generator)
-        boxes = torch.cat([corner, corner + 20], dim=1)
-        features = torch.randn(6, 3, generator=generator)
-        return ImageWindows(features, boxes, {"boxes": boxes[:1], "labels": torch.tensor([0])})
-
-    return [image() for _ in range(count)]
-
-
 def test_each_image_is_left_out_once() -> None:
-    images = labelled("images", _images(4), 1)
-    reading = Reading(1)
+    images = labelled("images", TRAIN[:4], CLASSES)
+    reading = Reading(CLASSES)
     task = Task(reading, get_protocol("voc12"), 0.5, reading.stock_loss)
-    torch.manual_seed(0)
-    head = nn.Linear(3, 1)
+    head = new_head()
     expected = [judge(head, images[:n] + images[n + 1 :], task, [task.protocol])[0] for n in range(4)]
     assert judge_without(head, images, task) == tuple(expected)
     assert len(judge_without(head, images, task, parts=2)) == 2
     assert judge_without(head, images[:1], task) == ()
-
-
-def test_kept_head_and_head_that_was_handed_in_leave_each_other_alone() -> None:
-    head = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
-    head[1].eval()
-    images = _images(12)
-    # a rate this small changes no output, so nothing is better than the start
-    tuned = finetune(
-        head, images[:6], images[6:9], test_images=images[9:], steps=1, rates=[1e-30], stock_rates=[1e-30], seeds=[0]
-    )
-    assert tuned.chosen == START
-    assert [module.training for module in head.modules()] == [True, True, False, True]
-    assert not any(module.training for module in tuned.head.modules())
-    known = tuned.head(images[0].features)
-    nn.init.zeros_(head[2].weight)
-    assert torch.equal(tuned.head(images[0].features), known)

@@ -17,16 +17,12 @@ from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning
 from stepgrad.locks import FolderInUse, only_writer
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.models.fine_tuning import ImageWindows, Trained
-from stepgrad.models.fine_tuning.cross_fit import Corrected, Correction, fresh_outputs
 from stepgrad.models.fine_tuning.outputs import Reading
 from stepgrad.models.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, choose
 from stepgrad.models.fine_tuning.training import Task, detections, judge
-from stepgrad.models.fine_tuning.ways import Budget
+from stepgrad.models.fine_tuning.ways import Budget, Corrected, Correction, fresh_outputs
 from stepgrad.models.fine_tuning.windows import batches, labelled
-from tests.models.fine_tuning.made_up import CLASSES, FEATURES, images, new_head, weights
-
-TRAIN, VAL, TEST = images(0, 24), images(100, 10), images(200, 10)
-SMALL: dict[str, Any] = {"steps": 3, "images_per_step": 8, "rates": [3e-3], "stock_rates": [1e-3], "seeds": [0, 1]}
+from tests.models.fine_tuning.made_up import CLASSES, FEATURES, SMALL, TEST, TRAIN, VAL, images, new_head, weights
 
 
 def tune(head: nn.Module | None = None, **options: Any) -> sg.fine_tuning.FineTuned:
@@ -64,9 +60,19 @@ def test_the_head_that_was_handed_in_is_as_it_was() -> None:
     tuned = tune(head)
     assert weights(head) == before
     assert [module.training for module in head.modules()] == modes
-    assert not tuned.head.training
     assert list(tuned.ways) == [START, STOCK, MAP]
     assert {len(way.val) for name, way in tuned.ways.items() if name != START} == {2}
+
+
+def test_a_start_that_is_kept_is_a_copy_in_eval_mode() -> None:
+    head = new_head()
+    # a rate this small changes no output, so nothing is better than the start
+    tuned = tune(head, test_images=TEST, steps=1, rates=[1e-30], stock_rates=[1e-30], seeds=[0])
+    assert tuned.chosen == START
+    assert not any(module.training for module in tuned.head.modules())
+    known = tuned.head(TEST[0].features)
+    nn.init.zeros_(head.get_parameter("3.weight"))
+    assert torch.equal(tuned.head(TEST[0].features), known)
 
 
 def test_inference_mode_around_the_call_changes_nothing() -> None:

@@ -16,12 +16,10 @@ import stepgrad as sg
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.models.fine_tuning import ImageWindows
-from stepgrad.models.fine_tuning.identity import by_value, digest
+from stepgrad.models.fine_tuning.folder import by_value, digest
 from tests.models.fine_tuning.damage import DAMAGE, flip_a_bit
-from tests.models.fine_tuning.made_up import images, new_head, weights
+from tests.models.fine_tuning.made_up import SMALL, TRAIN, VAL, new_head, weights
 
-TRAIN, VAL = images(0, 24), images(100, 10)
-SMALL: dict[str, Any] = {"steps": 3, "images_per_step": 8, "rates": [3e-3], "stock_rates": [1e-3], "seeds": [0, 1]}
 EQUAL = torch.ones(2)
 CALL: dict[str, Any] = {"train_images": TRAIN, "val_images": VAL, "protocol": "voc12", "class_weights": EQUAL, **SMALL}
 

@@ -89,6 +89,8 @@ def test_an_image_without_objects_or_windows_teaches_that_nothing_is_there() -> 
     given = labelled("images", [empty, none], CLASSES)
     loss = Reading(CLASSES, labels="aligned").stock_loss(torch.zeros(2, CLASSES), given)
     assert float(loss) == pytest.approx(2 * CLASSES * math.log(2))
+    for reading, columns in ((Reading(CLASSES), CLASSES), (Reading(CLASSES, "last"), CLASSES + 1)):
+        assert float(reading.stock_loss(torch.zeros(0, columns), given[1:])) == 0.0
 
 
 def test_with_background_it_is_cross_entropy_of_the_best_object_or_background() -> None:
@@ -119,10 +121,3 @@ def test_background_first_or_last_is_the_same_with_columns_turned() -> None:
 def test_a_background_column_that_was_not_announced_is_named() -> None:
     with pytest.raises(InputError, match=r"2 columns but got \[4, 3\] \(background="):
         Reading(CLASSES).scores(torch.zeros(4, 3))
-
-
-def test_images_without_windows_or_objects_are_ordinary() -> None:
-    none = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long)}
-    given = labelled("images", [ImageWindows(torch.zeros(0, 5), torch.zeros(0, 4), none)], CLASSES)
-    assert float(Reading(CLASSES).stock_loss(torch.zeros(0, CLASSES), given)) == 0.0
-    assert float(Reading(CLASSES, "last").stock_loss(torch.zeros(0, CLASSES + 1), given)) == 0.0

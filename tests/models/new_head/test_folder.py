@@ -18,7 +18,7 @@ from stepgrad.data.base import FileDataset, make_target
 from stepgrad.errors import ConfigError, DataError, StepgradError
 from stepgrad.metric.protocol import get_protocol
 from tests.models.fine_tuning.damage import DAMAGE, flip_a_bit
-from tests.models.new_head.test_train_new_head import QUICK, TRAIN, VAL, pairs
+from tests.models.new_head.small import QUICK, TRAIN, VAL, pairs
 from tests.models.tiny import tiny_model
 
 Pairs = list[tuple[Tensor, dict[str, Tensor]]]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from stepgrad.errors import ConfigError
-from stepgrad.models.new_head.convolutions import _checked
+from stepgrad.models.new_head.convolutions import ClassConvolutions
 from stepgrad.models.new_head.layer import FIRST, ClassLayer
 
 WIDTH = 4
@@ -49,10 +49,10 @@ def test_a_quality_is_added_where_it_is_part_of_the_score_and_only_there() -> No
 def test_convolutions_that_keep_the_size_of_their_map_can_be_replaced(size: int, padding: int | str) -> None:
     layer = nn.Conv2d(2, 3, size, padding=padding)
     assert layer(torch.zeros(1, 2, 6, 7)).shape[2:] == (6, 7)
-    assert _checked(layer) is layer
+    assert ClassConvolutions([layer], 3, centre_only=False).layers == [layer]
 
 
 @pytest.mark.parametrize(("size", "padding"), [(3, 0), (3, "valid"), (1, 1), (2, "same"), (5, 1)])
 def test_other_convolutions_cannot(size: int, padding: int | str) -> None:
     with pytest.raises(ConfigError, match="keep the size of their map"):
-        _checked(nn.Conv2d(2, 3, size, padding=padding))
+        ClassConvolutions([nn.Conv2d(2, 3, size, padding=padding)], 3, centre_only=False)

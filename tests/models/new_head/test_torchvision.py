@@ -11,9 +11,9 @@ from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 from stepgrad.errors import ConfigError
 from stepgrad.models.held_out import as_used
+from stepgrad.models.new_head import frozen_detector
 from stepgrad.models.new_head.frozen import WindowChoice
 from stepgrad.models.new_head.layer import FIRST
-from stepgrad.models.new_head.models import frozen_detector
 from stepgrad.models.torchvision import train_for_map
 from tests.models.new_head.laws import check_the_model_gives_what_was_judged, everything, random_layer
 from tests.models.tiny import tiny_batch, tiny_model

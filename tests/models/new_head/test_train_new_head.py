@@ -8,38 +8,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.evaluation.class_result import best_cut
 from stepgrad.models.held_out import as_used
-from stepgrad.models.new_head.cache import IMAGES_PER_FILE
-from stepgrad.models.new_head.start import CrossEntropy
-from tests.models.tiny import tiny_batch, tiny_model
-
-QUICK: dict[str, Any] = {
-    "start_steps": 4,
-    "start_rates": [1e-2],
-    "weight_decays": [0.0],
-    "steps": 2,
-    "images_per_step": 4,
-    "rates": [1e-2],
-    "stock_rates": [1e-2],
-    "seeds": [0, 1],
-    "protocol": "voc12",
-    "windows": 40,
-    "others": 10,
-    "progress": False,
-}
-
-
-def pairs(count: int, seed: int) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    images, targets = tiny_batch("retinanet", count, seed)  # whose labels count from 0
-    return list(zip(images, targets, strict=True))
-
-
-TRAIN, VAL = pairs(6, seed=1), pairs(4, seed=2)
+from stepgrad.models.new_head import start as starting
+from stepgrad.models.new_head.features import IMAGES_PER_FILE
+from tests.models.new_head.small import QUICK, TRAIN, VAL, pairs
+from tests.models.tiny import tiny_model
 
 
 def run(model: nn.Module, out: Path | None = None, **changed: Any) -> Any:
@@ -216,7 +194,7 @@ def test_without_a_terminal_every_piece_of_work_has_a_line(capsys: pytest.Captur
         (iter(TRAIN), "a list or a dataset with a length"),
         ([TRAIN[0][0]], r"expected|Expected"),
         ([(TRAIN[0][0][0], TRAIN[0][1])], r"train image 0: expected a tensor \(3, H, W\)"),
-        ([(TRAIN[0][0], {"boxes": TRAIN[0][1]["boxes"]})], r"expected a target with 'boxes' and 'labels'"),
+        ([(TRAIN[0][0], {"boxes": TRAIN[0][1]["boxes"]})], r"'boxes' and 'labels' but got \['boxes'\]"),
     ],
 )
 def test_data_that_are_something_else_are_refused(data: Any, message: str) -> None:
@@ -244,18 +222,12 @@ def test_the_rates_it_has_of_its_own_train_too() -> None:
 
 def test_before_the_last_round_only_the_first_rate_and_decay_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    best = CrossEntropy.best
+    by_cross_entropy = starting.by_cross_entropy
 
-    def watched(self: CrossEntropy, plan: Any, folder: Path | None) -> Any:
-        tried.append((list(plan.rates), list(plan.decays)))
-        return best(self, plan, folder)
+    def watched(detector: Any, images: Any, task: Any, plans: Any, *more: Any) -> Any:
+        tried.append([(plan.rate, plan.weight_decay) for plan in plans])
+        return by_cross_entropy(detector, images, task, plans, *more)
 
-    monkeypatch.setattr(CrossEntropy, "best", watched)
+    monkeypatch.setattr(starting, "by_cross_entropy", watched)
     run(tiny_model("ssd"), rounds=2, start_rates=[1e-2, 1e-3], weight_decays=[0.5, 0.1])
-    assert tried == [([1e-2], [0.5]), ([1e-2, 1e-3], [0.5, 0.1])]
-
-
-def test_a_target_without_labels_is_refused_with_the_keys_it_has() -> None:
-    bad = [(TRAIN[0][0], {"boxes": TRAIN[0][1]["boxes"]})]
-    with pytest.raises(InputError, match=r"'boxes' and 'labels' but got \['boxes'\]"):
-        sg.train_new_head(tiny_model("ssd"), bad, VAL, **{"num_classes": 3, **QUICK})
+    assert tried == [[(1e-2, 0.5)], [(1e-2, 0.5), (1e-2, 0.1), (1e-3, 0.5), (1e-3, 0.1)]]

@@ -13,12 +13,12 @@ import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.models.detr.frozen import _last_call
 from stepgrad.models.held_out import as_used
+from stepgrad.models.new_head import frozen_detector
 from stepgrad.models.new_head.frozen import replace_layer
-from stepgrad.models.new_head.models import frozen_detector
 from tests.double_precision import double_precision
 from tests.models.hf_models import CLASSES, MODELS, QUERIES, SIDE, make
 from tests.models.new_head.laws import check_the_model_gives_what_was_judged, everything
-from tests.models.new_head.test_train_new_head import QUICK, TRAIN, VAL
+from tests.models.new_head.small import QUICK, TRAIN, VAL
 
 
 def an_image() -> Tensor:

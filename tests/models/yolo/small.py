@@ -19,6 +19,20 @@ STRIDES = (8, 16, 32)
 EASY = {"protocol": "voc12", "match_threshold": 0.1}  # what an untrained network fulfils now and then
 NMS_FREE = "yolo26n.yaml" if find_spec("ultralytics") and find_spec("ultralytics.nn.distill_model") else "yolov10n.yaml"
 """The newest network without NMS that the version installed has."""
+WITHOUT_STEPGRAD = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "stepgrad":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Block())
+from ultralytics import YOLO
+for file in sys.argv[2:]:
+    found = YOLO(file)(sys.argv[1], imgsz=64, device="cpu", verbose=False)
+    assert len(found) == 1
+print("loaded", len(sys.argv[2:]))
+"""
+"""A program that loads weights and uses them where stepgrad cannot be imported."""
 
 # Where it keeps settings; it would ask the network for updates, too. Both are read when it is imported.
 os.environ.setdefault("YOLO_CONFIG_DIR", tempfile.gettempdir())

@@ -12,8 +12,7 @@ import pytest
 import stepgrad as sg
 from stepgrad.errors import ConfigError, MissingDependencyError
 from stepgrad.models import yolo as ultralytics
-from stepgrad.models.yolo import trainer as _yolo_trainer
-from stepgrad.models.yolo.children import handed_on, inherited
+from stepgrad.models.yolo.settings import handed_on, inherited
 from stepgrad.models.yolo.trainer import MAPTraining
 from tests.models.yolo.small import needs_ultralytics, train, yolo_folder
 from tests.patience import PATIENCE
@@ -39,7 +38,6 @@ def test_options_that_cannot_be_meant_are_refused_at_once(options: dict[str, Any
 
 
 def test_without_ultralytics_its_trainer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_yolo_trainer, "_made", {})
     monkeypatch.setitem(sys.modules, "ultralytics", None)
     with pytest.raises(MissingDependencyError, match=r'pip install .*\[yolo\]"'):
         _ = ultralytics.MAPTrainer

@@ -16,12 +16,11 @@ import pytest
 import torch
 
 from stepgrad.errors import ConfigError, LikelyMistakeWarning
-from stepgrad.models.yolo.children import as_text
-from stepgrad.models.yolo.loss import NAME, YoloSettings
+from stepgrad.models.yolo.loss import NAME
 from stepgrad.models.yolo.resume import MARK, WholePath, in_columns, remembered, stripped_whole
+from stepgrad.models.yolo.settings import YoloSettings, as_text
 from stepgrad.models.yolo.trainer import bare_model
-from tests.models.yolo.small import EASY, NMS_FREE, needs_ultralytics, rows_of, train, yolo_folder
-from tests.models.yolo.test_training import WITHOUT_STEPGRAD
+from tests.models.yolo.small import EASY, NMS_FREE, WITHOUT_STEPGRAD, needs_ultralytics, rows_of, train, yolo_folder
 from tests.patience import PATIENCE
 
 pytestmark = needs_ultralytics

@@ -14,24 +14,20 @@ import torch
 
 from stepgrad.models.yolo.loss import NAME
 from stepgrad.models.yolo.trainer import bare_model
-from tests.models.yolo.small import EASY, NMS_FREE, SIZE, needs_ultralytics, rows_of, train, yolo_folder
+from tests.models.yolo.small import (
+    EASY,
+    NMS_FREE,
+    SIZE,
+    WITHOUT_STEPGRAD,
+    needs_ultralytics,
+    rows_of,
+    train,
+    yolo_folder,
+)
 from tests.patience import PATIENCE
 
 pytestmark = needs_ultralytics
 ROOT = Path(__file__).parents[3]
-WITHOUT_STEPGRAD = """
-import sys
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "stepgrad":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Block())
-from ultralytics import YOLO
-for file in sys.argv[2:]:
-    found = YOLO(file)(sys.argv[1], imgsz=64, device="cpu", verbose=False)
-    assert len(found) == 1
-print("loaded", len(sys.argv[2:]))
-"""
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError
 from stepgrad.models.detr.transformers import corners, every_class, family_of, log_scores
-from stepgrad.models.new_head.frozen import Found, FrozenDetector, Pick, linear_of, replace_layer, rows
+from stepgrad.models.new_head.frozen import Found, FrozenDetector, Pick, in_bytes, linear_of, replace_layer, rows
 
 Processor = Callable[..., Any]
 """An image processor of transformers."""
@@ -65,8 +65,7 @@ class QueryDetector(FrozenDetector):
     def _run(self, image: Tensor) -> Any:
         if self.processor is None:
             return self.model(self.prepared(image)[None])
-        pixels = image if not image.dtype.is_floating_point else (255 * image).round().to(torch.uint8)
-        ready = self.processor(images=pixels, return_tensors="pt")
+        ready = self.processor(images=in_bytes(image), return_tensors="pt")
         given = {name: ready[name].to(self._like.device) for name in ("pixel_values", "pixel_mask") if name in ready}
         given["pixel_values"] = given["pixel_values"].to(self.dtype)
         return self.model(**given)

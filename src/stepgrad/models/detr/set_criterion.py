@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from stepgrad.errors import ConfigError, InputError
-from stepgrad.losses.detection import DetectionLoss, MAPLoss
+from stepgrad.errors import InputError
+from stepgrad.losses.detection import DetectionLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.auto_weight import AutoWeight, StockLoss
-from stepgrad.models.detr.transformers import Family, QuerySwitch
-from stepgrad.models.switch import NAME, loss_settings
-from stepgrad.models.torchvision.detector import MAP_KEY, Specialised, despecialise, specialise
+from stepgrad.models.detr.transformers import QuerySwitch, loss_of_queries
+from stepgrad.models.specialised import Specialised, despecialise, specialise
+from stepgrad.models.switch import MAP_KEY, NAME
 
 __all__ = ["AutoWeight", "restore", "train_for_map"]
 
@@ -57,13 +57,9 @@ def train_for_map(
     In eval mode the same criterion gives its stock losses. `restore(module)` undoes it.
     """
     criterion = _find_criterion(module)
-    settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)
-    if loss_fn is not None and loss_fn.objective.nms_threshold is not None:
-        raise ConfigError(f"Expected a loss_fn with nms_threshold=None but got {loss_fn.objective.nms_threshold}.")
-    if loss_fn is None:
-        loss_fn = DistributedMAPLoss(criterion.num_classes, **{"nms_threshold": None, **settings})
+    loss_fn = loss_of_queries(criterion.num_classes, loss_fn, protocol, loss_options, train_for_map)
     restore(criterion)  # where this is not the first time
-    setattr(criterion, NAME, QuerySwitch(loss_fn, Family("sigmoid"), weight=weight, enabled=enabled))
+    setattr(criterion, NAME, QuerySwitch(loss_fn, "sigmoid", weight=weight, enabled=enabled))
     specialise(criterion, MAPCriterion)
     criterion.weight_dict[MAP_KEY] = 1.0  # the weight is in the loss, as it may change from batch to batch
     return module

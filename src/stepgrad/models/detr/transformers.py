@@ -20,12 +20,11 @@ from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.auto_weight import AutoWeight, StockLoss
 from stepgrad.models.keep_best import keep_best
-from stepgrad.models.switch import NAME, MapLossSwitch, check_int64, loss_settings, pair_of
+from stepgrad.models.switch import MAP_KEY, NAME, MapLossSwitch, check_int64, loss_settings, pair_of, wide
 
 __all__ = ["FAMILIES", "AutoWeight", "keep_best", "restore", "train_for_map"]
 
 M = TypeVar("M", bound=nn.Module)
-_ADDED = "loss_map"  # name in the loss_dict where MAPLoss is mixed in
 _LEAST_SIDE = 1e-6  # of the image; a sigmoid can round a predicted side to nothing, and a box needs an area
 _LARGEST_NORMALISED = 2.0  # coordinates beyond this are pixels
 
@@ -101,25 +100,37 @@ def train_for_map(
     """
     need("transformers", purpose="stepgrad.models.detr.transformers")
     family = family_of(model)
-    config: Any = model.config
-    settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss, DistributedMAPLoss], train_for_map)
-    if loss_fn is not None and loss_fn.objective.nms_threshold is not None:
+    classes: int = model.config.num_labels  # type: ignore[union-attr, assignment]
+    if loss_fn is not None and loss_fn.num_classes != classes:
         raise ConfigError(
-            f"Expected a loss_fn with nms_threshold=None, as {type(model).__name__} uses no NMS, but got "
-            f"{loss_fn.objective.nms_threshold}."
+            f"Expected a loss_fn for the model's {classes} classes but got one for {loss_fn.num_classes}."
         )
-    if loss_fn is None:
-        loss_fn = DistributedMAPLoss(config.num_labels, **{"nms_threshold": None, **settings})
-    elif loss_fn.num_classes != config.num_labels:
-        raise ConfigError(
-            f"Expected a loss_fn for the model's {config.num_labels} classes but got one for {loss_fn.num_classes}."
-        )
-    switch = QuerySwitch(loss_fn, family, mode=mode, weight=weight, enabled=enabled)
+    loss_fn = loss_of_queries(classes, loss_fn, protocol, loss_options, train_for_map)
+    switch = QuerySwitch(loss_fn, family.scores, mode=mode, weight=weight, enabled=enabled)
     restore(model)  # where this is not the first time
     loss = LossWithMAP(model, model.loss_function, "_loss_function" in model.__dict__, family, switch)
     setattr(model, NAME, switch)
     model.loss_function = loss  # type: ignore[assignment]
     return model
+
+
+def loss_of_queries(
+    classes: int,
+    loss_fn: DetectionLoss | DistributedMAPLoss | None,
+    protocol: str | Protocol | None,
+    options: Mapping[str, Any],
+    caller: Callable[..., Any],
+) -> DetectionLoss | DistributedMAPLoss:
+    """The loss that was handed in, or one for detections without NMS; `caller` was asked for it."""
+    settings = loss_settings(options, protocol, loss_fn, [MAPLoss, DistributedMAPLoss], caller)
+    if loss_fn is None:
+        return DistributedMAPLoss(classes, **{"nms_threshold": None, **settings})
+    if loss_fn.objective.nms_threshold is not None:
+        raise ConfigError(
+            "Expected a loss_fn with nms_threshold=None, as the model uses no NMS, but got "
+            f"{loss_fn.objective.nms_threshold}."
+        )
+    return loss_fn
 
 
 def restore(model: M) -> M:
@@ -135,9 +146,9 @@ def restore(model: M) -> M:
 class QuerySwitch(MapLossSwitch):
     """The switch of a model whose queries are its detections."""
 
-    def __init__(self, loss_fn: DetectionLoss | DistributedMAPLoss, family: Family, **options: Any) -> None:
+    def __init__(self, loss_fn: DetectionLoss | DistributedMAPLoss, scores: str, **options: Any) -> None:
         super().__init__(loss_fn, **options)
-        self.family = family
+        self.scores = scores
 
     def ranked_lists(
         self, logits: Tensor, boxes: Tensor, labels: Sequence[Target]
@@ -146,7 +157,7 @@ class QuerySwitch(MapLossSwitch):
         pixels = _image_sizes(labels, boxes.device, self.loss_fn.objective.protocol.pixel_offset > 0)
         windows = [corners(b, size) for b, size in zip(boxes, pixels, strict=True)]
         targets = [_target(label, size) for label, size in zip(labels, pixels, strict=True)]
-        return list(log_scores(logits, self.family.scores)), windows, targets
+        return list(log_scores(logits, self.scores)), windows, targets
 
     def detections(
         self, model: nn.Module, batch: Any, device: torch.device
@@ -157,13 +168,9 @@ class QuerySwitch(MapLossSwitch):
         masked = isinstance(batch, Mapping) and "pixel_mask" in batch
         mask = {"pixel_mask": batch["pixel_mask"].to(device)} if masked else {}
         output = model(pixels.to(device), **mask)
-        lists = self.ranked_lists(output.logits.cpu(), output.pred_boxes.cpu(), [_on_cpu(label) for label in labels])
-        found = [every_class(s, b) for s, b in zip(*lists[:2], strict=True)]
-        return found, lists[2]
-
-
-def _on_cpu(label: Target) -> Target:
-    return {key: value.cpu() if isinstance(value, Tensor) else value for key, value in label.items()}
+        here = [{k: v.cpu() if isinstance(v, Tensor) else v for k, v in label.items()} for label in labels]
+        scores, boxes, targets = self.ranked_lists(output.logits.cpu(), output.pred_boxes.cpu(), here)
+        return [every_class(s, b) for s, b in zip(scores, boxes, strict=True)], targets
 
 
 def every_class(scores: Tensor, boxes: Tensor) -> dict[str, Tensor]:
@@ -173,15 +180,15 @@ def every_class(scores: Tensor, boxes: Tensor) -> dict[str, Tensor]:
     return {"boxes": boxes.repeat_interleave(K, dim=0), "scores": scores.flatten(), "labels": labels}
 
 
+@dataclass
 class LossWithMAP:
     """The loss function of a model, with MAPLoss in addition to or instead of its classification loss while it trains."""
 
-    def __init__(self, model: nn.Module, stock: Any, was_set: bool, family: Family, switch: QuerySwitch) -> None:
-        self.model = model
-        self.stock = stock
-        self.was_set = was_set
-        self.family = family
-        self.switch = switch
+    model: nn.Module
+    stock: Any
+    was_set: bool  # whether the stock loss was one of the user's own
+    family: Family
+    switch: QuerySwitch
 
     def __call__(
         self,
@@ -205,11 +212,12 @@ class LossWithMAP:
         ranked = self._ranked(config, named.get("denoising_meta_values"))
         # "replace" multiplies both losses by the coefficient; "mix" the stock loss alone.
         own = parts[name] * coefficient if mixed and name in parts else parts.get(name)
-        map_loss = self._map_loss(ranked(logits), ranked(pred_boxes), labels, StockLoss(own, [logits], ranked))
+        lists = self.switch.ranked_lists(ranked(logits), ranked(pred_boxes), labels)
+        map_loss = self.switch.map_loss(*lists, StockLoss(own, [logits], ranked))
         if map_loss is None:
             return loss, parts, auxiliary
         if mixed:
-            return loss + map_loss, {**parts, _ADDED: map_loss}, auxiliary
+            return loss + map_loss, {**parts, MAP_KEY: map_loss}, auxiliary
         return loss + (map_loss - parts[name]) * coefficient, {**parts, name: map_loss}, auxiliary
 
     def _ranked(self, config: Any, denoising: Any) -> Callable[[Tensor], Tensor]:
@@ -218,9 +226,6 @@ class LossWithMAP:
         first = 0 if denoising is None else denoising["dn_num_split"][0]
         end = first + config.num_queries if self.family.grouped else None
         return lambda queries: queries[:, first:end]
-
-    def _map_loss(self, logits: Tensor, boxes: Tensor, labels: Sequence[Target], stock: StockLoss) -> Tensor | None:
-        return self.switch.map_loss(*self.switch.ranked_lists(logits, boxes, labels), stock)
 
 
 def log_scores(logits: Tensor, scores: str) -> Tensor:
@@ -231,7 +236,7 @@ def log_scores(logits: Tensor, scores: str) -> Tensor:
     >>> log_scores(torch.tensor([[0.0, 0.0, 0.0]]), "sigmoid").exp()
     tensor([[0.5000, 0.5000, 0.5000]])
     """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = wide(logits)
     return logits.log_softmax(-1)[..., :-1] if scores == "softmax" else nn.functional.logsigmoid(logits)
 
 
@@ -241,7 +246,7 @@ def corners(boxes: Tensor, size: Tensor) -> Tensor:
     >>> corners(torch.tensor([[0.5, 0.5, 0.25, 0.5]]), torch.tensor([80.0, 40.0]))
     tensor([[30., 10., 50., 30.]])
     """
-    boxes = boxes.to(torch.promote_types(boxes.dtype, torch.float32))
+    boxes = wide(boxes)
     centre, half = boxes[:, :2], boxes[:, 2:].clamp(min=_LEAST_SIDE) / 2
     return torch.cat([centre - half, centre + half], dim=1) * size.repeat(2)
 

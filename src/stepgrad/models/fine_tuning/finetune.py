@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from stepgrad.errors import (
-    ConfigError,
-    InputError,
-    LikelyMistakeWarning,
-    not_negative,
-    positive_number,
-    whole_number,
-)
+from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning
+from stepgrad.evaluation.result import best_thresholds
 from stepgrad.locks import only_writer
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.models.fine_tuning.bar import Watch, bar
-from stepgrad.models.fine_tuning.cross_fit import Refit
-from stepgrad.models.fine_tuning.identity import by_value
-from stepgrad.models.fine_tuning.outputs import Reading, StockLoss, check_reading
-from stepgrad.models.fine_tuning.records import FinishedHeads
-from stepgrad.models.fine_tuning.result import FineTuned
-from stepgrad.models.fine_tuning.training import Task, outputs_of
-from stepgrad.models.fine_tuning.ways import Budget, FineTuning, TuningImages
-from stepgrad.models.fine_tuning.windows import ImageWindows, checked, images_by_value, labelled
+from stepgrad.models.fine_tuning.folder import FinishedHeads, by_value
+from stepgrad.models.fine_tuning.outputs import Reading, UsualLoss
+from stepgrad.models.fine_tuning.result import FineTuned, choose
+from stepgrad.models.fine_tuning.training import Task, detections, outputs_of
+from stepgrad.models.fine_tuning.ways import Budget, FineTuning, Refit, with_test
+from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled, checked, images_by_value, labelled
+from stepgrad.progress import Watch, bar
 
 if TYPE_CHECKING:
     from stepgrad.data.base import DetectionDataset
@@ -56,7 +49,7 @@ def finetune(
     nms_threshold: float | None = 0.5,
     background: str | None = None,
     labels: str = "hard",
-    stock_loss: StockLoss | None = None,
+    stock_loss: UsualLoss | None = None,
     steps: int = 100,
     images_per_step: int = 32,
     rates: Sequence[float] = (1e-3, 3e-3, 1e-2),
@@ -121,36 +114,37 @@ def finetune(
     >>> tuned.chosen, list(tuned.ways)
     ('more of the usual loss', ['start', 'more of the usual loss', 'mAP'])
     """
-    check_reading(background, labels)
     head = _own_copy(head)
-    columns = _columns(head, train_images) - (background is not None)
-    reading = Reading(columns, background, labels=labels)
+    reading = Reading(_columns(head, train_images) - (background is not None), background, labels=labels)
     task = Task(
         reading, get_protocol(protocol), nms_threshold, stock_loss or reading.stock_loss, class_names, loss_options
     )
     task.check()
-    K = reading.num_classes
-    images = TuningImages(
-        labelled("train_images", train_images, K),
-        labelled("val_images", val_images, K),
-        None if test_images is None else labelled("test_images", test_images, K),
-        None if fresh_images is None else labelled("fresh_images", fresh_images, K),
-    )
-    _warn_of_background(images, reading)
-    budget = _budget(steps, images_per_step, rates, stock_rates, seeds, stock_weight_decay)
+    given = {"train": train_images, "val": val_images, "test": test_images, "fresh": fresh_images}
+    images = {
+        name: labelled(f"{name}_images", part, reading.num_classes) for name, part in given.items() if part is not None
+    }
+    _warn_of_background(chain(*images.values()), reading)
+    budget = Budget(steps, images_per_step, rates, stock_rates, seeds, stock_weight_decay)
     folder = None if out is None else Path(out)
     lock = nullcontext() if folder is None else only_writer(folder, "wait until it has finished, or choose another out")
     with lock, bar(progress and watch is None) as shown:
         settings = {} if folder is None else _settings(head, images, task, budget, refit, folds)
         records = FinishedHeads(folder, settings)
-        tuning = FineTuning(head, images, task, budget, records, watch or shown)
-        tuning.run(refit, folds)
-        tuned = tuning.result()
+        known = images["train"], images["val"], images.get("fresh")
+        ways = FineTuning(head, *known, task, budget, records, watch or shown).run(refit, folds)
+        chosen = choose(ways)  # by held-out images; test images are looked at once, after that
+        if "test" in images:
+            ways = {name: with_test(way, images["test"], task) for name, way in ways.items()}
+        kept = ways[chosen].heads[0]
+        cuts = best_thresholds(detections(kept, images["val"], task).compute())
+        thresholds = {name: reading.probability(score) for name, score in cuts.items()}
+        tuned = FineTuned(kept, chosen, ways, task.protocol.name, thresholds=thresholds)
         if folder is None:
             return tuned
         from stepgrad.models.fine_tuning.report import write
 
-        return replace(tuned, report=write(folder, tuning, tuned, pictures, settings))
+        return replace(tuned, report=write(folder, tuned, images, task, pictures, settings))
 
 
 def check_options(task: Task, options: Mapping[str, Any]) -> None:
@@ -166,7 +160,7 @@ def check_options(task: Task, options: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"Expected options without {taken[0]}, which follows from the detector and its data; leave it out."
         )
-    _budget(**{name: options.get(name, own[name]) for name in _BUDGET})
+    Budget(**{name: options.get(name, own[name]) for name in _BUDGET})
     replace(task, loss_options={name: value for name, value in options.items() if name not in own}).check()
 
 
@@ -187,9 +181,9 @@ def _columns(head: nn.Module, images: Sequence[ImageWindows]) -> int:
     return outputs.shape[1]
 
 
-def _warn_of_background(images: TuningImages, reading: Reading) -> None:
+def _warn_of_background(images: Iterable[Labelled], reading: Reading) -> None:
     """A first or last column that no object belongs to is most likely background."""
-    seen = {label for image in images.all for label in image.target["labels"].tolist()}
+    seen = {label for image in images for label in image.target["labels"].tolist()}
     outer = {"first": 0, "last": reading.num_classes - 1}
     empty = [name for name, column in outer.items() if column not in seen]
     if reading.background is None and reading.num_classes > 1 and len(empty) == 1:
@@ -201,69 +195,27 @@ def _warn_of_background(images: TuningImages, reading: Reading) -> None:
         )
 
 
-def _budget(
-    steps: int,
-    images_per_step: int,
-    rates: Sequence[float],
-    stock_rates: Sequence[float],
-    seeds: Sequence[int],
-    stock_weight_decay: float = 0.0,
-) -> Budget:
-    return Budget(
-        whole_number("steps", steps, least=1),
-        whole_number("images_per_step", images_per_step, least=1),
-        _rates("rates", rates),
-        _rates("stock_rates", stock_rates),
-        _seeds(seeds),
-        not_negative("stock_weight_decay", stock_weight_decay),
-    )
-
-
-def _rates(name: str, rates: Sequence[float]) -> tuple[float, ...]:
-    return tuple(positive_number(name, rate) for rate in _listed(name, rates, "rate"))
-
-
-def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    numbers = tuple(whole_number("each of seeds", seed, least=0) for seed in _listed("seeds", seeds, "seed"))
-    if len(set(numbers)) < len(numbers):
-        raise ConfigError(
-            f"Expected seeds that differ but got {list(numbers)}: equal ones train equal heads, and a spread over seeds of 0 "
-            "would let any gain pass for a sure one."
-        )
-    return numbers
-
-
-def _listed(name: str, values: Any, what: str) -> list[Any]:
-    try:
-        listed = list(values)
-    except TypeError:
-        raise ConfigError(f"Expected {name} to be a list but got {values!r}.") from None
-    if not listed:
-        raise ConfigError(f"Expected {name} to hold at least one {what} but it is empty.")
-    return listed
-
-
 def _settings(
-    head: nn.Module, images: TuningImages, task: Task, budget: Budget, refit: Refit | None, folds: int
+    head: nn.Module,
+    images: Mapping[str, list[Labelled]],
+    task: Task,
+    budget: Budget,
+    refit: Refit | None,
+    folds: int,
 ) -> dict[str, Any]:
     """All that the trainings depend on, but the code of `stock_loss` and `refit`."""
     settings: dict[str, Any] = by_value(
         {
             "head": head,
             "frozen weights": [name for name, weight in head.named_parameters() if not weight.requires_grad],
-            **{f"{name}_images": images_by_value(part) for name, part in vars(images).items()},
+            **{f"{name}_images": images_by_value(images.get(name)) for name in ("train", "val", "test", "fresh")},
             "protocol": task.protocol,
             "nms_threshold": task.nms_threshold,
             "background": task.reading.background,
             "labels": task.reading.labels,
             "stock_loss": None if task.stock_loss == task.reading.stock_loss else task.stock_loss,
             "loss_options": task.loss_options,
-            "steps": budget.steps,
-            "images_per_step": budget.images,
-            "rates": budget.rates,
-            "stock_rates": budget.stock_rates,
-            "stock_weight_decay": budget.stock_weight_decay,
-            "seeds": budget.seeds,
+            **vars(budget),
             "refit": refit,
             "folds": folds if refit else None,
         }

@@ -12,21 +12,10 @@ from torch.nn import functional as F
 from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.models.fine_tuning.windows import Labelled
 
-StockLoss = Callable[[Tensor, Sequence[Labelled]], Tensor]
-"""Of the outputs for all windows of some images, in order."""
+UsualLoss = Callable[[Tensor, Sequence[Labelled]], Tensor]
+"""A loss of the outputs for all windows of some images, in order."""
 _LEFT_OUT = -100
 _WINDOWS_PER_OBJECT = 10
-
-
-def check_reading(background: str | None, labels: str) -> None:
-    """Raise ConfigError unless outputs can be read so."""
-    if background is not None:
-        one_of("background", background, ["first", "last"])
-    one_of("labels", labels, ["hard", "soft", "aligned"])
-    if labels != "hard" and background is not None:
-        raise ConfigError(
-            f'labels="{labels}" is for outputs that each stand for one class, not for a softmax with background.'
-        )
 
 
 @dataclass(frozen=True)
@@ -43,7 +32,13 @@ class Reading:
     see `aligned_labels`."""
 
     def __post_init__(self) -> None:
-        check_reading(self.background, self.labels)
+        if self.background is not None:
+            one_of("background", self.background, ["first", "last"])
+        one_of("labels", self.labels, ["hard", "soft", "aligned"])
+        if self.labels != "hard" and self.background is not None:
+            raise ConfigError(
+                f'labels="{self.labels}" is for outputs that each stand for one class, not for a softmax with background.'
+            )
 
     def scores(self, outputs: Tensor) -> Tensor:
         """(N, K) to rank windows by."""
@@ -68,7 +63,8 @@ class Reading:
             return self._softmax_loss(outputs, overlap, hit & ignored)
         counted, scale = ~(hit & ignored), float(max(len(outputs), 1))
         if self.labels == "aligned":
-            label = _aligned_labels(outputs.detach(), images)
+            columns = outputs.detach().split([len(image.boxes) for image in images])
+            label = torch.cat([aligned_labels(own, image) for own, image in zip(columns, images, strict=True)])
             counted, scale = counted | (label > 0.0), max(float(label.sum()), 1.0)
         else:
             label = hit * (overlap if self.labels == "soft" else 1.0)
@@ -92,12 +88,6 @@ class Reading:
                 f"Expected the head's outputs to have {columns} columns but got {list(outputs.shape)}"
                 f"{way_out if self.background is None else ''}."
             )
-
-
-def _aligned_labels(logits: Tensor, images: Sequence[Labelled]) -> Tensor:
-    """(N, K) for all windows of some images."""
-    columns = logits.split([len(image.boxes) for image in images])
-    return torch.cat([aligned_labels(own, image) for own, image in zip(columns, images, strict=True)])
 
 
 def aligned_labels(logits: Tensor, image: Labelled) -> Tensor:

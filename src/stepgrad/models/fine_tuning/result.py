@@ -10,13 +10,13 @@ from pathlib import Path
 
 from torch import nn
 
-from stepgrad.models.fine_tuning.thresholds import thresholds_text
-from stepgrad.number_text import per_cent
+from stepgrad.number_text import in_points, mean_and_spread
 
 START = "start"
 STOCK = "more of the usual loss"
 MAP = "mAP"
 CROSS_FITTED = "mAP on fresh scores"
+_SHOWN = 10  # classes in a line of text
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Trained:
     """Seconds of training, mean over seeds."""
     val_without: tuple[float, ...] = ()
     """mAP of the first seed's head on held-out images without one tenth of them, for each tenth; empty if not known."""
+    heads: Sequence[nn.Module] = field(default=(), repr=False)
+    """The trained heads, by seed."""
 
     @property
     def val_mean(self) -> float:
@@ -137,19 +139,19 @@ def differences(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [x - y for x, y in zip(a, b, strict=True)]
 
 
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation; 0 for a single value.
+def thresholds_text(thresholds: Mapping[str, float], protocol: str) -> str:
+    """From which score on a detection of a class is worth showing.
 
-    >>> mean_and_spread([1.0, 3.0])
-    (2.0, 1.4142135623730951)
-    """
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    mAP trains the order of scores and not their size, so a threshold that suited the head before may show far too much
+    after.
 
-
-def in_points(values: Sequence[float]) -> str:
+    >>> thresholds_text({"cat": 0.3141, "dog": 0.9}, "coco")
+    'Scores of best F1 on held-out images, at the first IoU of coco: cat from 0.314, dog from 0.900.'
+    >>> thresholds_text({}, "coco")
+    'No class has a score of best F1: no object was found on held-out images.'
     """
-    >>> in_points([0.5, 0.52]), in_points([0.5])
-    ('51.0 (1.4)', '50.0')
-    """
-    mean, spread = mean_and_spread(values)
-    return per_cent(mean) + (f" ({per_cent(spread)})" if len(values) > 1 else "")
+    if not thresholds:
+        return "No class has a score of best F1: no object was found on held-out images."
+    shown = [f"{name} from {value:.3f}" for name, value in list(thresholds.items())[:_SHOWN]]
+    more = f" ({len(thresholds) - len(shown)} more in `thresholds`)" if len(thresholds) > len(shown) else ""
+    return f"Scores of best F1 on held-out images, at the first IoU of {protocol}: {', '.join(shown)}{more}."

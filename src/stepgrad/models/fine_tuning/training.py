@@ -17,7 +17,7 @@ from stepgrad.losses.detection import MAPLoss
 from stepgrad.losses.functional import mean_average_precision, suppress_and_rank
 from stepgrad.losses.objective import BatchLoss
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.models.fine_tuning.outputs import Reading, StockLoss
+from stepgrad.models.fine_tuning.outputs import Reading, UsualLoss
 from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled, batches
 
 
@@ -28,7 +28,7 @@ class Task:
     reading: Reading
     protocol: Protocol
     nms_threshold: float | None
-    stock_loss: StockLoss
+    stock_loss: UsualLoss
     class_names: Sequence[str] | None = None
     loss_options: dict[str, Any] = field(default_factory=dict)
 
@@ -96,13 +96,13 @@ def train(
     return (head if mean is None else mean.module).eval()
 
 
-def _map_loss(task: Task) -> StockLoss:
+def _map_loss(task: Task) -> UsualLoss:
     """mAP as a loss of a head's outputs."""
     loss_fn = MAPLoss(task.reading.num_classes, task.protocol, nms_threshold=task.nms_threshold, **task.loss_options)
     return loss_of_outputs(loss_fn, task.reading)
 
 
-def loss_of_outputs(loss_fn: BatchLoss, reading: Reading) -> StockLoss:
+def loss_of_outputs(loss_fn: BatchLoss, reading: Reading) -> UsualLoss:
     """A loss of windows' scores as one of a head's outputs."""
 
     def loss(outputs: Tensor, images: Sequence[Labelled]) -> Tensor:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import InputError
-from stepgrad.metric.batch import Batch, make_batch
-from stepgrad.metric.boxes import areas_of, overlap_table, overlaps_with
-from stepgrad.models.fine_tuning.identity import digest
+from stepgrad.metric.batch import make_batch
+from stepgrad.metric.boxes import overlaps_with
+from stepgrad.models.fine_tuning.folder import digest
 
 
 class ImageWindows(NamedTuple):
@@ -38,22 +36,7 @@ class Labelled:
     target: Mapping[str, Tensor]
     overlap: Tensor  # (N, K) largest IoU with an object of the class
     ignored: Tensor  # (N, K) whether that object is difficult or a crowd
-
-    @cached_property
-    def by_object(self) -> Tensor:
-        """(N, G) IoU with each object; 0 with difficult ones and crowds, which are not used in training."""
-        boxes, objects = (_float64(given) for given in (self.boxes, self.target["boxes"]))
-        areas, other_areas = (areas_of(rows[:, 2:] - rows[:, :2], 0.0) for rows in (boxes, objects))
-        counted = np.ones(len(objects), dtype=np.bool_)
-        for flag in ("difficult", "iscrowd"):
-            if flag in self.target:
-                counted &= ~self.target[flag].numpy().astype(np.bool_)
-        table = overlap_table(boxes, areas, objects, other_areas, np.zeros_like(counted))
-        return torch.from_numpy(table * counted).float()
-
-
-def _float64(boxes: Tensor) -> NDArray[np.float64]:
-    return boxes.reshape(-1, 4).double().numpy()
+    by_object: Tensor  # (N, G) IoU with each object; 0 with difficult ones and crowds, which are not used in training
 
 
 def labelled(name: str, images: Sequence[ImageWindows], num_classes: int) -> list[Labelled]:
@@ -102,8 +85,18 @@ def _labelled(where: str, image: ImageWindows, num_classes: int) -> Labelled:
         batch = make_batch([torch.zeros(len(boxes), num_classes)], [boxes], [target], num_classes)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    overlap, ignored = best_overlaps(batch)
-    return Labelled(features, boxes, target, torch.from_numpy(overlap).float(), torch.from_numpy(ignored))
+    overlap = np.zeros((len(boxes), num_classes))
+    ignored = np.zeros((len(boxes), num_classes), dtype=np.bool_)
+    by_object = np.zeros((len(boxes), len(batch.object_boxes)))
+    ignorable = batch.difficult | batch.crowd
+    for g, (box, label) in enumerate(zip(batch.object_boxes, batch.object_labels, strict=True)):
+        iou = overlaps_with(box, batch.boxes, 0.0)
+        better = iou > overlap[:, label]  # of equals the first
+        overlap[better, label] = iou[better]
+        ignored[better, label] = ignorable[g]
+        by_object[:, g] = 0.0 if ignorable[g] else iou
+    overlaps = [torch.from_numpy(table).float() for table in (overlap, by_object)]
+    return Labelled(features, boxes, target, overlaps[0], torch.from_numpy(ignored), overlaps[1])
 
 
 def batches(images: Sequence[Labelled], size: int, generator: torch.Generator) -> Iterator[list[Labelled]]:
@@ -124,18 +117,3 @@ def images_by_value(images: Sequence[Labelled] | None) -> dict[str, str] | None:
         "windows": digest([(image.features, image.boxes) for image in images]),
         "targets": digest([image.target for image in images]),
     }
-
-
-def best_overlaps(batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """(N, K) largest IoU with an object of the class, and whether that object is to be ignored."""
-    overlap = np.zeros(batch.scores.shape)
-    ignored = np.zeros(batch.scores.shape, dtype=np.bool_)
-    ignore_object = batch.difficult | batch.crowd
-    for g, (image, label) in enumerate(zip(batch.object_images, batch.object_labels, strict=True)):
-        rows = slice(batch.offsets[image], batch.offsets[image + 1])
-        windows = batch.boxes[rows, label] if batch.boxes_by_class else batch.boxes[rows]
-        iou = overlaps_with(batch.object_boxes[g], windows, 0.0)
-        better = iou > overlap[rows, label]
-        overlap[rows, label] = np.where(better, iou, overlap[rows, label])
-        ignored[rows, label] = np.where(better, ignore_object[g], ignored[rows, label])
-    return overlap, ignored

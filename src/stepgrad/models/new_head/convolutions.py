@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepgrad.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where some windows of a level come from."""
-
-    y: Tensor
-    x: Tensor
-    anchor: Tensor
 
 
 class ClassConvolutions:
@@ -36,15 +26,9 @@ class ClassConvolutions:
         self.centre_only = centre_only
         self.anchors = [layer.out_channels // columns for layer in self.layers]
         self.slots = sum(self.anchors)
-        self.widths = [layer.in_channels * self._taps(layer) for layer in self.layers]
+        taps = [1 if centre_only else layer.kernel_size[0] * layer.kernel_size[1] for layer in self.layers]
+        self.widths = [layer.in_channels * count for layer, count in zip(self.layers, taps, strict=True)]
         self.width = max(self.widths)
-
-    def _taps(self, layer: nn.Conv2d) -> int:
-        return 1 if self.centre_only else layer.kernel_size[0] * layer.kernel_size[1]
-
-    def layer_of(self, level: int) -> int:
-        """The number of the convolution that works on a level."""
-        return level if len(self.layers) > 1 else 0
 
     def read(self, maps: Sequence[Tensor], windows: Tensor) -> tuple[Tensor, Tensor]:
         """Slots (N,) and features (N, width) of windows, numbered over levels, places (row by row) and anchors.
@@ -55,29 +39,23 @@ class ClassConvolutions:
         """
         slots, features, start = [], [], 0
         for level, m in enumerate(maps):
-            number = self.layer_of(level)
-            size = m.shape[-2] * m.shape[-1] * self.anchors[number]
+            number = level if len(self.layers) > 1 else 0
+            anchors = self.anchors[number]
+            size = m.shape[-2] * m.shape[-1] * anchors
             own = windows[(windows >= start) & (windows < start + size)] - start
-            cell, anchor = own // self.anchors[number], own % self.anchors[number]
-            place = Place(cell // m.shape[-1], cell % m.shape[-1], anchor)
-            slots.append(sum(self.anchors[:number]) + anchor)
-            found = self._patches(m, self.layers[number], place)
+            slots.append(sum(self.anchors[:number]) + own % anchors)
+            found = self._seen(m, self.layers[number])[:, own // anchors].T
             features.append(
                 F.pad(found, (0, self.width - found.shape[1]))
             )  # levels may have fewer channels than others
             start += size
         return torch.cat(slots), torch.cat(features)
 
-    def _patches(self, m: Tensor, layer: nn.Conv2d, place: Place) -> Tensor:
-        """(N, C * taps) of a map (C, H, W): the values that the kernel meets, in the kernel's order."""
+    def _seen(self, m: Tensor, layer: nn.Conv2d) -> Tensor:
+        """(C * taps, places) of a map (C, H, W): the values that the kernel meets at each place, in the kernel's order."""
         if self.centre_only:
-            return m[:, place.y, place.x].T
-        (height, width), (above, left) = layer.kernel_size, _padding(layer)
-        padded = F.pad(m, (left, left, above, above))
-        dy = torch.arange(height, device=m.device)[None, :, None]
-        dx = torch.arange(width, device=m.device)[None, None, :]
-        patches = padded[:, place.y[:, None, None] + dy, place.x[:, None, None] + dx]  # (C, N, height, width)
-        return patches.transpose(0, 1).flatten(1)
+            return m.flatten(1)
+        return F.unfold(m[None], layer.kernel_size, padding=_padding(layer))[0]
 
     def with_weights(self, weight: Tensor, bias: Tensor) -> list[nn.Conv2d]:
         """New convolutions of (slots, outputs, width) weights and (slots, outputs) biases."""

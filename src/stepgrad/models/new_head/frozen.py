@@ -101,6 +101,11 @@ class FrozenDetector(ABC):
         return scaled.to(self._like.device, self.dtype)
 
 
+def in_bytes(image: Tensor) -> Tensor:
+    """The image in uint8, as processors of other packages take it."""
+    return (255 * image).round().to(torch.uint8) if image.dtype.is_floating_point else image
+
+
 def rows(slot: Tensor, quality: Tensor | None, features: Tensor) -> Tensor:
     """(N, 2 + width), on the CPU."""
     first = features.new_zeros(len(features), FIRST)

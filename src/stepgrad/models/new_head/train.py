@@ -2,41 +2,82 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, whole_number
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.result import EvaluationResult, best_thresholds
 from stepgrad.locks import only_writer
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.models.fine_tuning import finetune
-from stepgrad.models.fine_tuning.bar import Watch, bar
+from stepgrad.models.fine_tuning import FineTuned, finetune
 from stepgrad.models.fine_tuning.finetune import check_options
 from stepgrad.models.fine_tuning.outputs import Reading
-from stepgrad.models.fine_tuning.training import Task
+from stepgrad.models.fine_tuning.result import thresholds_text
+from stepgrad.models.fine_tuning.training import Plan, Task
+from stepgrad.models.fine_tuning.ways import STOCK_IMAGES
 from stepgrad.models.held_out import as_used
-from stepgrad.models.new_head.cache import Data, pair
+from stepgrad.models.new_head.features import LabelledData, WindowReader, pair
 from stepgrad.models.new_head.frozen import FrozenDetector, WindowChoice
 from stepgrad.models.new_head.layer import ClassLayer
-from stepgrad.models.new_head.models import frozen_detector
-from stepgrad.models.new_head.result import NewHead
-from stepgrad.models.new_head.start import Reader, StartPlan, start
+from stepgrad.models.new_head.start import start
+from stepgrad.number_text import per_cent
+from stepgrad.progress import Watch, bar
+
+
+@dataclass(frozen=True)
+class NewHead:
+    """The result of `train_new_head`."""
+
+    model: Any
+    """The model that was passed in; it now detects the new classes."""
+    tuned: FineTuned
+    """The result of `finetune`: numbers of every way on held-out images, and which way was kept."""
+    class_names: tuple[str, ...]
+    first_label: int
+    """What the model calls the first class: 1 where 0 is background."""
+    whole: float
+    """mAP of the model as a whole on held-out images, by its own inference: with its own score threshold, its own limit
+    of detections, and all windows."""
+
+    thresholds: dict[str, float]
+    """By class, the score of the model from which F1 is best on held-out images, at the protocol's first IoU. Classes of
+    which no object was found have none."""
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The class names by the labels that the model gives."""
+        return {label: name for label, name in enumerate(self.class_names, self.first_label)}
+
+    def passes(self, labels: Tensor, scores: Tensor) -> Tensor:
+        """(N,) which of the model's detections reach the threshold of their class; none does where there is no threshold."""
+        least = [self.thresholds.get(self.names.get(int(label), ""), math.inf) for label in labels]
+        return scores >= torch.tensor(least, dtype=torch.float64, device=scores.device)
+
+    def __str__(self) -> str:
+        judged = self.tuned.ways[self.tuned.chosen].val[0]
+        return (
+            f"{self.tuned.summary}\nThe model as a whole has {per_cent(self.whole)} points of {self.tuned.protocol} on held-out "
+            f"images ({per_cent(judged)} on the windows that were kept).\n"
+            f"{thresholds_text(self.thresholds, self.tuned.protocol)} Another threshold may show far too much or too little."
+        )
 
 
 @torch.inference_mode(False)  # in which nothing could be trained
 def train_new_head(
     model: Any,
-    train_data: Data,
-    val_data: Data,
+    train_data: LabelledData,
+    val_data: LabelledData,
     *,
-    test_data: Data | None = None,
+    test_data: LabelledData | None = None,
     num_classes: int | None = None,
     class_names: Sequence[str] | None = None,
     out: str | Path | None = None,
@@ -98,12 +139,8 @@ def train_new_head(
     names = _class_names(train_data, num_classes, class_names)
     choice = WindowChoice(whole_number("windows", windows, least=1), whole_number("others", others, least=0))
     whole_number("rounds", rounds, least=1)
-    plan = StartPlan(
-        whole_number("start_steps", start_steps, least=1),
-        start_rates,
-        weight_decays,
-        whole_number("seed", seed, least=0),
-    )
+    whole_number("seed", seed, least=0)
+    plans = _start_plans(start_steps, start_rates, weight_decays)
     given = {"train": _checked("train_data", train_data), "val": _checked("val_data", val_data)}
     if test_data is not None:
         given["test"] = _checked("test_data", test_data)
@@ -128,20 +165,21 @@ def train_new_head(
         "dtype": dtype,
     }
     with lock, bar(progress) as watch:
-        reader = Reader(None if folder is None else folder / "features", given, choice, dtype, len(names), watch)
+        reader = WindowReader(None if folder is None else folder / "features", given, choice, dtype, len(names), watch)
         reader.claim(seen_by)
-        begun = start(detector, again, reader, task, plan, 1 if detector.keeps_all else rounds, folder)
+        rounds = 1 if detector.keeps_all else rounds
+        layer, decay, images = start(detector, again, reader, task, plans, seed, rounds, folder)
         tuned = finetune(
-            begun.layer,
-            begun.images["train"],
-            begun.images["val"],
+            layer,
+            images["train"],
+            images["val"],
             protocol=protocol,
             nms_threshold=detector.nms_threshold,
             background=detector.background,
             labels=kind,
-            stock_weight_decay=begun.weight_decay,
+            stock_weight_decay=decay,
             class_names=names,
-            test_images=begun.images.get("test"),
+            test_images=images.get("test"),
             pictures=_with_pictures(given["val" if test_data is None else "test"]),
             out=None if folder is None else folder / "fine-tuning",
             watch=watch,
@@ -152,6 +190,40 @@ def train_new_head(
         whole = _whole(detector, val_data, task, watch)
         thresholds = best_thresholds(whole)
         return NewHead(model, tuned, tuple(names), detector.first_label, whole.map, thresholds)
+
+
+def frozen_detector(
+    model: Any, centre_only: bool = False, processor: Any = None, image_size: int = 640
+) -> FrozenDetector:
+    """The model as a new last class layer sees it; ConfigError for models that are not known."""
+    origin = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    if "torchvision" in origin:
+        from stepgrad.models.torchvision.frozen import torchvision_detector
+
+        return torchvision_detector(model, centre_only)
+    if "transformers" in origin:
+        from stepgrad.models.detr.frozen import QueryDetector
+
+        return QueryDetector(model, processor)
+    if "ultralytics" in origin:
+        from stepgrad.models.yolo.frozen import YOLODetector
+
+        return YOLODetector(model, image_size)
+    hint = "; pass the model inside it" if isinstance(model, nn.Module) and hasattr(model, "module") else ""
+    raise ConfigError(
+        f"Expected a detector of torchvision, transformers or ultralytics but got {type(model).__name__}{hint}."
+    )
+
+
+def _start_plans(steps: int, rates: Sequence[float], decays: Sequence[float]) -> list[Plan]:
+    """Cross-entropy with every rate and every weight decay."""
+    whole_number("start_steps", steps, least=1)
+    plans = [Plan("stock", steps, STOCK_IMAGES, rate, decay) for rate in rates for decay in decays]
+    if not plans:
+        raise ConfigError(
+            f"Expected at least one of start_rates and of weight_decays but got {list(rates)} and {list(decays)}."
+        )
+    return plans
 
 
 def _check_precision(detector: FrozenDetector) -> None:
@@ -172,7 +244,7 @@ def _usual_labels(detector: FrozenDetector) -> str:
     return "soft" if detector.nms_threshold is None else "aligned"
 
 
-def _whole(detector: FrozenDetector, data: Data, task: Task, watch: Watch) -> EvaluationResult:
+def _whole(detector: FrozenDetector, data: LabelledData, task: Task, watch: Watch) -> EvaluationResult:
     """What the model as a whole finds, with the new layer in it, on held-out images."""
     evaluator = Evaluator(task.reading.num_classes, task.protocol, task.class_names)
     with as_used(detector.model):
@@ -188,7 +260,7 @@ def _with_pictures(data: Any) -> Any:
     return data if hasattr(data, "ids") and hasattr(data, "source") else None
 
 
-def _checked(name: str, data: Data) -> Data:
+def _checked(name: str, data: LabelledData) -> LabelledData:
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise InputError(f"Expected {name} to be a list or a dataset with a length but got {type(data).__name__}.")
     if len(data) == 0:
@@ -196,7 +268,7 @@ def _checked(name: str, data: Data) -> Data:
     return data
 
 
-def _class_names(data: Data, num_classes: int | None, class_names: Sequence[str] | None) -> list[str]:
+def _class_names(data: LabelledData, num_classes: int | None, class_names: Sequence[str] | None) -> list[str]:
     names = class_names if class_names is not None else getattr(data, "class_names", None)
     if num_classes is None:
         if names is None:

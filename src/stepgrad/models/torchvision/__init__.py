@@ -1,15 +1,11 @@
 """torchvision's detectors, trained for mAP: `train_for_map(model)`, and the training loop stays as it is.
 
-Faster, Mask and Keypoint R-CNN, RetinaNet, FCOS, SSD and SSDlite. What is scored is the log of the model's own score
-(softmax, sigmoid, or FCOS's geometric mean with centre-ness). AP only looks at order, which the log keeps; but a
-pseudogradient divides by distances between scores, and near 0 and 1, where most windows are, probabilities have hardly any
-distance left.
+Faster, Mask and Keypoint R-CNN, RetinaNet, FCOS, SSD and SSDlite. What is known of each is in `families.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import nn
@@ -18,45 +14,21 @@ from stepgrad.extras import need
 
 need("torchvision", purpose="stepgrad.models.torchvision")
 
-from torchvision.models.detection import FCOS, RetinaNet
-from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
-from torchvision.models.detection.roi_heads import RoIHeads
-from torchvision.models.detection.ssd import SSD
-
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.auto_weight import AutoWeight
 from stepgrad.models.keep_best import keep_best
+from stepgrad.models.specialised import Specialised, despecialise, specialise
 from stepgrad.models.switch import NAME, loss_settings
-from stepgrad.models.torchvision.dense import AnchorHead, DenseDetector, FCOSDetector, RetinaNetDetector, SSDDetector
-from stepgrad.models.torchvision.detector import (
-    Detector,
-    DetectorSwitch,
-    Selection,
-    Specialised,
-    despecialise,
-    specialise,
-)
+from stepgrad.models.torchvision.dense import AnchorHead, DenseDetector
+from stepgrad.models.torchvision.detector import DetectorSwitch, Selection
+from stepgrad.models.torchvision.families import SUPPORTED, TwoStage, family_of
 from stepgrad.models.torchvision.two_stage import BoxHeads, TwoStageDetector, has_batch_norm
 
 __all__ = ["SUPPORTED", "AutoWeight", "keep_best", "restore", "train_for_map"]
 
 M = TypeVar("M", bound=nn.Module)
-SUPPORTED = ["FasterRCNN", "MaskRCNN", "KeypointRCNN", "RetinaNet", "FCOS", "SSD"]
-"""The models of torchvision that `train_for_map` takes; SSDlite is an SSD."""
-
-
-@dataclass(frozen=True)
-class TorchvisionFamily:
-    """The mixins and the settings of a kind of model."""
-
-    detector: type[Detector]
-    head: nn.Module | None  # whose class changes along with the model's
-    head_mixin: type[Specialised]
-    nms_threshold: float
-    columns: int | None  # without background; None: not known before the first batch
-    first_label: int
 
 
 def train_for_map(
@@ -114,16 +86,22 @@ def train_for_map(
     >>> type(restore(model)).__name__
     'SSD'
     """
+    detector: Any = model
     family = family_of(model)
     selection = Selection(windows_per_image, topk, score_thresh, keep_positives)
-    _check_selection(family, selection)
+    _check_selection(model, isinstance(family, TwoStage), selection)
     settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss], train_for_map)
-    used = _loss(family, loss_fn, settings)
-    switch = DetectorSwitch(used, selection, family.first_label, mode=mode, weight=weight, enabled=enabled)
+    used = _loss(family.columns(model), loss_fn, {"nms_threshold": family.nms_threshold(model), **settings})
+    switch = DetectorSwitch(used, selection, family, mode=mode, weight=weight, enabled=enabled)
     restore(model)  # where this is not the first time
-    specialise(model, family.detector).__dict__[NAME] = switch
-    if family.head is not None:
-        specialise(family.head, family.head_mixin).__dict__["map_switch"] = switch
+    if isinstance(family, TwoStage):
+        specialise(model, TwoStageDetector)
+        specialise(detector.roi_heads, BoxHeads).__dict__["map_switch"] = switch
+    else:
+        specialise(model, DenseDetector)
+        if hasattr(detector.head, "compute_loss"):
+            specialise(detector.head, AnchorHead).__dict__["map_switch"] = switch
+    model.__dict__[NAME] = switch
     return model
 
 
@@ -137,29 +115,7 @@ def restore(model: M) -> M:
     return model
 
 
-def family_of(model: nn.Module) -> TorchvisionFamily:
-    if isinstance(model, GeneralizedRCNN) and isinstance(model.roi_heads, RoIHeads):
-        heads = model.roi_heads
-        columns = getattr(getattr(heads.box_predictor, "cls_score", None), "out_features", None)
-        without_background = None if columns is None else columns - 1
-        return TorchvisionFamily(TwoStageDetector, heads, BoxHeads, heads.nms_thresh, without_background, 1)
-    if isinstance(model, (RetinaNet, FCOS)):
-        mixin: type[DenseDetector] = RetinaNetDetector if isinstance(model, RetinaNet) else FCOSDetector
-        columns = getattr(getattr(model.head, "classification_head", None), "num_classes", None)
-        return TorchvisionFamily(mixin, model.head, AnchorHead, model.nms_thresh, columns, 0)
-    if isinstance(model, SSD):
-        columns = getattr(getattr(model.head, "classification_head", None), "num_columns", None)
-        without_background = None if columns is None else columns - 1
-        return TorchvisionFamily(SSDDetector, None, AnchorHead, model.nms_thresh, without_background, 1)
-    hint = "; call train_for_map on the model inside, then wrap it" if hasattr(model, "module") else ""
-    raise ConfigError(
-        f"Expected a torchvision detection model ({', '.join(SUPPORTED)}, or a subclass) but got "
-        f"{type(model).__name__}{hint}. For other detectors, see MAPLoss."
-    )
-
-
-def _check_selection(family: TorchvisionFamily, selection: Selection) -> None:
-    two_stage = family.detector is TwoStageDetector
+def _check_selection(model: Any, two_stage: bool, selection: Selection) -> None:
     for name, number, fits in (
         ("windows_per_image", selection.windows_per_image, two_stage),
         ("topk", selection.topk, not two_stage),
@@ -167,28 +123,29 @@ def _check_selection(family: TorchvisionFamily, selection: Selection) -> None:
         if number is not None and not fits:
             kind = "two-stage" if name == "windows_per_image" else "dense (RetinaNet, FCOS, SSD)"
             raise ConfigError(f"{name}={number} is for {kind} models; leave it out for this one.")
-    if selection.windows_per_image is not None and has_batch_norm(family.head.box_head):  # type: ignore[union-attr,arg-type]
+    if selection.windows_per_image is not None and has_batch_norm(model.roi_heads.box_head):
         raise ConfigError(
             "Expected a box head without batch normalisation for windows_per_image: an extra pass would change its "
             "statistics; leave windows_per_image out."
         )
 
 
-def _loss(family: TorchvisionFamily, loss_fn: DetectionLoss | None, settings: Mapping[str, Any]) -> DetectionLoss:
+def _loss(columns: int | None, loss_fn: DetectionLoss | None, settings: Mapping[str, Any]) -> DetectionLoss:
+    """The loss that was handed in, or one with these settings."""
     if loss_fn is None:
-        if family.columns is None:
+        if columns is None:
             raise ConfigError(
                 "Cannot tell the number of classes from the model's own head; pass loss_fn=MAPLoss(num_classes=...)."
             )
-        return MAPLoss(family.columns, **{"nms_threshold": family.nms_threshold, **settings})
+        return MAPLoss(columns, **settings)
     if not isinstance(loss_fn, DetectionLoss):
         raise ConfigError(
             f"Expected loss_fn to be a MAPLoss or DetectionLoss but got {type(loss_fn).__name__}; over several processes, "
             "let each train for the mAP of its own images."
         )
-    if family.columns is not None and loss_fn.num_classes != family.columns:
+    if columns is not None and loss_fn.num_classes != columns:
         raise InputError(
-            f"Expected a loss of {family.columns} classes, the model's without background, but got "
+            f"Expected a loss of {columns} classes, the model's without background, but got "
             f"{type(loss_fn).__name__}({loss_fn.num_classes})."
         )
     return loss_fn

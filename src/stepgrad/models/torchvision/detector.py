@@ -1,14 +1,10 @@
-"""What all torchvision detectors share: a class with a mixin, checks of the targets, and the loss dict with mAP in it.
-
-A model stays the object it is; only its class gains a mixin. Parameters, buffers, submodules and hooks are untouched, so a
-`state_dict` fits the stock class both ways, and `isinstance` still works. Copies and pickles keep the mixin.
-"""
+"""What torchvision's detectors share when they train for mAP: options, checks of the targets, the loss dict with mAP in it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,58 +14,9 @@ from stepgrad.losses.detection import DetectionLoss
 from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 from stepgrad.metric.batch import Target
 from stepgrad.models.auto_weight import StockLoss
-from stepgrad.models.switch import MapLossSwitch, check_int64, pair_of
-
-MAP_KEY = "loss_map"  # what "mix" adds to the loss dict
-M = TypeVar("M", bound=nn.Module)
-
-
-def wide(values: Tensor) -> Tensor:
-    """The same numbers in at least float32: half precision ties scores that differ."""
-    return values if values.dtype == torch.float64 else values.float()
-
-
-class Specialised(nn.Module):
-    """Base of the mixins. `stock_class` is the class before."""
-
-    stock_class: ClassVar[type[nn.Module]]
-    mixin: ClassVar[type[Specialised]]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        stock: Any = super().__reduce_ex__(max(2, int(protocol)))  # __newobj__, (class, *arguments), state, ...
-        _, (_, *arguments), *state = stock
-        return _blank, (self.mixin, self.stock_class, *arguments), *state
-
-
-def _blank(mixin: type[Specialised], stock_class: type[nn.Module], *arguments: Any) -> nn.Module:
-    """An object of the specialised class before its state is put back."""
-    kind = specialised_class(mixin, stock_class)
-    blank: nn.Module = kind.__new__(kind, *arguments)
-    return blank
-
-
-_made: dict[tuple[type, type], Any] = {}
-
-
-def specialised_class(mixin: type[Specialised], stock_class: type[nn.Module]) -> Any:
-    """`stock_class` with `mixin` in front; always the same one for the same two."""
-    if (mixin, stock_class) not in _made:
-        about = {"stock_class": stock_class, "mixin": mixin, "__doc__": mixin.__doc__, "__module__": mixin.__module__}
-        _made[mixin, stock_class] = type(f"{stock_class.__name__}ForMAP", (mixin, stock_class), about)
-    return _made[mixin, stock_class]
-
-
-def specialise(module: M, mixin: type[Specialised]) -> M:
-    """The same object with the mixin in front of its class."""
-    module.__class__ = specialised_class(mixin, type(module))
-    return module
-
-
-def despecialise(module: M) -> M:
-    """The same object with its stock class."""
-    if isinstance(module, Specialised):
-        module.__class__ = module.stock_class  # type: ignore[assignment]
-    return module
+from stepgrad.models.specialised import Specialised
+from stepgrad.models.switch import MAP_KEY, MapLossSwitch, check_int64, pair_of
+from stepgrad.models.torchvision.families import RetinaNetFamily, TwoStage
 
 
 @dataclass(frozen=True)
@@ -94,10 +41,13 @@ class DetectorSwitch(MapLossSwitch):
 
     loss_fn: DetectionLoss
 
-    def __init__(self, loss_fn: DetectionLoss, selection: Selection, first_label: int, **options: Any) -> None:
+    def __init__(
+        self, loss_fn: DetectionLoss, selection: Selection, family: TwoStage | RetinaNetFamily, **options: Any
+    ) -> None:
         super().__init__(loss_fn, **options)
         self.selection = selection
-        self.first_label = first_label
+        self.family: Any = family
+        self.first_label = family.first_label
 
     @property
     def replacing(self) -> bool:
@@ -123,15 +73,13 @@ class DetectorSwitch(MapLossSwitch):
         find_candidates: Callable[[], tuple[ScoredPairs, StockLoss]],
     ) -> dict[str, Tensor]:
         """The loss dict to train with, given the model's own; `key` is its classification loss."""
-        if not self.needed:
-            return losses
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.enabled):
+
+        def find_loss() -> tuple[Tensor, StockLoss]:
             candidates, stock = find_candidates()
-            loss = self.weighted(ragged_map_loss(self.loss_fn, candidates, self._columns(targets)), stock)
-        self.metrics = self.loss_fn.metrics
-        if not self.enabled:
-            return losses
-        return losses | {key if self.mode == "replace" else MAP_KEY: loss}
+            return ragged_map_loss(self.loss_fn, candidates, self._columns(targets)), stock
+
+        loss = self.term(find_loss)
+        return losses if loss is None else losses | {key if self.mode == "replace" else MAP_KEY: loss}
 
     def detections(
         self, model: nn.Module, batch: Any, device: torch.device

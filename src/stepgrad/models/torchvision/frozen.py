@@ -1,5 +1,4 @@
-"""torchvision's detectors as a new last class layer sees them. What a family's scores and boxes are is known to
-`stepgrad.models.torchvision`."""
+"""torchvision's detectors as a new last class layer sees them."""
 
 from __future__ import annotations
 
@@ -8,32 +7,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from stepgrad.errors import ConfigError
-from stepgrad.extras import need
-
-need("torchvision", purpose="a new head for a torchvision detector")
-
-from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
-from torchvision.models.detection.ssd import SSD
 from torchvision.ops.boxes import clip_boxes_to_image
 
+from stepgrad.errors import ConfigError
 from stepgrad.models.new_head.convolutions import ClassConvolutions
 from stepgrad.models.new_head.frozen import Found, FrozenDetector, Pick, inputs_of, linear_of, replace_layer, rows
-from stepgrad.models.torchvision import family_of, restore
-from stepgrad.models.torchvision.detector import wide
-from stepgrad.models.torchvision.two_stage import SMALLEST_BOX
+from stepgrad.models.switch import wide
+from stepgrad.models.torchvision import restore
+from stepgrad.models.torchvision.families import TwoStage, family_of
 
 
 class TorchvisionDetector(FrozenDetector):
     """What dense and two-stage detectors share."""
 
     def __init__(self, model: Any) -> None:
-        family = family_of(model)
+        self.family: Any = family_of(model)
         self.model = model
-        self.family: Any = family.detector
-        self.first_label = family.first_label
-        self.nms_threshold = family.nms_threshold
+        self.first_label = self.family.first_label
+        self.background = self.family.background
+        self.nms_threshold = self.family.nms_threshold(model)
 
     def detect(self, image: Tensor) -> dict[str, Tensor]:
         found: dict[str, Tensor] = self.model([self.prepared(image)])[0]
@@ -54,17 +46,13 @@ class FrozenDense(TorchvisionDetector):
     def __init__(self, model: Any, centre_only: bool) -> None:
         super().__init__(model)
         self.centre_only = centre_only
-        self.head = model.head.classification_head
-        self.columns_name = "num_columns" if isinstance(model, SSD) else "num_classes"
         self.convolutions = self._convolutions()
         self.slots, self.width = self.convolutions.slots, self.convolutions.width
-        self.background = "first" if isinstance(model, SSD) else None
         self.quality = "mean" if hasattr(model.head.regression_head, "bbox_ctrness") else None
 
     def _convolutions(self) -> ClassConvolutions:
-        head = self.head
-        layers = [head.cls_logits] if hasattr(head, "cls_logits") else [_last(m) for m in head.module_list]
-        return ClassConvolutions(layers, getattr(head, self.columns_name), self.centre_only)
+        columns = getattr(self.model.head.classification_head, self.family.columns_name)
+        return ClassConvolutions(self.family.class_layers(self.model), columns, self.centre_only)
 
     def windows(self, image: Tensor, pick: Pick) -> Found:
         model, prepared = self.model, self.model.transform([self.prepared(image)])[0]
@@ -72,7 +60,7 @@ class FrozenDense(TorchvisionDetector):
         maps = [maps] if isinstance(maps, Tensor) else list(maps.values())
         with inputs_of(self.convolutions.layers) as seen:
             outputs = model.head(maps)
-        ranking = self.family.ranking(model, outputs)[0]
+        ranking = self.family.ranking(outputs)[0]
         likely = ranking.logsumexp(dim=1) if self.background else ranking.amax(dim=1)
         chosen = pick(likely)
         slot, features = self.convolutions.read([m[0] for m in seen], chosen)
@@ -86,14 +74,13 @@ class FrozenDense(TorchvisionDetector):
         restore(self.model)  # a loss for mAP would be one of the old classes
         for old, new in zip(self.convolutions.layers, self.convolutions.with_weights(weight, bias), strict=True):
             replace_layer(self.model, old, new)
-        setattr(self.head, self.columns_name, weight.shape[1])
+        setattr(self.model.head.classification_head, self.family.columns_name, weight.shape[1])
         self.convolutions = self._convolutions()
 
 
 class FrozenTwoStage(TorchvisionDetector):
     """Faster R-CNN: the class scores of its box predictor are a linear layer."""
 
-    background = "first"
     slots = 1
 
     def __init__(self, model: Any) -> None:
@@ -122,7 +109,7 @@ class FrozenTwoStage(TorchvisionDetector):
         logits, moves = heads.box_predictor(features)
         decoded = heads.box_coder.decode(best_class(logits, wide(moves)), proposals)[:, 0]
         boxes = self._in_pixels(decoded, inside[0], image).to(decoded.device)
-        shown = torch.where(_large_enough(clip_boxes_to_image(decoded, inside[0])))[0]
+        shown = torch.where(self.family.is_shown(clip_boxes_to_image(decoded, inside[0])))[0]
         picked = pick(wide(logits)[shown].log_softmax(dim=1)[:, 1:].logsumexp(dim=1))
         chosen = shown[picked]
         return Found(picked.cpu(), rows(torch.zeros_like(chosen), None, features[chosen]), boxes[chosen].cpu())
@@ -156,17 +143,8 @@ def best_class(logits: Tensor, moves: Tensor) -> Tensor:
     return moves.unflatten(1, (-1, 4))[torch.arange(len(best), device=best.device), best]
 
 
-def _large_enough(boxes: Tensor) -> Tensor:
-    return (boxes[:, 2:] - boxes[:, :2] >= SMALLEST_BOX).all(dim=1)
-
-
-def _last(module: nn.Module) -> nn.Module:
-    """The module, or its last layer if it is a chain of them, as in SSDlite."""
-    return list(module.children())[-1] if isinstance(module, nn.Sequential) else module
-
-
 def torchvision_detector(model: nn.Module, centre_only: bool) -> TorchvisionDetector:
     """By its family; ConfigError for a model that is no detector of torchvision."""
-    if isinstance(model, GeneralizedRCNN):
+    if isinstance(family_of(model), TwoStage):
         return FrozenTwoStage(model)
     return FrozenDense(model, centre_only)

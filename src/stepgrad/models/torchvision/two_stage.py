@@ -25,9 +25,9 @@ from torchvision.ops.boxes import clip_boxes_to_image
 from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
 from stepgrad.models.auto_weight import StockLoss
-from stepgrad.models.torchvision.detector import Detector, DetectorSwitch, Specialised, wide
-
-SMALLEST_BOX = 1e-2  # width and height below which RoIHeads itself drops a detection
+from stepgrad.models.specialised import Specialised
+from stepgrad.models.switch import wide
+from stepgrad.models.torchvision.detector import Detector, DetectorSwitch
 
 
 class TwoStageDetector(Detector):
@@ -40,24 +40,33 @@ class TwoStageDetector(Detector):
 
 @dataclass
 class _BoxHeadPass:
-    """Windows, labels and outputs of one training pass of the box head."""
+    """Windows, labels and outputs of one pass of the box head."""
 
     sampled: list[Tensor] = field(default_factory=list)  # per image, numbers of the windows; ground truth comes last
-    proposals: list[Tensor] = field(default_factory=list)  # per image, boxes of these windows
+    windows: list[Tensor] = field(default_factory=list)  # per image, boxes of these windows
     labels: list[Tensor] = field(default_factory=list)  # per image, 0: background
-    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # logits (R, K + 1), regression (R, 4 (K + 1))
+    outputs: tuple[Tensor, Tensor] | None = None  # logits (R, K + 1), regression (R, 4 (K + 1))
     all_labels: list[Tensor] = field(default_factory=list)  # per image, of all windows there are; -1: of none
     replaced: bool = False  # the negatives' places have gone to other windows, whose labels are not `labels`
+
+    @property
+    def logits(self) -> Tensor:
+        assert self.outputs is not None
+        return self.outputs[0]
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(boxes) for boxes in self.windows]
 
     def classification_loss(self, stock: Tensor) -> Tensor:
         """The model's own: `stock`, unless other windows have taken the negatives' places, and have labels of their own."""
         if not self.replaced:
             return stock
         labels = torch.cat([every[s] for every, s in zip(self.all_labels, self.sampled, strict=True)])
-        return cross_entropy(wide(self.outputs[0][0]), labels, ignore_index=-1)
+        return cross_entropy(wide(self.logits), labels, ignore_index=-1)
 
     def keep_outputs(self, module: nn.Module, inputs: Any, outputs: tuple[Tensor, Tensor]) -> None:
-        self.outputs.append(outputs)
+        self.outputs = outputs
 
 
 class BoxHeads(Specialised):
@@ -89,11 +98,12 @@ class BoxHeads(Specialised):
             del self._pass
 
         def find_candidates() -> tuple[ScoredPairs, StockLoss]:
-            logits = [done.outputs[0][0]]
             stock = done.classification_loss(losses["loss_classifier"])
-            logits += self._score_more(done, features, proposals, image_shapes)
-            candidates = self._candidates(done, [len(p) for p in proposals], image_shapes, targets)
-            return candidates, StockLoss(stock, logits)
+            passes = [done, *self._score_more(done, features, proposals, image_shapes)]
+            parts = [self._candidates(one, [len(p) for p in proposals], image_shapes, targets) for one in passes]
+            columns = zip(*((p.scores, p.boxes, p.images, p.classes) for p in parts), strict=True)
+            scores, boxes, images, classes = map(torch.cat, columns)
+            return ScoredPairs(scores, boxes, images, classes), StockLoss(stock, [one.logits for one in passes])
 
         return detections, self.map_switch.put_into(losses, "loss_classifier", targets, find_candidates)
 
@@ -119,7 +129,7 @@ class BoxHeads(Specialised):
                 ]  # as numbered
                 boxes = [every[s] for every, s in zip(everything, self._pass.sampled, strict=True)]
                 self._pass.replaced = True
-            self._pass.proposals, self._pass.labels = list(boxes), list(labels)
+            self._pass.windows, self._pass.labels = list(boxes), list(labels)
         return boxes, matched, labels, regression
 
     def _score_more(
@@ -128,8 +138,8 @@ class BoxHeads(Specialised):
         features: dict[str, Tensor],
         proposals: list[Tensor],
         shapes: Sequence[tuple[int, int]],
-    ) -> list[Tensor]:
-        """Run the box head on those of the best `windows_per_image` proposals that it has not seen; returns their logits."""
+    ) -> list[_BoxHeadPass]:
+        """Another pass of the box head, over those of the best `windows_per_image` proposals that it has not seen, if any."""
         least = self.map_switch.selection.windows_per_image
         if least is None:
             return []
@@ -137,44 +147,34 @@ class BoxHeads(Specialised):
         if not any(len(m) for m in missing):
             return []
         boxes = [p[m] for p, m in zip(proposals, missing, strict=True)]
-        pooled = self.box_roi_pool(features, boxes, shapes)
-        outputs = self.box_predictor(self.box_head(pooled))
-        counts = [[len(b) for b in done.proposals], [len(b) for b in boxes]]
-        done.outputs = [_join_images([done.outputs[0], outputs], counts)]
-        done.sampled = _join(done.sampled, missing)
-        done.labels = _join(done.labels, [torch.zeros_like(m) for m in missing])
-        done.proposals = _join(done.proposals, boxes)
-        return [outputs[0]]
+        outputs = self.box_predictor(self.box_head(self.box_roi_pool(features, boxes, shapes)))
+        return [_BoxHeadPass(missing, boxes, [torch.zeros_like(m) for m in missing], outputs)]
 
     @torch.no_grad()
     def _boxes(self, done: _BoxHeadPass, shapes: Sequence[tuple[int, int]]) -> Tensor:
         """(R, K, 4) boxes as inference decodes and clips them, without background."""
-        decoded = self.box_coder.decode(wide(done.outputs[0][1]), done.proposals)
-        parts = decoded.split([len(p) for p in done.proposals])
+        assert done.outputs is not None
+        parts = self.box_coder.decode(wide(done.outputs[1]), done.windows).split(done.counts)
         return torch.cat([clip_boxes_to_image(p, shape) for p, shape in zip(parts, shapes, strict=True)])[:, 1:]
 
     def _candidates(
         self, done: _BoxHeadPass, proposals: Sequence[int], shapes: Sequence[tuple[int, int]], targets: Sequence[Target]
     ) -> ScoredPairs:
         """Windows that are proposals, as candidates of the classes present."""
-        switch, logits = self.map_switch, done.outputs[0][0]
-        switch.check_columns(logits.shape[1] - 1)
+        switch, device = self.map_switch, done.logits.device
+        switch.check_columns(done.logits.shape[1] - 1)
         classes = switch.present(targets)
-        windows = torch.where(torch.cat([s < n for s, n in zip(done.sampled, proposals, strict=True)]))[0]
-        scores = log_softmax(wide(logits[windows]), dim=-1)[:, 1:][:, classes]
-        boxes = self._boxes(done, shapes)[windows][:, classes]
-        taken = ((boxes[..., 2:] - boxes[..., :2]) >= SMALLEST_BOX).all(dim=-1)
+        rows = torch.where(torch.cat([s < n for s, n in zip(done.sampled, proposals, strict=True)]))[0]
+        scores = log_softmax(wide(done.logits[rows]), dim=-1)[:, 1:][:, classes]
+        boxes = self._boxes(done, shapes)[rows][:, classes]
+        taken = switch.family.is_shown(boxes)
         if switch.selection.score_thresh > 0.0:
             above = scores.detach().exp() > switch.selection.score_thresh
-            positive = torch.cat(done.labels)[windows, None] == classes + 1
+            positive = torch.cat(done.labels)[rows, None] == classes + 1
             taken &= above | positive if switch.selection.keep_positives else above
-        image = torch.repeat_interleave(
-            torch.arange(len(shapes), device=logits.device),
-            torch.tensor([len(p) for p in done.proposals], device=logits.device),
-        )
-        return ScoredPairs(
-            scores[taken], boxes[taken], image[windows, None].expand_as(taken)[taken], classes.expand_as(taken)[taken]
-        )
+        image = torch.arange(len(shapes), device=device).repeat_interleave(torch.tensor(done.counts, device=device))
+        images, columns = image[rows, None].expand_as(taken), classes.expand_as(taken)
+        return ScoredPairs(scores[taken], boxes[taken], images[taken], columns[taken])
 
 
 def has_batch_norm(module: nn.Module) -> bool:
@@ -203,16 +203,3 @@ def _missing(sampled: Tensor, count: int) -> Tensor:
     is_sampled = torch.zeros(count, dtype=torch.bool, device=sampled.device)
     is_sampled[sampled[sampled < count]] = True
     return torch.where(~is_sampled)[0]
-
-
-def _join(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.cat(pair) for pair in zip(first, second, strict=True)]
-
-
-def _join_images(outputs: Sequence[tuple[Tensor, Tensor]], counts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Rows of two passes, (logits, regression) each, as if they had been one: image by image."""
-    logits, regression = (
-        torch.cat(_join(*(parts.split(list(count)) for parts, count in zip(both, counts, strict=True))))
-        for both in zip(*outputs, strict=True)
-    )
-    return logits, regression

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stepgrad.errors import ConfigError
 from stepgrad.models.new_head.convolutions import ClassConvolutions
-from stepgrad.models.new_head.frozen import Found, FrozenDetector, Pick, inputs_of, replace_layer, rows
+from stepgrad.models.new_head.frozen import Found, FrozenDetector, Pick, in_bytes, inputs_of, replace_layer, rows
+from stepgrad.models.yolo.heads import class_layers, head_with_nms, read_inference
 
 NMS_THRESHOLD, LEAST_SCORE, MOST_FOUND = 0.7, 0.001, 300
 """As ultralytics validates by default."""
@@ -31,46 +31,36 @@ class YOLODetector(FrozenDetector):
         self.wrapper = None if is_network else model
         self.model = model if self.wrapper is None else model.model
         self.image_size = image_size
-        self.head = _detect_head(self.model)
+        self.head = head_with_nms(self.model)
         self.convolutions = self._convolutions()
         self.slots, self.width = self.convolutions.slots, self.convolutions.width
 
     def _convolutions(self) -> ClassConvolutions:
-        return ClassConvolutions([branch[-1] for branch in self.head.cv3], self.head.nc, centre_only=False)
+        return ClassConvolutions(class_layers(self.head), self.head.nc, centre_only=False)
 
     def windows(self, image: Tensor, pick: Pick) -> Found:
         pixels = self._letterboxed(image)
         with inputs_of(self.convolutions.layers) as seen:
-            output = self._output(pixels)
-        chosen = pick(output[4:].amax(dim=0))
+            boxes, scores = read_inference(self.model(pixels))
+        chosen = pick(scores.amax(dim=1))
         slot, features = self.convolutions.read([m[0] for m in seen], chosen)
-        boxes = self._in_pixels(_corners(output[:4].T[chosen]), pixels, image)
-        return Found(chosen.cpu(), rows(slot, None, features), boxes)
+        return Found(chosen.cpu(), rows(slot, None, features), self._in_pixels(boxes[chosen], pixels, image))
 
     def detect(self, image: Tensor) -> dict[str, Tensor]:
         """As ultralytics validates: every class of a window that reaches the least score, NMS within classes."""
         pixels = self._letterboxed(image)
-        nms = _nms()
-        found = nms(self._output(pixels)[None], LEAST_SCORE, self.nms_threshold, multi_label=True, max_det=MOST_FOUND)[
-            0
-        ]
+        options = {"multi_label": True, "max_det": MOST_FOUND}
+        (found,) = _nms()(self.model(pixels), LEAST_SCORE, self.nms_threshold, **options)
         boxes = self._in_pixels(found[:, :4], pixels, image)
         return {"boxes": boxes, "scores": found[:, 4].cpu(), "labels": found[:, 5].long().cpu()}
 
     def _letterboxed(self, image: Tensor) -> Tensor:
-        picture = image if not image.dtype.is_floating_point else (255 * image).round().to(torch.uint8)
         stride = int(self.model.stride.max())
         letterbox: Any = import_module("ultralytics.data.augment").LetterBox
         ready = letterbox((self.image_size, self.image_size), auto=True, stride=stride)(
-            image=np.ascontiguousarray(picture.permute(1, 2, 0).cpu().numpy())
+            image=np.ascontiguousarray(in_bytes(image).permute(1, 2, 0).cpu().numpy())
         )
         return self.prepared(torch.from_numpy(np.ascontiguousarray(ready)).permute(2, 0, 1))[None]
-
-    def _output(self, pixels: Tensor) -> Tensor:
-        """(4 + classes, windows): boxes by centre and size in the letterboxed image, then probabilities."""
-        output: Any = self.model(pixels)
-        first: Tensor = output[0] if isinstance(output, (tuple, list)) else output
-        return first[0]
 
     def _in_pixels(self, boxes: Tensor, pixels: Tensor, image: Tensor) -> Tensor:
         scaled: Tensor = import_module("ultralytics.utils.ops").scale_boxes(
@@ -91,22 +81,6 @@ class YOLODetector(FrozenDetector):
         if self.wrapper is not None:
             self.wrapper.predictor = None  # it has a copy of the old layers
         self.convolutions = self._convolutions()
-
-
-def _detect_head(model: Any) -> Any:
-    """The model's `Detect`; ConfigError for other heads."""
-    layers = getattr(model, "model", None)
-    head = layers[-1] if isinstance(layers, nn.Sequential) else None
-    if type(head).__name__ != "Detect":
-        raise ConfigError(f"Expected a YOLO whose last part is a Detect head but got {type(head).__name__}.")
-    if getattr(head, "end2end", False) or hasattr(head, "one2one_cv3"):
-        raise ConfigError("Expected a YOLO with NMS (v8, 11) but got one whose head works end to end.")
-    return head
-
-
-def _corners(boxes: Tensor) -> Tensor:
-    half = boxes[:, 2:] / 2
-    return torch.cat([boxes[:, :2] - half, boxes[:, :2] + half], dim=1)
 
 
 def _nms() -> Any:

@@ -1,8 +1,8 @@
-"""What a YOLO's head says of a training batch, whatever the version of ultralytics, and the pairs of it that mAP ranks.
+"""What is known of a YOLO's head, whatever the version of ultralytics: its class layers, its outputs, the pairs that mAP ranks.
 
 A head scores some thousand anchors for every class. As at inference, the best pairs of anchor and class of an image take part,
-among all classes. Besides, each object's own best anchors do, in the column of its class: a missed object would otherwise never
-hear that it is missed. Which anchors these are is read off the boxes; the model's own assignment is not looked at.
+among all classes. Besides, each object's own best anchors do, in the column of its class: otherwise nothing would raise the
+scores of a missed object. Which anchors these are is read off the boxes; the model's own assignment is not looked at.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from stepgrad.errors import ConfigError
 from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
 from stepgrad.models.auto_weight import StockLoss
+from stepgrad.models.switch import wide
 
 ONE, MANY = "one2one", "one2many"  # the heads of a detector that needs no NMS, as its outputs and its loss call them
 _WHAT_A_LOSS_KNOWS = ("bbox_decode", "stride", "nc", "reg_max")
@@ -36,6 +37,34 @@ class HeadOutput:
     def stock(self, loss: Tensor) -> StockLoss:
         """The model's own loss, to be measured at the class logits, which its classification loss alone depends on."""
         return StockLoss(loss, self.sources, lambda gradient: gradient[:, self.first_class :])
+
+
+def head_with_nms(model: Any) -> Any:
+    """The `Detect` of a network (v8, 11), which needs NMS after it; ConfigError for other heads."""
+    layers = getattr(model, "model", None)
+    head = layers[-1] if isinstance(layers, nn.Sequential) else None
+    if type(head).__name__ != "Detect":
+        raise ConfigError(f"Expected a YOLO whose last part is a Detect head but got {type(head).__name__}.")
+    if getattr(head, "end2end", False) or hasattr(head, "one2one_cv3"):
+        raise ConfigError("Expected a YOLO with NMS (v8, 11) but got one whose head works end to end.")
+    return head
+
+
+def class_layers(head: Any) -> list[nn.Module]:
+    """The last convolution of each level's class branch, 1 x 1."""
+    return [branch[-1] for branch in head.cv3]
+
+
+def read_inference(output: Any) -> tuple[Tensor, Tensor]:
+    """(A, 4) boxes and (A, K) probabilities of the first image, from what a model in eval mode gives."""
+    first: Tensor = output[0] if isinstance(output, (tuple, list)) else output
+    return corners(first[0, :4].T), first[0, 4:].T
+
+
+def corners(boxes: Tensor) -> Tensor:
+    """(N, 4) x1, y1, x2, y2 of boxes given by centre and size."""
+    centre, half = boxes[:, :2], boxes[:, 2:] / 2
+    return torch.cat([centre - half, centre + half], dim=1)
 
 
 def losses_of_heads(criterion: Any) -> dict[str, Any]:
@@ -84,9 +113,9 @@ def _read(part: Any, loss: Any, size: Sequence[int]) -> HeadOutput:
 def _decode(loss: Any, distances: Tensor, maps: Sequence[Tensor], size: Sequence[int]) -> Tensor:
     from ultralytics.utils.tal import make_anchors
 
-    wide = distances if distances.dtype == torch.float64 else distances.float()
-    points, strides = (part.to(wide.dtype) for part in make_anchors(maps, loss.stride, 0.5))
-    boxes = loss.bbox_decode(points, wide.transpose(1, 2).contiguous()) * strides
+    sides = wide(distances).transpose(1, 2).contiguous()
+    points, strides = (part.to(sides.dtype) for part in make_anchors(maps, loss.stride, 0.5))
+    boxes = loss.bbox_decode(points, sides) * strides
     height, width = size
     return torch.stack(
         [boxes[..., 0::2].clamp(0, width), boxes[..., 1::2].clamp(0, height)],
@@ -98,10 +127,8 @@ def targets_of(batch: Mapping[str, Any], dtype: torch.dtype) -> list[Target]:
     """The objects of each image of a batch of ultralytics, in pixels. Its labels know no crowds and nothing difficult."""
     images, _, height, width = batch["img"].shape
     image = batch["batch_idx"].view(-1).long()
-    centre, half = batch["bboxes"].to(dtype).view(-1, 4).split(2, dim=1)
-    half = half / 2
-    pixels = torch.tensor([width, height, width, height], dtype=dtype, device=centre.device)
-    boxes = torch.cat([centre - half, centre + half], dim=1) * pixels
+    shares = batch["bboxes"].to(dtype).view(-1, 4)
+    boxes = corners(shares) * torch.tensor([width, height, width, height], dtype=dtype, device=shares.device)
     labels = batch["cls"].view(-1).long()
     return [{"boxes": boxes[image == i], "labels": labels[image == i]} for i in range(images)]
 
@@ -128,8 +155,7 @@ def ranked_pairs(head: HeadOutput, targets: Sequence[Target], candidates: int, p
     image = torch.cat([torch.full_like(pairs, i) for i, pairs in enumerate(chosen)])
     pairs = torch.cat(chosen)
     column, anchor = pairs // A, pairs % A
-    logits = head.logits[image, column, anchor]
-    scores = logsigmoid(logits if logits.dtype == torch.float64 else logits.float())  # half precision ties scores
+    scores = logsigmoid(wide(head.logits[image, column, anchor]))
     return ScoredPairs(scores, head.boxes[image, anchor], image, column)
 
 

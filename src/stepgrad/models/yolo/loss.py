@@ -4,87 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, whole_number
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.losses.ragged import ragged_map_loss
 from stepgrad.metric.batch import Target
-from stepgrad.models.auto_weight import AutoWeight, weight_of
+from stepgrad.models.auto_weight import StockLoss
 from stepgrad.models.switch import MapLossSwitch
-from stepgrad.models.yolo.heads import (
-    MANY,
-    ONE,
-    HeadOutput,
-    losses_of_heads,
-    ranked_pairs,
-    read_heads,
-    targets_of,
-)
+from stepgrad.models.yolo.heads import MANY, ONE, HeadOutput, losses_of_heads, ranked_pairs, read_heads, targets_of
+from stepgrad.models.yolo.settings import YoloSettings
 from stepgrad.processes import world
 
 NAME = "batch_map"  # among the loss items: in the progress line, the CSV and the log
-CLOSE_MOSAIC = "close_mosaic"
 _PATIENCE = 1800.0  # seconds to wait for other processes, as torch.distributed itself does
 _GAINS = {MANY: "o2m", ONE: "o2o"}  # factors of the heads' losses, which move from one head to the other in training
-
-
-@dataclass(frozen=True)
-class YoloSettings:
-    """The options of a trainer; `MAPTrainer.options` says what they mean."""
-
-    weight: float | str | AutoWeight = "auto"
-    start: int | str = CLOSE_MOSAIC
-    candidates: int = 1000
-    per_object: int = 10
-    measure: bool = False
-    loss: Mapping[str, Any] = field(default_factory=dict)  # of MAPLoss
-
-    def __post_init__(self) -> None:
-        if self.weighs:
-            weight_of(self.weight)
-        if self.start != CLOSE_MOSAIC:
-            whole_number(f"start ({CLOSE_MOSAIC!r} or a number of epochs)", self.start, least=0)
-        whole_number("candidates", self.candidates, least=1)
-        whole_number("per_object", self.per_object, least=0)
-
-    @property
-    def weighs(self) -> bool:
-        """Whether mAP is to take part in the loss; else it is measured only."""
-        return isinstance(self.weight, bool) or self.weight != 0
-
-    def first_epoch(self, args: Any, epochs: int) -> int:
-        """The epoch, counted from 0, at which mAP comes in."""
-        if isinstance(self.start, int):
-            return self.start
-        if not args.close_mosaic:
-            raise ConfigError(
-                "Expected close_mosaic > 0, as mAP starts when mosaic is closed, but it is never closed (close_mosaic=0); "
-                "set the start yourself: trainer=MAPTrainer.options(start=90), after 90 epochs of the stock loss."
-            )
-        return int(epochs - args.close_mosaic)
-
-    def in_words(self, args: Any, epochs: int) -> str:
-        """From which epoch on mAP takes part, epochs counted from 1, and with which weight.
-
-        >>> YoloSettings(start=90, weight=0.5).in_words(None, 100)
-        'mAP takes part from epoch 91 of 100 on, with weight 0.5'
-        """
-        first = max(self.first_epoch(args, epochs), 0) + 1
-        if first > epochs:
-            return f"mAP takes no part, as it starts with epoch {first} and training ends after {epochs}"
-        if not self.weighs:
-            return (
-                f"mAP takes no part (weight 0); it is measured from epoch {1 if self.measure else first} of {epochs} on"
-            )
-        weight = f"weight {self.weight:g}" if isinstance(self.weight, (int, float)) else "a weight that balances itself"
-        if isinstance(self.weight, AutoWeight):
-            weight += f" ({self.weight.share:g} of the stock losses' gradient)"
-        return f"mAP takes part from epoch {first} of {epochs} on, with {weight}"
 
 
 class HeadSwitch(MapLossSwitch):
@@ -99,13 +35,14 @@ class HeadSwitch(MapLossSwitch):
         self.candidates = candidates
         self.per_object = per_object
 
-    def term(self, head: HeadOutput, targets: Sequence[Target], own_loss: Tensor, scale: float) -> Tensor | None:
+    def of_head(self, head: HeadOutput, targets: Sequence[Target], own_loss: Tensor, scale: float) -> Tensor | None:
         """What mAP adds to the loss, or None; its `metrics` are of this batch either way."""
-        with torch.set_grad_enabled(self.enabled):
+
+        def find_loss() -> tuple[Tensor, StockLoss]:
             pairs = ranked_pairs(head, targets, self.candidates, self.per_object)
-            loss = self.weighted(scale * ragged_map_loss(self.loss_fn, pairs, targets), head.stock(own_loss))
-        self.metrics = self.loss_fn.metrics
-        return loss if self.enabled else None
+            return scale * ragged_map_loss(self.loss_fn, pairs, targets), head.stock(own_loss)
+
+        return self.term(find_loss)
 
 
 def make_switches(settings: YoloSettings, criterion: Any, args: Any) -> dict[str, HeadSwitch]:
@@ -151,7 +88,7 @@ class WithMAP:
         terms = []
         for name, head in heads.items():
             gain = float(getattr(self.stock, _GAINS[name], 1.0)) if name else 1.0
-            terms.append(self.switches[name].term(head, targets, own_loss.sum(), gain * images))
+            terms.append(self.switches[name].of_head(head, targets, own_loss.sum(), gain * images))
         return [term for term in terms if term is not None]
 
     def __getattr__(self, name: str) -> Any:

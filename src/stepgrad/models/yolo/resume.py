@@ -12,8 +12,8 @@ from typing import Any
 
 from stepgrad.errors import ConfigError, LikelyMistakeWarning
 from stepgrad.files import file_beside, write_whole
-from stepgrad.models.yolo.children import as_text, from_text
-from stepgrad.models.yolo.loss import NAME, YoloSettings
+from stepgrad.models.yolo.loss import NAME
+from stepgrad.models.yolo.settings import YoloSettings, as_text, from_text
 
 MARK = "stepgrad"
 """Key of the options in the first group of the optimiser's parameters. Whoever resumes a run restores these groups with all
@@ -27,7 +27,8 @@ def remember(optimizer: Any, settings: YoloSettings) -> None:
 
 def remembered(checkpoint: Mapping[str, Any]) -> YoloSettings | None:
     """The options in a checkpoint; None if the run was not begun by MAPTrainer."""
-    text = _groups(checkpoint.get("optimizer") or {})[0].get(MARK)
+    groups = (checkpoint.get("optimizer") or {}).get("param_groups") or [{}]
+    text = groups[0].get(MARK)
     try:
         return None if text is None else from_text(text)
     except (TypeError, ValueError, KeyError, ConfigError) as error:
@@ -35,10 +36,6 @@ def remembered(checkpoint: Mapping[str, Any]) -> YoloSettings | None:
             f"The options of MAPTrainer in the checkpoint cannot be read ({error}); give them again: "
             "train(resume=True, trainer=MAPTrainer.options(...))."
         ) from error
-
-
-def _groups(optimizer: Mapping[str, Any]) -> Any:
-    return optimizer.get("param_groups") or [{}]
 
 
 def resume_line(last: Path) -> str:

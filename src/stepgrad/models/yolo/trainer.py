@@ -18,17 +18,8 @@ from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.auto_weight import AutoWeight
 from stepgrad.models.switch import loss_settings
-from stepgrad.models.yolo.children import handed_on, inherited
 from stepgrad.models.yolo.heads import MANY, ONE
-from stepgrad.models.yolo.loss import (
-    CLOSE_MOSAIC,
-    NAME,
-    HeadSwitch,
-    WithMAP,
-    YoloSettings,
-    make_switches,
-    without_item,
-)
+from stepgrad.models.yolo.loss import NAME, HeadSwitch, WithMAP, make_switches, without_item
 from stepgrad.models.yolo.resume import (
     WholePath,
     in_columns,
@@ -38,13 +29,17 @@ from stepgrad.models.yolo.resume import (
     stripped_whole,
     watch_resumes,
 )
+from stepgrad.models.yolo.settings import CLOSE_MOSAIC, YoloSettings, handed_on, inherited
 
 MODULE = "stepgrad.models.yolo"  # where the classes are found by name
 TRAINERS = {"detect": "MAPTrainer", "segment": "MAPSegmentationTrainer", "pose": "MAPPoseTrainer"}
 _STOCK = {"detect": "DetectionTrainer", "segment": "SegmentationTrainer", "pose": "PoseTrainer"}
 
 
-class MAPTraining:
+_Trainer: Any = object  # what the mixin is put in front of: a trainer of ultralytics, once it is imported
+
+
+class MAPTraining(_Trainer):
     """Mixin of the trainers; see `stepgrad.models.yolo`."""
 
     settings: ClassVar[YoloSettings] = YoloSettings(loss=loss_settings({}, "coco", None, [MAPLoss], YoloSettings))
@@ -52,18 +47,11 @@ class MAPTraining:
     map_switches: Mapping[str, HeadSwitch] = {}
     map_loss_switch: HeadSwitch
     """That of the head whose mAP is in the log; like the switch of other models, its `metrics` are of the last batch."""
-    args: Any
-    csv: Any
-    resume: Any
-    optimizer: Any
     wdir: Any
     last: Any
     best: Any
-    model: Any
     loss_names: Any
     loss_items: Any
-    epoch: int
-    epochs: int
 
     @classmethod
     def options(
@@ -119,7 +107,7 @@ class MAPTraining:
         """As the stock trainer; processes that it starts get the options."""
         try:
             with handed_on(self.map_settings) if self.given else nullcontext():
-                return super().train()  # type: ignore[misc]
+                return super().train()
         except BaseException:
             if self.last.exists():
                 _say(f"To continue this run for mAP: {resume_line(self.last)}")
@@ -127,7 +115,7 @@ class MAPTraining:
 
     def resume_training(self, checkpoint: Any) -> None:
         """Go on from a checkpoint, with the options of the run unless others are given."""
-        super().resume_training(checkpoint)  # type: ignore[misc]
+        super().resume_training(checkpoint)
         if checkpoint is None or not self.resume:
             return
         remove_leftovers(Path(self.wdir))  # of a run that was killed while it saved
@@ -137,15 +125,15 @@ class MAPTraining:
     def final_eval(self) -> None:
         """As the stock trainer; weights without the optimiser are put in place whole."""
         with stripped_whole():
-            super().final_eval()  # type: ignore[misc]
+            super().final_eval()
 
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """A row of results.csv, each number below its name."""
-        super().save_metrics(in_columns(self.csv, metrics))  # type: ignore[misc]
+        super().save_metrics(in_columns(self.csv, metrics))
 
     def run_callbacks(self, event: str) -> None:
         """The callbacks of an event, and then what mAP needs at it."""
-        super().run_callbacks(event)  # type: ignore[misc]
+        super().run_callbacks(event)
         if event == "on_pretrain_routine_end":  # loaders, averaged model and a resumed state are there
             self._add_map()
         elif event == "on_train_epoch_start":
@@ -157,13 +145,13 @@ class MAPTraining:
         """Validation, of the averaged model with the stock losses, which do not know of mAP."""
         ours, self.loss_items = self.loss_items, without_item(self.loss_items, self.loss_names)
         try:
-            return super().validate()  # type: ignore[misc]
+            return super().validate()
         finally:
             self.loss_items = ours
 
     def label_loss_items(self, loss_items: Any = None, prefix: str = "train") -> Any:
         """Names, or names and values, of the loss items; mAP of batches is one of training only."""
-        labels = super().label_loss_items(loss_items, prefix)  # type: ignore[misc]
+        labels = super().label_loss_items(loss_items, prefix)
         if prefix != "val":
             return labels
         ours = f"{prefix}/{NAME}"
@@ -228,26 +216,17 @@ _made: dict[tuple[type, str], type] = {}
 
 def make_trainer(task: str) -> type:
     """The trainer of a task with the usual options; always the same one."""
-    if (MAPTraining, task) not in _made:
-        need("ultralytics", purpose=MODULE)
-        watch_resumes()
-        about = {"__module__": MODULE, "__doc__": MAPTraining.options.__doc__}
-        first = (MAPTraining,) if task == "detect" else (make_trainer("detect"),)
-        _made[MAPTraining, task] = type(TRAINERS[task], (*first, _stock_trainer(task)), about)
-    return _made[MAPTraining, task]
-
-
-def _stock_trainer(task: str) -> type:
-    stock: type = getattr(import_module(f"ultralytics.models.yolo.{task}"), _STOCK[task])
-    return stock
+    need("ultralytics", purpose=MODULE)
+    watch_resumes()
+    return _for_task(_for_task(MAPTraining, "detect"), task)
 
 
 def _for_task(cls: type, task: str) -> type:
     """The class for the task of the model: MAPTrainer is given to models of any."""
-    stock = _stock_trainer(task)
+    stock: type = getattr(import_module(f"ultralytics.models.yolo.{task}"), _STOCK[task])
     if issubclass(cls, stock):
         return cls
     if (cls, task) not in _made:
-        about = {"__module__": MODULE, "__doc__": cls.__doc__}
+        about = {"__module__": MODULE, "__doc__": MAPTraining.options.__doc__}
         _made[cls, task] = type(TRAINERS[task], (cls, stock), about)
     return _made[cls, task]

@@ -1,15 +1,18 @@
-"""What a folder of trainings belongs to: all settings and all data by value, in one small file.
+"""A folder of finished trainings, and what it belongs to: all settings and all data by value, in one small file.
 
-A folder takes only the call that it was made by, so that nobody gets an old result for new input.
+A folder takes only the call that it was made by, so that nobody gets an old result for new input. A call that was stopped
+does not train again what is there.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Set
+import time
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +22,56 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, DataError
+from stepgrad.extras import need
 from stepgrad.files import write_whole
-from stepgrad.weights_file import bytes_of
+from stepgrad.weights_file import bytes_of, read_tensors, write_tensors
 
 _SHOWN = 30  # characters of a value that a message shows; longer ones, such as fingerprints, are only named
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+class FinishedHeads:
+    """Trained heads by name; in a folder, if there is one.
+
+    Args:
+        folder: None keeps nothing.
+        settings: all that the trainings depend on; a folder takes no others.
+    """
+
+    def __init__(self, folder: Path | None, settings: Mapping[str, Any]) -> None:
+        self.folder = folder
+        if folder is None:
+            return
+        need("safetensors", purpose="finetune(out=...)")
+        expect_folder(folder / "heads")
+        self.owner = claim(folder / "settings.json", settings)
+
+    def trained(self, name: str, start: nn.Module, training: Callable[[], nn.Module]) -> tuple[nn.Module, float]:
+        """The head of that name, trained now unless it is on record, and the seconds that it took."""
+        if self.folder is None:
+            began = time.monotonic()
+            return training(), time.monotonic() - began
+        file = self.folder / "heads" / f"{name}.safetensors"
+        if not file.exists():
+            began = time.monotonic()
+            weights = training().state_dict()
+            write_tensors(file, weights, {"settings": self.owner, "seconds": repr(time.monotonic() - began)})
+        try:
+            return self._read(file, start)
+        except DataError as error:
+            raise DataError(f"{error}; delete it, and it is trained again") from error
+
+    def _read(self, file: Path, start: nn.Module) -> tuple[nn.Module, float]:
+        weights, facts = read_tensors(file)
+        if facts.get("settings") != self.owner:
+            raise DataError(f"{file}: belongs to another training than settings.json beside it says")
+        head = copy.deepcopy(start).eval()
+        try:
+            head.load_state_dict(weights)
+            return head, float(facts["seconds"])
+        except (RuntimeError, KeyError, ValueError) as error:
+            reason = " ".join(str(error).split())  # torch's has several lines
+            raise DataError(f"{file}: does not hold the head that was trained here ({reason})") from error
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:

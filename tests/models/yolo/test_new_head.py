@@ -11,18 +11,21 @@ from torch import Tensor
 import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.models.held_out import as_used
-from stepgrad.models.new_head.models import frozen_detector
+from stepgrad.models.new_head import frozen_detector
+from stepgrad.models.yolo.heads import read_inference
 from tests.models.new_head.laws import NEW_CLASSES, everything, random_layer
-from tests.models.new_head.test_train_new_head import QUICK, TRAIN, VAL
+from tests.models.new_head.small import QUICK, TRAIN, VAL
+from tests.models.yolo.small import SIZE, needs_ultralytics
 
-ultralytics = pytest.importorskip("ultralytics")
-SIDE = 64
+pytestmark = needs_ultralytics
 
 
 def made(name: str = "yolov8n.yaml") -> Any:
+    from ultralytics import YOLO
+
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return ultralytics.YOLO(name)
+        return YOLO(name)
 
 
 def an_image() -> Tensor:
@@ -33,24 +36,24 @@ def an_image() -> Tensor:
 def test_the_network_gives_what_the_layer_gave_on_features(name: str) -> None:
     yolo = made(name)
     yolo.model.double()
-    detector: Any = frozen_detector(yolo, image_size=SIDE)
+    detector: Any = frozen_detector(yolo, image_size=SIZE)
     with as_used(detector.model):
         _, features, boxes = detector.windows(an_image(), everything)
         layer = random_layer(detector, features)
         expected = layer(features).sigmoid()
         detector.install(*layer.folded(), ["a", "b"])
-        output = detector._output(detector._letterboxed(an_image()))
+        _, scores = read_inference(detector.model(detector._letterboxed(an_image())))
         again = detector.windows(an_image(), everything)
-    assert output.shape == (4 + NEW_CLASSES, len(boxes))
-    torch.testing.assert_close(output[4:].T, expected, rtol=1e-6, atol=1e-6)
+    assert scores.shape == (len(boxes), NEW_CLASSES)
+    torch.testing.assert_close(scores, expected, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(again.boxes, boxes)
 
 
 def test_the_call_ends_with_a_yolo_that_predicts_the_new_classes() -> None:
     yolo = made()
-    result = sg.train_new_head(yolo, TRAIN, VAL, num_classes=3, class_names=["a", "b", "c"], image_size=SIDE, **QUICK)
+    result = sg.train_new_head(yolo, TRAIN, VAL, num_classes=3, class_names=["a", "b", "c"], image_size=SIZE, **QUICK)
     assert result.names == {0: "a", 1: "b", 2: "c"}
-    (found,) = yolo.predict((255 * VAL[0][0]).byte().permute(1, 2, 0).numpy(), imgsz=SIDE, conf=1e-9, verbose=False)
+    (found,) = yolo.predict((255 * VAL[0][0]).byte().permute(1, 2, 0).numpy(), imgsz=SIZE, conf=1e-9, verbose=False)
     assert found.names == {0: "a", 1: "b", 2: "c"}
     assert len(found.boxes) > 0
     assert set(found.boxes.cls.tolist()) <= {0.0, 1.0, 2.0}
@@ -63,7 +66,7 @@ def test_a_head_that_works_end_to_end_is_refused() -> None:
 
 def test_windows_are_picked_by_the_class_they_most_likely_show() -> None:
     yolo = made()
-    detector: Any = frozen_detector(yolo, image_size=SIDE)
+    detector: Any = frozen_detector(yolo, image_size=SIZE)
     with torch.no_grad():
         for branch in detector.head.cv3:
             branch[-1].bias[0] += 5.0  # all windows look most like the first class
@@ -75,5 +78,5 @@ def test_windows_are_picked_by_the_class_they_most_likely_show() -> None:
 
     with as_used(detector.model):
         detector.windows(an_image(), all_of)
-        output = detector._output(detector._letterboxed(an_image()))
-    assert torch.equal(asked[0], output[4])
+        _, scores = read_inference(detector.model(detector._letterboxed(an_image())))
+    assert torch.equal(asked[0], scores[:, 0])
