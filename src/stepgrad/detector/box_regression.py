@@ -105,7 +105,7 @@ class BoxRegression(nn.Module):
         return decode(windows.double(), numbers * std + mean)
 
     def loss(self, outputs: Sequence[Tensor], samples: Sequence[Sample]) -> Tensor:
-        """Smooth L1, summed over the coordinates of windows on objects, over the number of all windows."""
+        """Smooth L1, summed over the coordinates of windows on objects."""
         joined = (
             torch.cat(list(outputs)).float() if outputs else torch.zeros(0, 4 * self.num_classes, requires_grad=True)
         )
@@ -114,7 +114,7 @@ class BoxRegression(nn.Module):
         wanted = ((encode(windows, boxes) - mean) / std).to(joined.device, torch.float32)
         by_class = joined.reshape(len(joined), self.num_classes, 4)
         moves = by_class[rows.to(joined.device), labels.to(joined.device)]
-        return F.smooth_l1_loss(moves, wanted, reduction="sum") / max(len(joined), 1)
+        return F.smooth_l1_loss(moves, wanted, reduction="sum")
 
 
 def _on_objects(samples: Sequence[Sample], num_classes: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

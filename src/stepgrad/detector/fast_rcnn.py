@@ -200,10 +200,19 @@ class FastRCNN(nn.Module):
         return self._activations(images, windows)
 
     def losses_of(
-        self, activations: Sequence[Tensor], samples: Sequence[Sample], targets: Sequence[Target]
+        self,
+        activations: Sequence[Tensor],
+        samples: Sequence[Sample],
+        targets: Sequence[Target],
+        windows: float | None = None,
     ) -> dict[str, Tensor]:
-        """The losses of a training step, which depend on the weights through the activations alone; sets `metrics`."""
-        self.metrics = {"windows": sum(len(s.windows) for s in samples), "positives": sum(s.positives for s in samples)}
+        """The losses of a training step, which depend on the weights through the activations alone; sets `metrics`.
+
+        Cross-entropy and the loss of boxes are sums over the windows divided by `windows`; None: by their number.
+        """
+        count = sum(len(s.windows) for s in samples)
+        self.metrics = {"windows": count, "positives": sum(s.positives for s in samples)}
+        divisor = (count if windows is None else windows) or 1.0
         losses: dict[str, Tensor] = {}
         if self.loss == "map" and activations and activations[0].is_cuda:
             torch.cuda.synchronize(activations[0].device)  # the clock shall see the loss alone, which would wait anyway
@@ -216,9 +225,10 @@ class FastRCNN(nn.Module):
             self.metrics.update(self.map_loss.metrics)
         if self.loss == "nll" or self.nll_weight > 0.0:
             weight = 1.0 if self.loss == "nll" else self.nll_weight
-            losses["loss_nll"] = weight * _cross_entropy([a[:, : self.outputs] for a in activations], samples)
+            total = _cross_entropy([a[:, : self.outputs] for a in activations], samples)
+            losses["loss_nll"] = weight * (total / divisor)
         if self.head.boxes is not None:
-            losses["loss_box"] = self.head.boxes.loss(moves, samples)
+            losses["loss_box"] = self.head.boxes.loss(moves, samples) / divisor
         self.metrics["loss_seconds"] = time.perf_counter() - began
         return losses
 
@@ -327,8 +337,7 @@ class FastRCNN(nn.Module):
 
 
 def _cross_entropy(activations: Sequence[Tensor], samples: Sequence[Sample]) -> Tensor:
-    """The mean over all windows; 0, still on the graph, without any."""
+    """The sum over all windows; 0, still on the graph, without any."""
     joined = torch.cat(list(activations)).float() if activations else torch.zeros(0, 1, requires_grad=True)
     labels = torch.cat([torch.zeros(0, dtype=torch.long), *(s.labels for s in samples)])
-    total = F.cross_entropy(joined, labels.to(joined.device, non_blocking=True), reduction="sum")
-    return total / max(len(labels), 1)
+    return F.cross_entropy(joined, labels.to(joined.device, non_blocking=True), reduction="sum")

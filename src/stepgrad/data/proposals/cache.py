@@ -47,8 +47,13 @@ def record_files(folder: Path) -> dict[str, Path]:
 def write_record(path: Path, record: WindowsRecord) -> None:
     """Put a record on disk, whole or not at all."""
     packed = io.BytesIO()
-    texts = {name: np.array(getattr(record, name)) for name in ("settings", "fingerprint", "dataset")}
-    np.savez_compressed(packed, boxes=record.windows, **texts)
+    np.savez_compressed(
+        packed,
+        boxes=record.windows,
+        settings=np.array(record.settings),
+        fingerprint=np.array(record.fingerprint),
+        dataset=np.array(record.dataset),
+    )
     write_whole(path, packed.getvalue())
 
 

@@ -1,4 +1,4 @@
-"""Windows of a dataset in a folder: searched for in parallel, resumable, or imported; one file per image, one writer at a time."""
+"""Windows of a dataset in a folder: searched for in parallel, or imported; one file per image, one writer at a time."""
 
 from __future__ import annotations
 

@@ -9,121 +9,31 @@ import platform
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 import stepgrad
-from stepgrad.detector.training.state import State
 from stepgrad.files import WriteError, explain
 from stepgrad.names import visible
-
-if TYPE_CHECKING:
-    from stepgrad.detector.training.run_folder import RunFolder
 
 PACKAGES = ("torch", "torchvision", "numpy", "numba", "lightning-fabric")
 
 
 def versions() -> dict[str, Any]:
     """When and with what a run began."""
-    found: dict[str, Any] = {"python": platform.python_version(), "threads": torch.get_num_threads()}
-    found["stepgrad"] = stepgrad.__version__
-    found.update({package: _version(package) for package in PACKAGES})
-    return {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "versions": found}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-class RunLog:
-    """Writes each line to log.jsonl and its numbers to TensorBoard."""
-
-    def __init__(self, folder: RunFolder, length: int, step: int) -> None:
-        self.lines = Log(folder.log_file, length)
-        purge = step + 1 if step else None  # events of steps that will be taken again are hidden
-        try:
-            self.events = _open_events(folder.events, purge)
-        except OSError as error:
-            self.lines.close()
-            raise WriteError(explain(folder.events, error)) from error
-
-    def write(self, line: Mapping[str, Any]) -> None:
-        self.lines.write(line)
-        for name, value in _scalars(line) if self.events else ():
-            self.events.add_scalar(name, value, line["step"])
-
-    def sync(self) -> int:
-        """Length of log.jsonl in bytes, all of it on the disk."""
-        if self.events:
-            self.events.flush()
-        return self.lines.sync()
-
-    def __enter__(self) -> RunLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.lines.close()
-        if self.events:
-            self.events.close()
-
-
-def _open_events(folder: Path, purge: int | None) -> Any:
-    """TensorBoard's writer; None where it cannot name the folder: it knows UTF-8 alone, and the C locale does not."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError:
-        warnings.warn(
-            f"{visible(folder)}: TensorBoard cannot write there in this locale; log.jsonl has all numbers", stacklevel=2
-        )
-        return None
-    return SummaryWriter(str(folder), purge_step=purge)
-
-
-class NoLog(RunLog):
-    """Of the processes that do not write."""
-
-    def __init__(self) -> None: ...
-    def write(self, line: Mapping[str, Any]) -> None: ...
-    def sync(self) -> int:
-        return 0
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None: ...
-
-
-def open_log(folder: RunFolder, state: State, writes: bool) -> RunLog:
-    """The log of a run, continued where its state says."""
-    return RunLog(folder, state.log_length, state.step) if writes else NoLog()
-
-
-def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """TensorBoard's names and numbers of a line: train/loss, train/losses/nll, val/map/voc12, val/metrics/f1, ..."""
-    if line["kind"] not in ("train", "val"):
-        return
-    for key, value in line.items():
-        if isinstance(value, Mapping) and key in ("losses", "map", "metrics"):
-            yield from ((f"{line['kind']}/{key}/{name}", float(entry)) for name, entry in value.items())
-        elif isinstance(value, (int, float)) and key != "step":
-            yield f"{line['kind']}/{key}", float(value)
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    found = {"python": platform.python_version(), "threads": torch.get_num_threads(), "stepgrad": stepgrad.__version__}
+    return {"time": now, "versions": {**found, **{package: version(package) for package in PACKAGES}}}
 
 
 class Log:
-    """JSON lines on disk, each flushed when written."""
+    """JSON lines on disk, each flushed when written, and their numbers as TensorBoard events."""
 
-    def __init__(self, path: Path, length: int = 0) -> None:
-        """Go on after `length` bytes; what stands behind belongs to steps that will be taken again."""
+    def __init__(self, path: Path, length: int = 0, events: Path | None = None, step: int = 0) -> None:
+        """Continue after `length` bytes and `step` steps: what stands behind belongs to steps that will be taken again."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,6 +44,12 @@ class Log:
             raise WriteError(
                 f"{path}: cannot be written ({error.strerror}); move away what is there and resume the run"
             ) from error
+        self._events: Any = None
+        try:
+            self._events = _open_events(events, step) if events else None
+        except WriteError:
+            self.close()
+            raise
 
     def _drop_torn_line(self) -> None:
         """A crash of the system may have cut the last line short; the next one must not be written into it."""
@@ -153,15 +69,48 @@ class Log:
             raise WriteError(
                 f"{self.path}: cannot be written ({error.strerror}); free some space and resume the run"
             ) from error
+        for name, value in _scalars(line) if self._events else ():
+            self._events.add_scalar(name, value, line["step"])
 
     def sync(self) -> int:
         """Put the lines on the disk itself; returns the length in bytes."""
+        if self._events:
+            self._events.flush()
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         with suppress(OSError):  # of a line that is still to be written; `write` has told
             self._file.close()
+        if self._events:
+            self._events.close()
+
+
+def _open_events(folder: Path, step: int) -> Any:
+    """TensorBoard's writer; None where it cannot name the folder: it knows UTF-8 alone, and the C locale does not."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    try:
+        str(folder).encode()
+        return SummaryWriter(str(folder), purge_step=step + 1 if step else None)  # hides events of later steps
+    except UnicodeEncodeError:
+        warnings.warn(
+            f"{visible(folder)}: TensorBoard cannot write there in this locale; log.jsonl has all numbers", stacklevel=3
+        )
+        return None
+    except OSError as error:
+        raise WriteError(explain(folder, error)) from error
+
+
+def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """TensorBoard's names and numbers of a line: train/loss, train/losses/nll, val/map/voc12, val/metrics/f1, ..."""
+    if line["kind"] not in ("train", "val"):
+        return
+    for key, value in line.items():
+        if isinstance(value, Mapping) and key in ("losses", "map", "metrics"):
+            yield from ((f"{line['kind']}/{key}/{name}", float(entry)) for name, entry in value.items())
+        elif isinstance(value, (int, float)) and key != "step":
+            yield f"{line['kind']}/{key}", float(value)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
