@@ -171,8 +171,9 @@ def _run(checkpoint: str) -> Callable[[Path], object]:
 
 
 def _checkpoints(folder: Path) -> None:
-    from stepgrad.detector.training.run_folder import RunFolder
     from stepgrad.detector.training.state import State
+
+    from stepgrad.detector.training.run_folder import RunFolder
 
     found = RunFolder(folder / "run").checkpoint()
     if found is not None:

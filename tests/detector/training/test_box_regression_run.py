@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from stepgrad.detector.training.joined import open_training
 
 import stepgrad.detector.training.engine as engine
 from stepgrad.data import load_dataset
 from stepgrad.detector.training.build import build_model, measure_boxes
 from stepgrad.detector.training.config import TrainConfig, from_dict
 from stepgrad.detector.training.inputs import open_split
-from stepgrad.detector.training.joined import open_training
 from stepgrad.detector.training.run_folder import open_run, read_log
 from stepgrad.errors import DataError
 from tests.detector.training.test_engine import StopAt, last

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from stepgrad.detector.training.joined import open_training
 
 from stepgrad.data import PackedProposals, generate_proposals, import_proposals, load_dataset
 from stepgrad.detector.training.config import DataConfig, from_dict
 from stepgrad.detector.training.inputs import open_split
-from stepgrad.detector.training.joined import open_training
 from stepgrad.errors import ConfigError, DataError
 from tests.data.builders import CAT, DOG, write_image, write_voc
 

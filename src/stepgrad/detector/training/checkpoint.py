@@ -11,13 +11,12 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
@@ -26,7 +25,6 @@ from stepgrad.files import WriteError, remove_leftovers
 from stepgrad.weights_file import read_tensors, write_tensors
 
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
-_NOTHING = "nothing"  # marks a parameter that has not had a step yet, to tell it from one that is missing
 
 
 @dataclass(frozen=True)
@@ -152,45 +150,34 @@ def optimizer_tensors(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict
     >>> optimizer_tensors(optimizer, {weight: "weight"})
     {'weight/momentum_buffer': tensor([1., 1.])}
     """
-    tensors: dict[str, Tensor] = {}
-    for parameter, _ in _parameters(optimizer):
-        state = {key: value for key, value in optimizer.state.get(parameter, {}).items() if value is not None}
-        for key, value in (state or {_NOTHING: torch.empty(0)}).items():
-            tensors[f"{names[parameter]}/{key}"] = value.detach()
-    return tensors
+    remembered = ((names[p], key, value) for p, state in optimizer.state.items() for key, value in state.items())
+    return {f"{name}/{key}": value.detach() for name, key, value in remembered if value is not None}
 
 
 def restore_optimizer(optimizer: Optimizer, names: Mapping[Tensor, str], tensors: Mapping[str, Tensor]) -> None:
-    """Give each parameter the state saved under its name, exactly; DataError, and no change, if one does not fit."""
-    saved: dict[str, dict[str, Tensor]] = {}
+    """Give each parameter the state saved under its name, exactly; DataError, and no change, if one does not fit.
+
+    A parameter without any has not had a step yet.
+    """
+    parameters = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = {names[parameter]: i for i, (parameter, _) in enumerate(parameters)}
+    states: dict[int, dict[str, Tensor]] = {}
     for path, tensor in tensors.items():
         name, _, key = path.rpartition("/")
-        saved.setdefault(name, {})[key] = tensor
-    restored = {}
-    for parameter, group in _parameters(optimizer):
-        name = names[parameter]
-        state = saved.pop(name, {})
-        if _NOTHING in state:
-            continue
+        if name not in numbers:
+            raise DataError(f"the saved optimiser has state for {name}, which this one does not train")
+        if key != "nothing":  # the mark of older files for a parameter without any
+            states.setdefault(numbers[name], {})[key] = tensor.clone()
+    for i, state in states.items():
+        parameter, group = parameters[i]
         given = {key: tuple(value.shape) for key, value in state.items()}
         needed = {key: () if key == "step" else tuple(parameter.shape) for key in _slots(optimizer, group)}
         if given != needed:
             raise DataError(
-                f"the saved optimiser has {given} for {name} but this one needs {needed}; use the model and the "
-                "optimiser that the run began with"
+                f"the saved optimiser has {given} for {names[parameter]} but this one needs {needed}; use the model and "
+                "the optimiser that the run began with"
             )
-        restored[parameter] = {
-            key: value.clone() if key == "step" else value.to(parameter.device, copy=True)  # counters stay on the CPU
-            for key, value in state.items()
-        }
-    if saved:
-        raise DataError(f"the saved optimiser has state for {sorted(saved)}, which this one does not train")
-    optimizer.state.clear()
-    optimizer.state.update(restored)
-
-
-def _parameters(optimizer: Optimizer) -> Iterator[tuple[Tensor, dict[str, Any]]]:
-    return ((parameter, group) for group in optimizer.param_groups for parameter in group["params"])
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
 
 
 def _slots(optimizer: Optimizer, group: Mapping[str, Any]) -> set[str]:

@@ -298,13 +298,9 @@ def _expect(holds: bool, key: str, expected: str, value: object) -> None:
         raise ConfigError(f"{key}: expected {expected} but got {value!r}.")
 
 
-def to_dict(config: Any) -> dict[str, Any]:
-    """Plain nested dicts and lists, as YAML and JSON hold them."""
-    return {
-        f.name: to_dict(value) if is_dataclass(value) else list(value) if isinstance(value, tuple) else value
-        for f in fields(config)
-        for value in [getattr(config, f.name)]
-    }
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Plain nested dicts, as YAML and JSON hold them."""
+    return dataclasses.asdict(config)
 
 
 def from_dict(content: Mapping[str, Any], base: TrainConfig | None = None) -> TrainConfig:

@@ -21,10 +21,10 @@ from stepgrad.detector.training.config import Phase, TrainConfig
 from stepgrad.detector.training.features import source_for
 from stepgrad.detector.training.finish import RunResult, finish_run, merit_of, save_best, validate, validation_line
 from stepgrad.detector.training.inputs import Example, Order, find_split, find_training, locate, with_windows
-from stepgrad.detector.training.process import RunInterrupted, Stop, launch, noted_interrupts, owning
+from stepgrad.detector.training.process import RunInterrupted, launch, noted_interrupts, owning
 from stepgrad.detector.training.progress import Progress, QuietProgress, Times
 from stepgrad.detector.training.run_folder import RunFolder, State
-from stepgrad.detector.training.run_log import Log, versions
+from stepgrad.detector.training.run_log import Log, read_log, versions
 from stepgrad.detector.training.step import Stepper, make_optimizer
 from stepgrad.errors import DataError, NonFiniteError, StepgradError
 from stepgrad.evaluation import Evaluator
@@ -132,9 +132,13 @@ class _Engine:
             return replace(result, seconds=self.times.seconds)
 
     def _open_log(self) -> Log | None:
-        """The log, continued where the run stands; None in all processes but the first."""
+        """The log, without the lines of steps that will be taken again; None in all processes but the first."""
         folder, state = self.folder, self.state
-        return Log(folder.log_file, state.log_length, folder.events, state.step) if self.fabric.is_global_zero else None
+        if not self.fabric.is_global_zero:
+            return None
+        last = {"start": state.step, "train": state.step, "val": state.validated}  # and the end is written again
+        kept = [line for line in read_log(folder.log_file) if state.step and line["step"] <= last.get(line["kind"], -1)]
+        return Log(folder.log_file, kept, folder.events, state.step)
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.log is not None:
@@ -204,7 +208,7 @@ class _Engine:
                 self._judge()
             self.interrupts.agree(run.timeout)
             self.interrupts.check()
-        except Stop:
+        except RunInterrupted:
             self._save(optimizer)
             raise RunInterrupted(
                 f"stopped after step {state.step} of {self.config.total_steps}, which is saved; "
@@ -243,7 +247,7 @@ class _Engine:
         state = self.state
         if self.saved == (state.step, state.validated) or self.log is None:
             return
-        state.log_length = self.log.sync()
+        self.log.sync()
         weights = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         memory = self.restored if optimizer is None else optimizer_tensors(optimizer.optimizer, self._names())
         counters = {name: value for name, value in asdict(state).items() if name != "step"}

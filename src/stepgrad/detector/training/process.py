@@ -79,10 +79,6 @@ class RunInterrupted(StepgradError):
     """The run was asked to stop; its checkpoint is saved, and the message says how to continue."""
 
 
-class Stop(Exception):
-    """Leaves work that may be cut short, such as a validation."""
-
-
 class Interrupts:
     """Whether the process was asked to stop."""
 
@@ -95,9 +91,9 @@ class Interrupts:
         self.asked = sum_over_processes([float(self.asked)], timeout)[0] > 0
 
     def check(self) -> None:
-        """Raise Stop if asked to."""
+        """Raise RunInterrupted if asked to stop; also leaves work that may be cut short, such as a validation."""
         if self.asked:
-            raise Stop
+            raise RunInterrupted
 
 
 @contextmanager

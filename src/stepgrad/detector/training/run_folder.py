@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,8 +86,12 @@ class RunFolder:
         return load_checkpoint(found[steps.index(step)])
 
     def history(self) -> list[dict[str, Any]]:
-        """The lines of the log."""
-        return read_log(self.log_file)
+        """The lines of the log; a warning, and none, if it cannot be read."""
+        try:
+            return read_log(self.log_file)
+        except DataError as error:
+            warnings.warn(f"{error}; continuing without it", stacklevel=2)
+            return []
 
 
 @dataclass
@@ -103,22 +108,21 @@ class State:
     best_map: float = -1.0
     best_merit: float = -1.0
     """What the best step was chosen by: its mAP, or the metric of the run; larger is better."""
-    log_length: int = 0
-    """Bytes of log.jsonl that belong to the steps taken."""
     class_names: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> State:
         """The counters in a checkpoint, or a DataError if it holds something else."""
         counters = {name: default for name, default in vars(cls()).items() if name != "step"}
-        wrong = [name for name, value in checkpoint.state.items() if not _fits(value, counters.get(name))]
+        found = {name: value for name, value in checkpoint.state.items() if name != "log_length"}  # of older runs
+        wrong = [name for name, value in found.items() if not _fits(value, counters.get(name))]
         if wrong:
             raise DataError(
                 f"the checkpoint of step {checkpoint.step} has no valid {', '.join(wrong)}: another program or version "
                 "wrote it; start the run again in a new folder"
             )
-        first_kept = {"best_merit": checkpoint.state.get("best_map", -1.0)}  # by which older runs chose
-        return cls(step=checkpoint.step, **{**first_kept, **checkpoint.state})
+        first_kept = {"best_merit": found.get("best_map", -1.0)}  # by which older runs chose
+        return cls(step=checkpoint.step, **{**first_kept, **found})
 
 
 def _fits(value: Any, default: Any) -> bool:

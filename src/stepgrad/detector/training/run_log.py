@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 import stepgrad
-from stepgrad.files import WriteError, explain
+from stepgrad.errors import DataError
+from stepgrad.files import WriteError, explain, write_whole
 from stepgrad.names import visible
 
 PACKAGES = ("torch", "torchvision", "numpy", "numba", "lightning-fabric")
@@ -32,38 +33,16 @@ def versions() -> dict[str, Any]:
 class Log:
     """JSON lines on disk, each flushed when written, and their numbers as TensorBoard events."""
 
-    def __init__(self, path: Path, length: int = 0, events: Path | None = None, step: int = 0) -> None:
-        """Continue after `length` bytes and `step` steps: what stands behind belongs to steps that will be taken again."""
+    def __init__(self, path: Path, lines: Iterable[Mapping[str, Any]] = (), events: Path | None = None, step: int = 0):
+        """Begin with `lines`, those of the `step` steps that will not be taken again; nothing else stays."""
         self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a+b")  # noqa: SIM115
-            self._file.truncate(min(length, self._file.tell()))
-            self._drop_torn_line()
-        except OSError as error:
-            raise WriteError(
-                f"{path}: cannot be written ({error.strerror}); move away what is there and resume the run"
-            ) from error
-        self._events: Any = None
-        try:
-            self._events = _open_events(events, step) if events else None
-        except WriteError:
-            self.close()
-            raise
-
-    def _drop_torn_line(self) -> None:
-        """A crash of the system may have cut the last line short; the next one must not be written into it."""
-        self._file.seek(0)
-        content = self._file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            warnings.warn(f"{self.path}: its last line was cut short and is left out", stacklevel=4)
-            self._file.truncate(whole)
-        self._file.seek(0, os.SEEK_END)
+        write_whole(path, b"".join(_encoded(line) for line in lines))
+        self._events: Any = _open_events(events, step) if events else None
+        self._file = open(path, "ab")  # noqa: SIM115
 
     def write(self, line: Mapping[str, Any]) -> None:
         try:
-            self._file.write(json.dumps(finite(line), allow_nan=False).encode() + b"\n")
+            self._file.write(_encoded(line))
             self._file.flush()
         except OSError as error:
             raise WriteError(
@@ -72,18 +51,21 @@ class Log:
         for name, value in _scalars(line) if self._events else ():
             self._events.add_scalar(name, value, line["step"])
 
-    def sync(self) -> int:
-        """Put the lines on the disk itself; returns the length in bytes."""
+    def sync(self) -> None:
+        """Put the lines on the disk itself."""
         if self._events:
             self._events.flush()
         os.fsync(self._file.fileno())
-        return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         with suppress(OSError):  # of a line that is still to be written; `write` has told
             self._file.close()
         if self._events:
             self._events.close()
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(finite(line), allow_nan=False).encode() + b"\n"
 
 
 def _open_events(folder: Path, step: int) -> Any:
@@ -118,13 +100,12 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
     A last line without an end is left out silently: the run may be writing it just now.
     """
-    if not path.exists():
-        return []
     try:
         ended = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        warnings.warn(f"{path}: cannot be read ({error.strerror}); continuing without it", stacklevel=2)
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); move away what is there") from error
     lines = [_line(text) for text in ended]
     bad = [str(number) for number, line in enumerate(lines, 1) if line is None]
     if bad:
