@@ -161,6 +161,9 @@ def test_cross_entropy_is_the_mean_over_windows() -> None:
     (scores,) = model.score_windows([image], [window])
     background = torch.log1p(-scores[1].exp().sum())
     torch.testing.assert_close(loss.double(), -(scores[0, 1] + background) / 2, rtol=1e-5, atol=1e-6)
+    samples = model.draw([window], [target])
+    share = model.losses_of(model.activate([image], [window]), samples, [target], windows=8)  # of several processes
+    torch.testing.assert_close(share["loss_nll"], loss / 4)
 
 
 def test_difficult_objects_reach_the_loss_and_are_no_reason_to_leave_windows_out() -> None:

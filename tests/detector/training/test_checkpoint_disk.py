@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,31 +12,7 @@ import pytest
 from stepgrad.detector.training.checkpoint import checkpoint_step, list_checkpoints, load_checkpoint, save_checkpoint
 from stepgrad.files import WriteError
 from tests.detector.training.killing import BYTES, content, same
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """The system refuses to let files grow beyond this: a write that fails halfway, for real."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[None]:
-    mount = shutil.which("mount")
-    options = ["-t", "tmpfs", "-o", f"size={size}", "stepgrad-test", str(folder)]
-    if mount is None or subprocess.run([mount, *options], capture_output=True).returncode:
-        pytest.skip("mounting a small disk is not permitted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
+from tests.small_disk import largest_file, small_disk
 
 
 def assert_saved(folder: Path, steps: list[int]) -> None:

@@ -144,6 +144,7 @@ def optimizer_tensors(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict
 
     Learning rates and other settings are not part of it: they follow from the config and the step.
 
+    >>> import torch
     >>> weight = torch.nn.Parameter(torch.ones(2))
     >>> optimizer = SGD([weight], lr=0.1, momentum=0.9)
     >>> weight.sum().backward(); optimizer.step()
