@@ -299,8 +299,10 @@ def _expect(holds: bool, key: str, expected: str, value: object) -> None:
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
-    """Plain nested dicts, as YAML and JSON hold them."""
-    return dataclasses.asdict(config)
+    """Plain nested dicts and lists, as YAML and JSON hold them."""
+    return dataclasses.asdict(
+        config, dict_factory=lambda pairs: {key: list(v) if isinstance(v, tuple) else v for key, v in pairs}
+    )
 
 
 def from_dict(content: Mapping[str, Any], base: TrainConfig | None = None) -> TrainConfig:
