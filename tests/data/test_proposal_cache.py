@@ -32,6 +32,7 @@ from stepgrad.files import WriteError
 from stepgrad.locks import only_writer
 from tests.data.builders import write_image, write_voc
 from tests.patience import PATIENCE
+from tests.small_disk import largest_file
 
 pytest.importorskip("cv2.ximgproc", reason="selective search needs the extra `detector`")
 
@@ -49,7 +50,7 @@ def test_cached_windows_are_those_of_the_search(dataset: VOCDataset, tmp_path: P
         assert np.array_equal(proposals[image_id].numpy(), selective_search(dataset.image(index)))
 
 
-def test_processes_make_the_same_cache_as_one(tmp_path: Path) -> None:
+def test_threads_make_the_same_cache_as_one(tmp_path: Path) -> None:
     dataset = ShapesDataset("val", length=4)
     generate_proposals(dataset, tmp_path / "one")
     ticks: list[int] = []
@@ -198,29 +199,9 @@ def test_full_disk_stops_the_run_and_loses_nothing(
     monkeypatch.undo()
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["a.npz"]
     assert generate_proposals(dataset, tmp_path / "cache").found == 1
-
-
-def test_really_full_disk_in_a_worker_process_is_reported(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for a small disk; the message must cross from the worker."""
-    code = """
-import resource, sys
-from pathlib import Path
-from stepgrad.data import ShapesDataset, generate_proposals
-if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-    try:
-        generate_proposals(ShapesDataset("val", length=3), Path(sys.argv[1]), workers=2)
-    except Exception as error:
-        print(type(error).__name__, error)
-"""
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    command = [sys.executable, str(script), str(tmp_path / "cache")]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment)
-    assert done.stdout.startswith("WriteError"), done.stderr
-    assert "the disk is full" in done.stdout
-    assert not list((tmp_path / "cache").glob("*"))
+    with largest_file(100), pytest.raises(WriteError, match="the disk is full"):
+        generate_proposals(dataset, tmp_path / "other", workers=2)
+    assert not list(tmp_path.glob("other/*"))
 
 
 def test_interrupt_leaves_a_cache_to_go_on_with(tmp_path: Path) -> None:
@@ -328,32 +309,6 @@ def test_two_commands_at_once_make_the_cache_of_one(tmp_path: Path) -> None:
     generate_proposals(ShapesDataset("val", length=12), tmp_path / "alone")
     contents = [{path.name: path.read_bytes() for path in (tmp_path / n).iterdir()} for n in ("cache", "alone")]
     assert contents[0] == contents[1]
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
-def test_the_workers_of_a_killed_search_end_and_the_next_search_works_at_once(tmp_path: Path) -> None:
-    words = ["-m", "stepgrad.cli", "propose", "shapes:val,length=300", "--workers", "2", "--out"]
-    process = subprocess.Popen([sys.executable, *words, str(tmp_path / "cache")], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 240
-    while len(list(tmp_path.glob("cache/[!.]*.npz"))) < 2 and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert children
-    process.kill()
-    process.wait()
-    part = ShapesDataset("val", length=300)
-    generate_proposals(part, tmp_path / "cache", indices=range(4), say=lambda text: pytest.fail(text))
-    while any(_alive(child) for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(_alive(child) for child in children)
-
-
-def _alive(pid: str) -> bool:
-    """Whether a process is there and not a zombie that nobody has asked after."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_windows_that_lack_an_image_are_refused_before_any_is_written(dataset: VOCDataset, tmp_path: Path) -> None:

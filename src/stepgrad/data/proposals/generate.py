@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.proposals.cache import WindowsRecord, check_record, record_files, record_path, write_record
-from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search, use_one_thread
+from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.data.voc import VOCDataset
 from stepgrad.errors import DataError
@@ -44,7 +39,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """A folder to fill with the windows of a dataset: everything a worker needs to know."""
+    """A folder to fill with the windows of a dataset."""
 
     dataset: DetectionDataset
     folder: Path
@@ -106,6 +101,7 @@ def generate_proposals(
     folder; a second one waits, and then does only what is still missing.
 
     Args:
+        workers: number of images to search at a time, each on a thread.
         indices: search only the images of these numbers; None: all.
         say: is called with a line that says which process this one waits for.
     """
@@ -150,7 +146,7 @@ def _fill(
         # two searches at once would do the same images, and could mix windows of different settings
         with only_writer(job.folder, way_out, wait=say or (lambda _: None)):
             todo = todo if overwrite else job.missing(todo)  # whoever was waited for may have made some
-            with closing(_results(job, todo, min(workers, len(todo)))) as results:  # stops workers, whatever happens
+            with closing(_results(job, todo, workers)) as results:  # ends the threads, whatever happens
                 for error in results:
                     if error is None:
                         outcome.made += 1
@@ -174,59 +170,13 @@ def _attempt(job: Job, index: int) -> DataError | None:
     return None
 
 
-_worker_job: Job | None = None
-
-
-def _start_worker(job: Job) -> None:
-    """Prepare a worker: it ignores Ctrl-C, which the parent handles, and ends if the parent does."""
-    global _worker_job
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    use_one_thread()
-    _worker_job = job
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent does: a killed parent cannot stop workers, which would wait for ever."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _work(index: int) -> DataError | None:
-    assert _worker_job is not None, "workers are started with their job"
-    return _attempt(_worker_job, index)
-
-
-@contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Processes started in here never see Ctrl-C, not even while they start; only the main thread may arrange that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _results(job: Job, todo: list[int], workers: int) -> Generator[DataError | None, None, None]:
-    """What `_attempt` says of each image, in order; when the caller stops, workers end after the image they have in hand."""
-    if workers <= 1:
-        yield from (_attempt(job, index) for index in todo)
-        return
-    context = get_context("spawn")  # a forked copy of a process with threads may hang
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(job,))
+    """What `_attempt` says of each image, in order; when the caller stops, threads end after the image they have in hand.
+
+    OpenCV, PIL and zlib do their work without Python's lock.
+    """
+    pool = ThreadPoolExecutor(max(workers, 1))
     try:
-        with _ignoring_interrupts():
-            results = pool.map(_work, todo)
-        yield from results
-    except BrokenProcessPool as error:
-        raise DataError(
-            f"{job.folder}: a search process died, perhaps because memory ran out; finished windows are kept: run the "
-            "command again, with fewer --workers"
-        ) from error
+        yield from pool.map(lambda index: _attempt(job, index), todo)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

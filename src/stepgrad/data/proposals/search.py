@@ -67,17 +67,10 @@ def tidy_windows(xywh: NDArray[Any], min_side: int) -> NDArray[np.int32]:
 
 
 def check_installed() -> Any:
-    """OpenCV's module of the search; raises MissingDependencyError now rather than in a worker."""
+    """OpenCV's module of the search; MissingDependencyError if it is not installed."""
     need(
         "cv2.ximgproc", purpose="selective search (plain opencv-python lacks the module, and must be uninstalled first)"
     )
     from cv2.ximgproc import segmentation
 
     return segmentation
-
-
-def use_one_thread() -> None:
-    """Let OpenCV use one thread, for processes that search side by side."""
-    import cv2
-
-    cv2.setNumThreads(1)
