@@ -85,14 +85,9 @@ def test_damaged_checkpoint_offers_the_newest_earlier_whole_one(tmp_path: Path) 
     with pytest.raises(DataError, match=re.escape(way_out)) as caught:
         load_checkpoint(paths[2])
     assert str(caught.value).startswith(f"{paths[2]}: is cut short or damaged")
-
-
-def test_checkpoint_without_a_whole_one_before_it_says_so(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path, small(1), keep=9)
-    save_checkpoint(tmp_path, small(2), keep=9)
-    os.truncate(path, 300)
-    with pytest.raises(DataError, match=r"is cut short.*there is no undamaged earlier checkpoint: start the run again"):
-        load_checkpoint(path)
+    os.truncate(paths[0], 300)
+    with pytest.raises(DataError, match="there is no undamaged earlier checkpoint: start the run again"):
+        load_checkpoint(paths[0])
 
 
 def test_missing_checkpoint_offers_one_that_is_there(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import warnings
@@ -96,19 +95,6 @@ def test_full_disk_is_reported_once_and_what_is_kept_stays_readable(tmp_path: Pa
     assert cache.get("a") is None
     assert cache.get("before") is not None
     assert len(files(tmp_path)) == 1
-
-
-def test_interrupted_put_leaves_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    cache = FeatureCache(tmp_path, "trunk")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            cache.put("a", features())
-    assert cache.get("a") is None
-    assert files(tmp_path) == []
 
 
 def trunk(stride: int = 1) -> nn.Sequential:

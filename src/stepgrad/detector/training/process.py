@@ -26,6 +26,7 @@ _LARGE = 4 << 20
 
 def launch(run: RunConfig) -> Fabric:
     """Devices, precision and processes; under `torchrun` the number of processes is its own."""
+    import torch
     from lightning_fabric import Fabric
 
     by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
@@ -37,24 +38,14 @@ def launch(run: RunConfig) -> Fabric:
             accelerator=run.accelerator, strategy=strategy, devices=devices, num_nodes=nodes, precision=run.precision
         )
     except Exception as error:  # each kind of device has its own
+        other = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        there = f"cpu and {torch.accelerator.device_count()} x {other.type}" if other else "cpu"
         raise ConfigError(
             f"run.accelerator: cannot train on {run.accelerator!r} ({' '.join(str(error).split())}); "
-            f"this machine has {_available()}; pass one of them, or auto."
+            f"this machine has {there}; pass one of them, or auto."
         ) from error
     fabric.launch()
     return fabric
-
-
-def _available() -> str:
-    """The devices of this machine, by the names that `run.accelerator` takes."""
-    import torch
-
-    found = ["cpu"]
-    if torch.cuda.is_available():
-        found.append(f"cuda with {torch.cuda.device_count()} devices")
-    if torch.backends.mps.is_available():
-        found.append("mps")
-    return ", ".join(found)
 
 
 @contextmanager
