@@ -112,12 +112,11 @@ def _download(backbone: str, name: str) -> StateDict:
         raise ConfigError(f"weights: `tiny` has no weights called {name!r}, it starts from random ones; {_WAY_OUT}.")
     from torchvision.models import get_model_weights
 
-    offered = {entry.name: entry for entry in get_model_weights(backbone)}
-    short = name.rpartition(".")[2]
-    default: Any = get_model_weights(backbone).DEFAULT
-    chosen: Any = default if short in ("imagenet", "DEFAULT") else offered.get(short)
+    known: Any = get_model_weights(backbone)
+    offered: dict[str, Any] = {"imagenet": known.DEFAULT, **known.__members__}
+    chosen = offered.get(name.rpartition(".")[2])
     if chosen is None:
-        names = ["imagenet", *offered]
+        names = list(offered)
         raise ConfigError(
             f"weights: expected a file or one of {names} for {backbone} but got {name!r}.{suggest(name, names)}"
         )

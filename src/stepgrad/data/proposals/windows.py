@@ -59,13 +59,18 @@ class Proposals(Mapping[ImageId, Tensor], ABC):
     def _key(self, image_id: object) -> str:
         return str(image_id)
 
+    def missing(self, dataset: DetectionDataset, indices: Sequence[int] | None = None) -> list[ImageId]:
+        """The images of a dataset, or of `indices`, without a record."""
+        ids = dataset.ids if indices is None else [dataset.ids[index] for index in indices]
+        return [image_id for image_id in ids if image_id not in self]
+
     def check(self, dataset: DetectionDataset, verify: bool = True, indices: Sequence[int] | None = None) -> None:
         """Raise DataError unless every image of the dataset, or of `indices`, has windows that were made for it."""
-        ids = dataset.ids if indices is None else [dataset.ids[index] for index in indices]
-        missing = [image_id for image_id in ids if image_id not in self]
+        missing = self.missing(dataset, indices)
         if missing:
+            count = counted(len(dataset if indices is None else indices), "image")
             raise DataError(
-                f"{self.source}: has no windows for {len(missing)} of the {counted(len(ids), 'image')} of {dataset.name}, "
+                f"{self.source}: has no windows for {len(missing)} of the {count} of {dataset.name}, "
                 f"first {missing[0]!r}; make them with `stepgrad propose`, or pass the windows of this dataset"
             )
 

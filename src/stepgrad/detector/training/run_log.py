@@ -33,7 +33,9 @@ def versions() -> dict[str, Any]:
 class Log:
     """JSON lines on disk, each flushed when written, and their numbers as TensorBoard events."""
 
-    def __init__(self, path: Path, lines: Iterable[Mapping[str, Any]] = (), events: Path | None = None, step: int = 0):
+    def __init__(
+        self, path: Path, lines: Iterable[Mapping[str, Any]] = (), events: Path | None = None, step: int = 0
+    ) -> None:
         """Begin with `lines`, those of the `step` steps that will not be taken again; nothing else stays."""
         self.path = path
         write_whole(path, b"".join(_encoded(line) for line in lines))

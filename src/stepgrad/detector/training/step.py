@@ -46,7 +46,9 @@ class Stepper:
         try:
             losses = self._backward(phase.config, examples)
             average_gradients(self.model.parameters(), timeout=self.run.timeout)
-            norm = self._gradient_norm(phase.config, optimizer)
+            longest = math.inf if phase.config.max_gradient_norm is None else phase.config.max_gradient_norm
+            clipped: Any = self.fabric.clip_gradients(self.model, optimizer, max_norm=longest, error_if_nonfinite=False)
+            norm = float(clipped)
             skips_overflow = self.run.precision == "16-mixed"  # its scaler leaves such steps out, and continues
             if not math.isfinite(norm) and not skips_overflow:
                 raise NonFiniteError(f"the gradient's norm is {norm}, with losses {_listed(losses)}")
@@ -101,12 +103,6 @@ class Stepper:
             chunks = [range(i, min(i + size, len(examples))) for i in range(0, len(examples), size)]
             large_batch(activate, chunks, objective, model=self.model, backward=self.fabric.backward)
         return shown
-
-    def _gradient_norm(self, phase: PhaseConfig, optimizer: Any) -> float:
-        """The norm of the gradient of all weights, which is scaled down where it is longer than allowed."""
-        longest = math.inf if phase.max_gradient_norm is None else phase.max_gradient_norm
-        found = self.fabric.clip_gradients(self.model, optimizer, max_norm=longest, error_if_nonfinite=False)
-        return float(found)  # type: ignore[arg-type]  # None only where single values are clipped
 
 
 def _facts(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
