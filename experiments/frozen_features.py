@@ -31,7 +31,7 @@ from stepgrad.data.images import image_to_tensor
 from stepgrad.detector import FastRCNN
 from stepgrad.detector.pooling import pool_cells
 from stepgrad.detector.training.features import trunk_fingerprint
-from stepgrad.detector.training.inputs import Data, open_data
+from stepgrad.detector.training.inputs import Images, open_data
 from stepgrad.files import write_whole
 
 SAMPLE_SEED_IMAGES = 50  # images whose windows are drawn by one generator
@@ -78,7 +78,7 @@ class FrozenFeatures:
         cells = (windows * zoom - geometry.first_centre) / geometry.stride
         return pool_cells(features.map, cells, self.model.pool)
 
-    def sampled(self, data: Data) -> Tensor:
+    def sampled(self, data: Images) -> Tensor:
         """(S, 9216): the pooled activations of a few random windows of each of the first images."""
         drawn, rng = [], np.random.default_rng(0)
         for i in range(min(len(data), self.settings.fit_images)):
@@ -97,14 +97,14 @@ class FrozenFeatures:
         self.basis = basis / variance.sqrt()
         self.shift = sample.mean(0) @ self.basis
 
-    def project(self, data: Data, index: int) -> np.ndarray:
+    def project(self, data: Images, index: int) -> np.ndarray:
         """(N, components) float16: the features of all windows of an image."""
         pooled = self.pooled(data.dataset.image(data.first + index), data.windows(index))
         return (pooled @ self.basis - self.shift).half().numpy()
 
 
 def cached_features(
-    splits: dict[str, Data], weights: Path, cache: Path, settings: FeatureSettings
+    splits: dict[str, Images], weights: Path, cache: Path, settings: FeatureSettings
 ) -> dict[str, list[Tensor]]:
     """Per split, the (N, components) float16 features of each image; the first split fits the components."""
     cache.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def cached_features(
     }
 
 
-def _write_split(file: Path, name: str, data: Data, extractor: FrozenFeatures) -> None:
+def _write_split(file: Path, name: str, data: Images, extractor: FrozenFeatures) -> None:
     shape = (sum(window_counts(data)), extractor.settings.components)
     rows = np.lib.format.open_memmap(file, mode="w+", dtype=np.float16, shape=shape)
     at = 0
@@ -133,7 +133,7 @@ def _write_split(file: Path, name: str, data: Data, extractor: FrozenFeatures) -
     rows.flush()
 
 
-def window_counts(data: Data) -> list[int]:
+def window_counts(data: Images) -> list[int]:
     return [len(data.windows(i)) for i in range(len(data))]
 
 

@@ -18,7 +18,7 @@ import stepgrad
 from stepgrad.data import VOC_CLASSES
 from stepgrad.data.base import DatasetTarget
 from stepgrad.detector.sampling import label_windows
-from stepgrad.detector.training.inputs import Data, Example
+from stepgrad.detector.training.inputs import Example, Images
 
 NUM_CLASSES = len(VOC_CLASSES)
 BACKGROUND = NUM_CLASSES
@@ -51,7 +51,7 @@ class Part:
         return torch.cat([features.float(), base], dim=1)
 
 
-def make_part(data: Data, features: Sequence[Tensor]) -> Part:
+def make_part(data: Images, features: Sequence[Tensor]) -> Part:
     """The images of `data` with the features of their windows."""
     return part_of([Example(found, *data.facts(i)) for i, found in enumerate(features)])
 

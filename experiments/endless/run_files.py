@@ -11,16 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from experiments.endless.families import FAMILIES
-from stepgrad.detector.training.checkpoint import (
-    Checkpoint,
-    list_checkpoints,
-    load_checkpoint,
-    load_weights,
-    save_checkpoint,
-    save_weights,
-)
+from stepgrad.detector.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.files import write_whole
+from stepgrad.weights_file import load_weights, save_weights
 
 KEPT_CHECKPOINTS = 2
 

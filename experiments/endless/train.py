@@ -23,7 +23,7 @@ from experiments.endless.families import FAMILIES
 from experiments.endless.held_out import evaluate, held_out
 from experiments.endless.run_files import Config, RunFiles, load_trunk
 from stepgrad.data import EndlessShapes, FreshImage
-from stepgrad.detector.training.optimizer_state import optimizer_tensors, restore_optimizer
+from stepgrad.detector.training.checkpoint import optimizer_tensors, restore_optimizer
 from stepgrad.detector.training.progress import Progress, QuietProgress
 from stepgrad.errors import NonFiniteError
 from stepgrad.locks import only_writer

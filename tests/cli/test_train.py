@@ -20,7 +20,8 @@ from stepgrad.data import load_dataset
 from stepgrad.data.read_detections import FileDetections
 from stepgrad.detector.training import engine
 from stepgrad.detector.training.inputs import open_split
-from stepgrad.detector.training.run_folder import Run, open_run, read_log
+from stepgrad.detector.training.run_folder import Run, open_run
+from stepgrad.detector.training.run_log import read_log
 from stepgrad.evaluation.records import detections_of
 from stepgrad.extras import install_command
 from stepgrad.progress import RichProgress

@@ -8,10 +8,8 @@ import torch
 from torch import nn
 
 from stepgrad.detector import Features
-from stepgrad.detector.backbones import build_backbone
-from stepgrad.detector.geometry import Geometry, geometry_of
-from stepgrad.detector.pooling import pool_windows
-from stepgrad.detector.resize import scaled_size
+from stepgrad.detector.backbones import build_backbone, geometry_of
+from stepgrad.detector.pooling import Geometry, pool_windows, scaled_size
 from tests.detector.scenes import random_image, random_windows, tiny
 from tests.oracles.detector import pooled_window, receptive_centres
 

@@ -29,7 +29,7 @@ def draw(seed: int, sampling: Sampling, generator_seed: int = 0) -> Sample:
 @pytest.mark.parametrize("seed", range(8))
 def test_labels_equal_the_slow_twin(seed: int) -> None:
     windows, boxes, labels = crowded(seed)
-    overlap, shown = label_windows(windows, boxes, labels, K)
+    overlap, shown, _ = label_windows(windows, boxes, labels, K)
     slow_overlap, slow_shown = window_labels(windows, boxes, labels, K)
     assert overlap.tolist() == pytest.approx(slow_overlap, abs=1e-15)
     assert shown.tolist() == slow_shown
@@ -38,8 +38,8 @@ def test_labels_equal_the_slow_twin(seed: int) -> None:
 def test_overlap_of_exactly_half_is_foreground_and_the_first_of_equals_wins() -> None:
     boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [10.0, 0.0, 20.0, 10.0], [0.0, 0.0, 10.0, 10.0]])
     windows = torch.tensor([[0.0, 0.0, 10.0, 5.0], [0.0, 0.0, 10.0, 4.9], [5.0, 0.0, 15.0, 10.0]])
-    _, shown = label_windows(windows, boxes, torch.tensor([2, 1, 0]), K)
-    assert shown.tolist() == [2, K, K]
+    _, shown, which = label_windows(windows, boxes, torch.tensor([2, 1, 0]), K)
+    assert (shown.tolist(), which.tolist()) == ([2, K, K], [0, 0, 0])
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -47,12 +47,12 @@ def test_shares_are_those_of_the_original(seed: int) -> None:
     """At most a quarter on objects, the others at IoU [0.1, 0.5), none twice, as many as there are."""
     windows, boxes, labels = crowded(seed)
     pool = torch.cat([boxes, windows])
-    overlap, _ = label_windows(pool, boxes, labels, K)
+    overlap, *_ = label_windows(pool, boxes, labels, K)
     foreground, background = int((overlap >= 0.5).sum()), int(((overlap >= 0.1) & (overlap < 0.5)).sum())
     sample = draw(seed, Sampling(windows=24))
     assert sample.positives == min(6, foreground)
     assert len(sample.windows) == sample.positives + min(24 - sample.positives, background)
-    drawn, drawn_labels = label_windows(sample.windows, boxes, labels, K)
+    drawn, drawn_labels, _ = label_windows(sample.windows, boxes, labels, K)
     assert torch.equal(drawn_labels, sample.labels)
     assert drawn.min() >= 0.1
     rows = [tuple(w) for w in sample.windows.tolist()]
@@ -80,7 +80,7 @@ def test_without_looking_background_far_from_objects_is_drawn_too() -> None:
     _, boxes, labels = crowded(0)
     sample = draw(0, Sampling(70, None, background_overlap=0.4, ground_truth=False))
     assert len(sample.windows) == 70
-    overlap, _ = label_windows(sample.windows, boxes, labels, K)
+    overlap, *_ = label_windows(sample.windows, boxes, labels, K)
     assert overlap.min() < 0.1
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.detector.training.test_checkpoint_disk import largest_file, small_disk
 from tests.engine.fresh_kernel import FreshKernel, cache_in, forget
+from tests.small_disk import largest_file, small_disk
 
 
 @pytest.fixture

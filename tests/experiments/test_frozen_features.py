@@ -14,7 +14,7 @@ from torchvision.ops import roi_pool
 from experiments import frozen_features
 from experiments.frozen_features import FeatureSettings, FrozenFeatures, cached_features
 from experiments.window_head import make_part
-from stepgrad.detector.training.inputs import Data, open_data
+from stepgrad.detector.training.inputs import Images, open_data
 
 SETTINGS = FeatureSettings(components=4, sample_per_image=5, fit_images=3)
 
@@ -25,7 +25,7 @@ def _weights(folder: Path, seed: int) -> Path:
     return folder / f"{seed}.pt"
 
 
-def _splits() -> dict[str, Data]:
+def _splits() -> dict[str, Images]:
     return {"train": open_data("shapes", "train", limit=4), "val": open_data("shapes", "val", limit=2)}
 
 

@@ -73,7 +73,7 @@ def test_test_images_are_looked_at_only_where_a_phase_ends(name: str) -> None:
     assert config.run.eval_every is not None
     assert config.run.eval_every > config.total_steps
     assert config.run.save_every is not None
-    assert config.run.save_every < min(phase.steps for _, phase in config.phases())
+    assert config.run.save_every < min(phase.config.steps for phase in config.phases())
 
 
 @pytest.mark.parametrize("data", DATA)
@@ -168,7 +168,7 @@ def train_two_steps(name: str, tree: tuple[Path, Path], out: Path, *words: str) 
 
 def check_log(lines: list[dict[str, Any]], config: TrainConfig) -> None:
     """Two steps of each phase with the row's own number of images, then the test: once a phase."""
-    phases = dict(config.phases())
+    phases = {phase.name: phase.config for phase in config.phases()}
     steps = [line for line in lines if line["kind"] == "train"]
     assert [line["phase"] for line in steps] == [name for name in phases for _ in range(2)]
     assert [line["images"] for line in steps] == [phase.images for phase in phases.values() for _ in range(2)]

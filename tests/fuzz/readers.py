@@ -154,7 +154,7 @@ def _config(folder: Path) -> None:
 
 
 def _log(folder: Path) -> None:
-    from stepgrad.detector.training.run_folder import read_log
+    from stepgrad.detector.training.run_log import read_log
     from stepgrad.report.training import summary
 
     summary(read_log(folder / "log.jsonl"), "voc12")
@@ -170,8 +170,7 @@ def _run(checkpoint: str) -> Callable[[Path], object]:
 
 
 def _checkpoints(folder: Path) -> None:
-    from stepgrad.detector.training.run_folder import RunFolder
-    from stepgrad.detector.training.state import State
+    from stepgrad.detector.training.run_folder import RunFolder, State
 
     found = RunFolder(folder / "run").checkpoint()
     if found is not None:

@@ -185,9 +185,10 @@ def log() -> Files:
 def _run() -> tuple[tuple[str, bytes], ...]:
     """The files of a run of no steps."""
     from stepgrad.detector.training.build import build_model
-    from stepgrad.detector.training.checkpoint import Checkpoint, save_checkpoint, save_weights
+    from stepgrad.detector.training.checkpoint import Checkpoint, save_checkpoint
     from stepgrad.detector.training.config import from_dict
     from stepgrad.detector.training.run_folder import RunFolder
+    from stepgrad.weights_file import save_weights
 
     given = {"model": {"backbone": "tiny", "weights": None, "hidden": 2}, "nll": {"steps": 2}, "also_report": ["coco"]}
     settings = from_dict(given)
@@ -198,7 +199,6 @@ def _run() -> tuple[tuple[str, bytes], ...]:
         "validated": 2,
         "best_step": 2,
         "best_map": 0.5,
-        "log_length": 0,
         "class_names": list(NAMES),
     }
     with tempfile.TemporaryDirectory() as place:
@@ -251,7 +251,9 @@ def _features() -> tuple[tuple[str, bytes], ...]:
     from stepgrad.detector.training.features import FeatureCache
 
     with tempfile.TemporaryDirectory() as place:
-        FeatureCache(Path(place) / "features", "0" * 64).put("key", Features(torch.zeros(1, 2, 3, 3), (1.0, 0.5)))
+        FeatureCache(Path(place) / "features", "0" * 64).put(
+            "key", Features(torch.zeros(1, 2, 3, 3), (1.0, 0.5), (6, 3))
+        )
         return tuple(
             (str(path.relative_to(place)), path.read_bytes()) for path in Path(place).rglob("*") if path.is_file()
         )

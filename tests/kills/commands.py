@@ -14,10 +14,10 @@ import yaml
 from stepgrad.data.proposals.cache import read_record
 from stepgrad.detector.training.checkpoint import checkpoint_step, list_checkpoints
 from stepgrad.detector.training.config import to_dict
-from stepgrad.detector.training.run_folder import read_log
+from stepgrad.detector.training.run_log import read_log
 from stepgrad.errors import DataError
 from stepgrad.weights_file import load_weights
-from tests.detector.training.test_engine import fingerprint, small_config, without_times
+from tests.detector.training.small_runs import fingerprint, small_config, without_times
 from tests.kills.command import Command, Problems, cut_in_half, half_written, sha256
 from tests.kills.server import Server
 

@@ -45,7 +45,7 @@ def propose(
         mode: The mode of selective search: `fast`, or `quality`, which finds three times as many windows in three times the
             time.
         min_side: Least width and height of a window in pixels; smaller ones are left out.
-        workers: Number of processes to search with; by default one per core.
+        workers: Number of images to search at a time; by default one per core.
         overwrite: Whether to make all windows again, even those that are there.
         source: The .npz or .mat file to take the windows from instead of searching, or `built-in` for the windows of shapes.
         images: The folder of the images of a COCO file, if it is not in the usual place.

@@ -13,13 +13,13 @@ from stepgrad.extras import need
 if TYPE_CHECKING:
     from stepgrad.detector.compress import compressed
     from stepgrad.detector.fast_rcnn import FastRCNN
-    from stepgrad.detector.resize import Features
+    from stepgrad.detector.pooling import Features
     from stepgrad.detector.sampling import Sampling
     from stepgrad.detector.weights import WeightsReport
 
 _HOME = {
     "FastRCNN": "fast_rcnn",
-    "Features": "resize",
+    "Features": "pooling",
     "Sampling": "sampling",
     "WeightsReport": "weights",
     "compressed": "compress",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn import functional as F
 
-from stepgrad.detector.geometry import Geometry, geometry_of, walk_layers
-from stepgrad.detector.resize import LEAST_SIDE
+from stepgrad.detector.pooling import LEAST_SIDE, Geometry
 from stepgrad.errors import ConfigError, suggest
 
 FREEZE = ["original", "trunk", "none"]
 _NORMS = nn.modules.batchnorm._BatchNorm
+_POOLINGS = (nn.MaxPool2d, nn.AvgPool2d)
+_POOLING_FUNCTIONS: tuple[Any, ...] = (F.max_pool2d, F.avg_pool2d, torch.max_pool2d)
+_RESAMPLINGS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Upsample, nn.Flatten)
 
 
 @dataclass(frozen=True)
@@ -96,14 +100,13 @@ def _traced_trunk(name: str) -> fx.GraphModule:
     options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}  # theirs takes half a minute
     network = get_model(name, weights=None, **options).eval()
     try:
-        maps = [layer.node for layer in walk_layers(network) if layer.geometry and layer.node.op != "output"]
-        graph = maps[-1].graph
+        last = [node for node, geometry in geometries(network).items() if geometry and node.op != "output"][-1]
     except Exception as error:  # tracing raises whatever the network's code stumbles over
         raise _no_map(name) from error
-    old_output = next(node for node in graph.nodes if node.op == "output")
-    graph.erase_node(old_output)
-    with graph.inserting_after(maps[-1]):
-        graph.output(maps[-1])
+    graph = last.graph
+    graph.erase_node(next(node for node in graph.nodes if node.op == "output"))
+    with graph.inserting_after(last):
+        graph.output(last)
     trunk = fx.GraphModule(network, graph)
     trunk.graph.eliminate_dead_code()
     trunk.delete_all_unused_submodules()
@@ -160,13 +163,13 @@ def freeze_layers(backbone: Backbone, freeze: str) -> None:
 def _early_parameters(trunk: nn.Module, last_stride: int) -> list[nn.Parameter]:
     """Parameters in use before the map gets coarser than `last_stride`."""
     parameters: list[nn.Parameter] = []
-    for layer in walk_layers(trunk):
-        if layer.geometry is not None and layer.geometry.stride > last_stride:
+    for node, geometry in geometries(trunk).items():
+        if geometry is not None and geometry.stride > last_stride:
             break
-        if layer.node.op == "call_module":
-            parameters += trunk.get_submodule(str(layer.node.target)).parameters()
-        elif layer.node.op == "get_attr":
-            owner, _, name = str(layer.node.target).rpartition(".")
+        if node.op == "call_module":
+            parameters += trunk.get_submodule(str(node.target)).parameters()
+        elif node.op == "get_attr":
+            owner, _, name = str(node.target).rpartition(".")
             attribute = getattr(trunk.get_submodule(owner), name)
             parameters += [attribute] if isinstance(attribute, nn.Parameter) else []
     return parameters
@@ -180,3 +183,62 @@ def hold_frozen_layers(trunk: nn.Module) -> None:
         own = list(module.parameters(recurse=False))
         if isinstance(module, _NORMS) or (own and not any(p.requires_grad for p in own)):
             module.eval()
+
+
+def geometry_of(trunk: nn.Module) -> Geometry:
+    """The geometry of a trunk's output."""
+    found = [geometry for node, geometry in geometries(trunk).items() if node.op != "output"]
+    if not found or found[-1] is None:
+        raise ConfigError(f"Expected a trunk whose output is a map of the picture but got {type(trunk).__name__}.")
+    return found[-1]
+
+
+def geometries(network: nn.Module) -> dict[fx.Node, Geometry | None]:
+    """The nodes of a network in order of execution, and the geometry of their output; None: it is no map of the picture."""
+    graph = network.graph if isinstance(network, fx.GraphModule) else fx.Tracer().trace(network)
+    found: dict[fx.Node, Geometry | None] = {}
+    for node in graph.nodes:
+        found[node] = _geometry(node, network, found)
+    return found
+
+
+def _geometry(node: fx.Node, network: nn.Module, earlier: dict[fx.Node, Geometry | None]) -> Geometry | None:
+    if node.op == "placeholder":
+        return Geometry()
+    before = next((earlier[n] for n in node.all_input_nodes if earlier[n] is not None), None)
+    if before is None:
+        return None
+    if node.op == "call_module":
+        layer = network.get_submodule(str(node.target))
+        if isinstance(layer, _RESAMPLINGS):
+            return None
+        if isinstance(layer, nn.Conv2d):
+            return _after(before, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+        if isinstance(layer, _POOLINGS):
+            return _after(before, layer.kernel_size, layer.stride, layer.padding, getattr(layer, "dilation", 1))
+    if node.op == "call_function" and node.target in _POOLING_FUNCTIONS:
+        return _after_function(before, node)
+    if "flatten" in str(node.target) or "adaptive" in str(node.target) or node.target in ("mean", torch.mean):
+        return None
+    return before
+
+
+def _after_function(before: Geometry, node: fx.Node) -> Geometry:
+    names = ["input", "kernel_size", "stride", "padding", "dilation"]
+    if node.target is F.avg_pool2d:  # its fifth argument is another
+        names.pop()
+    arguments: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    kernel = arguments["kernel_size"]
+    stride = arguments.get("stride") or kernel
+    return _after(before, kernel, stride, arguments.get("padding", 0), arguments.get("dilation", 1))
+
+
+def _after(before: Geometry, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Geometry:
+    along = [before.after(*(_axis(value, axis) for value in (kernel, stride, padding, dilation))) for axis in (0, 1)]
+    if along[0] != along[1]:
+        raise ConfigError(f"Expected a backbone with the same stride along both axes but got {along[0]}, {along[1]}.")
+    return along[0]
+
+
+def _axis(value: Any, axis: int) -> int:
+    return int(value[axis]) if isinstance(value, (tuple, list)) else int(value)

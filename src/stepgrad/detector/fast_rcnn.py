@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stepgrad.detector.backbones import FREEZE, build_backbone, freeze_layers, hold_frozen_layers
-from stepgrad.detector.box_regression import clip
-from stepgrad.detector.head import Head
+from stepgrad.detector.head import Head, clip
 from stepgrad.detector.inputs import (
     check_finite,
     check_images,
@@ -22,8 +21,7 @@ from stepgrad.detector.inputs import (
     objects_on_cpu,
     windows_on_cpu,
 )
-from stepgrad.detector.pooling import pool_windows
-from stepgrad.detector.resize import Features, axis_scales, scaled_size, trunk_input
+from stepgrad.detector.pooling import Features, pool_windows, scaled_size, trunk_input
 from stepgrad.detector.sampling import Sample, Sampling, sample_windows
 from stepgrad.detector.weights import fill_weights
 from stepgrad.errors import ConfigError, InputError, one_of
@@ -36,7 +34,7 @@ from stepgrad.metric.options import check_nms_threshold
 SCORES = ["raw", "logprob"]
 LOSSES = ["nll", "map"]
 MAP_SAMPLING = Sampling(windows=500, foreground=None, background_overlap=0.0, ground_truth=False)
-"""A ranking is trained on the windows it will meet: drawn without looking."""
+"""For mAP, windows are sampled at random, without regard to objects, as at test time."""
 
 Image = Tensor | Features
 Generators = torch.Generator | Sequence[torch.Generator] | None
@@ -196,63 +194,31 @@ class FastRCNN(nn.Module):
 
         The 4K columns of the box regression follow, if there is one.
         """
-        check_images(images, self.channels)
-        return self._activations(images, windows)
-
-    def losses_of(
-        self, activations: Sequence[Tensor], samples: Sequence[Sample], targets: Sequence[Target]
-    ) -> dict[str, Tensor]:
-        """The losses of a training step, which depend on the weights through the activations alone; sets `metrics`."""
-        self.metrics = {"windows": sum(len(s.windows) for s in samples), "positives": sum(s.positives for s in samples)}
-        losses: dict[str, Tensor] = {}
-        if self.loss == "map" and activations and activations[0].is_cuda:
-            torch.cuda.synchronize(activations[0].device)  # the clock shall see the loss alone, which would wait anyway
-        began = time.perf_counter()
-        moves = [a[:, self.outputs :] for a in activations]
-        if self.loss == "map":
-            scores = [self._ranking(a) for a in activations]
-            boxes = [self._moved(m, s.windows) for m, s in zip(moves, samples, strict=True)]
-            losses["loss_map"] = self.map_loss(scores, boxes, targets).float()
-            self.metrics.update(self.map_loss.metrics)
-        if self.loss == "nll" or self.nll_weight > 0.0:
-            weight = 1.0 if self.loss == "nll" else self.nll_weight
-            losses["loss_nll"] = weight * _cross_entropy([a[:, : self.outputs] for a in activations], samples)
-        if self.head.boxes is not None:
-            losses["loss_box"] = self.head.boxes.loss(moves, samples)
-        self.metrics["loss_seconds"] = time.perf_counter() - began
-        return losses
+        features = self.extract(images)
+        if not self.training:  # image by image: less memory, and nobody else's rounding
+            pairs = zip(features, windows, strict=True)
+            return [self.head(pool_windows([f], [w], self.geometry, self.pool)[0]) for f, w in pairs]
+        none = self.head.scores.weight.new_zeros(0, self.channels * self.pool**2)
+        pooled = torch.cat([none, *pool_windows(features, windows, self.geometry, self.pool)])  # one large product
+        return list(self.head(pooled).split([len(w) for w in windows]))
 
     def extract(self, images: Sequence[Image]) -> list[Features]:
         """The trunk's output for each image; on a GPU, images of the same size after scaling go through it together."""
         check_lists(images=images)
         check_images(images, self.channels)
-        return self._features(images)
-
-    def score_windows(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
-        """(N, K) scores of each image's windows that detections are ranked by, on the graph where there is one."""
-        check_lists(images=images, windows=windows)
-        check_images(images, self.channels)
-        return [self._ranking(a) for a in self._activations(images, windows_on_cpu(windows))]
-
-    def _features(self, images: Sequence[Image]) -> list[Features]:
         features = {i: image for i, image in enumerate(images) if isinstance(image, Features)}
         if features and self.training and not self.trunk_is_frozen:
             raise InputError("Expected images, not features, because the trunk trains; freeze it with freeze='trunk'.")
-        for size, members in self._grouped(images).items():
-            scales = [axis_scales(images[i], size) for i in members]  # type: ignore[arg-type]
-            maps = self._run_trunk([images[i] for i in members], size)  # type: ignore[misc]
-            for i, m, scale in zip(members, maps, scales, strict=True):
-                features[i] = Features(m, scale, tuple(images[i].shape[1:]))  # type: ignore[union-attr]
-        return [features[i] for i in range(len(images))]
-
-    def _grouped(self, images: Sequence[Image]) -> dict[tuple[int, int], list[int]]:
-        """The images that are not features yet, by size after scaling."""
+        pixels = {i: image for i, image in enumerate(images) if isinstance(image, Tensor)}
         by_size: dict[tuple[int, int], list[int]] = {}
-        for i, image in enumerate(images):
-            if not isinstance(image, Features):
-                size = scaled_size(image.shape[1], image.shape[2], self.shortest_side, self.longest_side)
-                by_size.setdefault(size, []).append(i)
-        return by_size
+        for i, image in pixels.items():
+            size = scaled_size(image.shape[1], image.shape[2], self.shortest_side, self.longest_side)
+            by_size.setdefault(size, []).append(i)
+        for size, members in by_size.items():
+            for i, m in zip(members, self._run_trunk([pixels[i] for i in members], size), strict=True):
+                height, width = pixels[i].shape[1:]
+                features[i] = Features(m, (size[1] / width, size[0] / height), (height, width))
+        return [features[i] for i in range(len(images))]
 
     def _run_trunk(self, images: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
         """(B, C, h, w) float32 maps of images that all get the same size.
@@ -269,19 +235,42 @@ class FastRCNN(nn.Module):
             maps: Tensor = torch.cat([self.trunk(one) for one in inputs.split(1)]) if alone else self.trunk(inputs)
             return maps.float()
 
-    def _activations(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
-        """The head's output for each image's windows."""
-        features = self._features(images)
-        if self.training:  # one large product
-            pooled = pool_windows(features, windows, self.geometry, self.pool)
-            none = self.head.scores.weight.new_zeros(0, self.channels * self.pool**2)
-            joined = torch.cat(pooled) if pooled else none
-            return list(self.head(joined).split([len(w) for w in windows]))
-        activations = []
-        for f, w in zip(features, windows, strict=True):  # image by image: less memory, and nobody else's rounding
-            (pooled_windows,) = pool_windows([f], [w], self.geometry, self.pool)
-            activations.append(self.head(pooled_windows))
-        return activations
+    def losses_of(
+        self,
+        activations: Sequence[Tensor],
+        samples: Sequence[Sample],
+        targets: Sequence[Target],
+        windows: float | None = None,
+    ) -> dict[str, Tensor]:
+        """The losses of a training step, which depend on the weights through the activations alone; sets `metrics`.
+
+        Cross-entropy and the loss of boxes are sums over the windows divided by `windows`; None: by their number.
+        """
+        count = sum(len(s.windows) for s in samples)
+        self.metrics = {"windows": count, "positives": sum(s.positives for s in samples)}
+        divisor = (count if windows is None else windows) or 1.0
+        losses: dict[str, Tensor] = {}
+        if self.loss == "map" and activations and activations[0].is_cuda:
+            torch.cuda.synchronize(activations[0].device)  # the clock shall see the loss alone, which would wait anyway
+        began = time.perf_counter()
+        if self.loss == "map":
+            scores = [self._ranking(a) for a in activations]
+            boxes = [self._moved(a, s.windows) for a, s in zip(activations, samples, strict=True)]
+            losses["loss_map"] = self.map_loss(scores, boxes, targets).float()
+            self.metrics.update(self.map_loss.metrics)
+        if self.loss == "nll" or self.nll_weight > 0.0:
+            weight = 1.0 if self.loss == "nll" else self.nll_weight
+            total = _cross_entropy([a[:, : self.outputs] for a in activations], samples)
+            losses["loss_nll"] = weight * (total / divisor)
+        if self.head.boxes is not None:
+            losses["loss_box"] = self.head.boxes.loss([a[:, self.outputs :] for a in activations], samples) / divisor
+        self.metrics["loss_seconds"] = time.perf_counter() - began
+        return losses
+
+    def score_windows(self, images: Sequence[Image], windows: Sequence[Tensor]) -> list[Tensor]:
+        """(N, K) scores of each image's windows that detections are ranked by, on the graph where there is one."""
+        check_lists(images=images, windows=windows)
+        return [self._ranking(a) for a in self.activate(images, windows_on_cpu(windows))]
 
     def _ranking(self, activations: Tensor) -> Tensor:
         """(N, K) scores; log-probabilities in float64 (where there is any), for float32 makes ties near 0."""
@@ -291,33 +280,28 @@ class FastRCNN(nn.Module):
         wide = activations if activations.device.type == "mps" else activations.double()
         return F.log_softmax(wide, dim=1)[:, : self.num_classes]
 
+    def _moved(self, activations: Tensor, windows: Tensor) -> Tensor:
+        """(N, K, 4) boxes by class, without a graph; the windows (N, 4) themselves where boxes are not moved."""
+        return windows if self.head.boxes is None else self.head.boxes.boxes(activations[:, self.outputs :], windows)
+
     @torch.no_grad()
     def _detections(self, images: Sequence[Image], proposals: Sequence[Tensor]) -> list[dict[str, Tensor]]:
         check_lists(images=images, proposals=proposals)
-        check_images(images, self.channels)
         windows = windows_on_cpu(proposals)
-        activations = self._activations(images, windows)
-        scores = [self._ranking(a).cpu() for a in activations]
-        boxes = [
-            self._boxes_inside(i, images[i], a.cpu(), w)
-            for i, (a, w) in enumerate(zip(activations, windows, strict=True))
-        ]
-        return [self._detected(i, scores[i], boxes[i], proposals[i].device) for i in range(len(windows))]
+        activations = [a.cpu() for a in self.activate(images, windows)]
+        devices = [p.device for p in proposals]
+        return [self._detected(i, images[i], activations[i], windows[i], devices[i]) for i in range(len(images))]
 
-    def _moved(self, moves: Tensor, windows: Tensor) -> Tensor:
-        """(N, K, 4) boxes by class, without a graph; the windows (N, 4) themselves where boxes are not moved."""
-        return windows if self.head.boxes is None else self.head.boxes.boxes(moves, windows)
-
-    def _boxes_inside(self, i: int, image: Image, activations: Tensor, windows: Tensor) -> Tensor:
-        """Moved boxes, clipped to the image, in float32 as windows are."""
-        if self.head.boxes is None:
-            return windows
+    def _detected(
+        self, i: int, image: Image, activations: Tensor, windows: Tensor, device: torch.device
+    ) -> dict[str, Tensor]:
         check_finite(activations, i)
-        return clip(self._moved(activations[:, self.outputs :], windows), *image_size(image, i)).float()
-
-    def _detected(self, image: int, scores: Tensor, boxes: Tensor, device: torch.device) -> dict[str, Tensor]:
-        check_finite(scores, image)
-        index, labels, ranking = suppress_and_rank(scores, boxes, self.nms_threshold, self.candidates)
+        boxes = self._moved(activations, windows)
+        if boxes.ndim == 3:
+            boxes = clip(boxes, *image_size(image, i)).float()  # as windows are
+        index, labels, ranking = suppress_and_rank(
+            self._ranking(activations), boxes, self.nms_threshold, self.candidates
+        )
         scores = ranking.double().exp() if self.score == "logprob" else ranking
         found = boxes[index] if boxes.ndim == 2 else boxes[index, labels]
         return {"boxes": found.to(device), "labels": labels.to(device), "scores": scores.to(device)}
@@ -327,8 +311,7 @@ class FastRCNN(nn.Module):
 
 
 def _cross_entropy(activations: Sequence[Tensor], samples: Sequence[Sample]) -> Tensor:
-    """The mean over all windows; 0, still on the graph, without any."""
+    """The sum over all windows; 0, still on the graph, without any."""
     joined = torch.cat(list(activations)).float() if activations else torch.zeros(0, 1, requires_grad=True)
     labels = torch.cat([torch.zeros(0, dtype=torch.long), *(s.labels for s in samples)])
-    total = F.cross_entropy(joined, labels.to(joined.device, non_blocking=True), reduction="sum")
-    return total / max(len(labels), 1)
+    return F.cross_entropy(joined, labels.to(joined.device, non_blocking=True), reduction="sum")

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepgrad.detector.resize import Features
+from stepgrad.detector.pooling import Features
 from stepgrad.errors import InputError, NonFiniteError
-from stepgrad.metric.batch import Target, make_batch, moved_together
+from stepgrad.metric.batch import Target, make_batch
 
 
 def check_lists(**lists: Sequence[Any]) -> None:
@@ -68,23 +68,17 @@ def _check_range(image: Tensor, i: int) -> None:
 
 
 def windows_on_cpu(proposals: Sequence[Tensor]) -> list[Tensor]:
-    """(N, 4) float32 windows of each image on the CPU, checked; those elsewhere come over in one transfer."""
-    for i, windows in enumerate(proposals):
-        none = isinstance(windows, Tensor) and windows.numel() == 0
-        if not isinstance(windows, Tensor) or (not none and (windows.ndim != 2 or windows.shape[1] != 4)):
-            raise InputError(f"image {i}: expected proposals of shape (N, 4) but got {_describe(windows)}.")
-        if windows.dtype == torch.bool or windows.is_complex():
-            raise InputError(f"image {i}: expected proposals of a real dtype but got {windows.dtype}.")
-    on_cpu = [w.detach().reshape(-1, 4).float() for w in proposals]
-    elsewhere = [i for i, w in enumerate(on_cpu) if not w.is_cpu]
-    for i, windows in zip(elsewhere, moved_together([on_cpu[i] for i in elsewhere]), strict=True):
-        on_cpu[i] = windows
-    for i, windows in enumerate(on_cpu):
-        _check_windows(windows, i)
-    return on_cpu
+    """(N, 4) float32 windows of each image on the CPU, checked."""
+    return [_windows(given, i) for i, given in enumerate(proposals)]
 
 
-def _check_windows(windows: Tensor, i: int) -> None:
+def _windows(given: Tensor, i: int) -> Tensor:
+    none = isinstance(given, Tensor) and given.numel() == 0
+    if not isinstance(given, Tensor) or (not none and (given.ndim != 2 or given.shape[1] != 4)):
+        raise InputError(f"image {i}: expected proposals of shape (N, 4) but got {_describe(given)}.")
+    if given.dtype == torch.bool or given.is_complex():
+        raise InputError(f"image {i}: expected proposals of a real dtype but got {given.dtype}.")
+    windows = given.detach().cpu().reshape(-1, 4).float()
     finite = windows.isfinite().all(dim=1)
     if not finite.all():
         first = int(finite.int().argmin())
@@ -96,6 +90,7 @@ def _check_windows(windows: Tensor, i: int) -> None:
             f"image {i}: expected proposals (x1, y1, x2, y2) with x2 > x1 and y2 > y1 but proposal {first} is "
             f"{windows[first].tolist()}."
         )
+    return windows
 
 
 def check_finite(scores: Tensor, image: int) -> None:

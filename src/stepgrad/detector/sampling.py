@@ -43,9 +43,7 @@ class Sample(NamedTuple):
     windows: Tensor  # (N, 4)
     labels: Tensor  # (N,) int64: the class shown, K for background
     positives: int  # windows on objects
-    boxes: Tensor = torch.zeros(
-        0, 4
-    )  # (N, 4): the box of the object that each window overlaps most; its own without any
+    boxes: Tensor = torch.zeros(0, 4)  # (N, 4) the box of the object that each window overlaps most, or its own
 
 
 def sample_windows(
@@ -66,8 +64,7 @@ def sample_windows(
     """
     if sampling.ground_truth:
         windows = torch.cat([object_boxes.to(windows.dtype), windows])
-    overlap, which = most_overlapped(windows, object_boxes)
-    labels = _labels(overlap, which, object_labels, num_classes)
+    overlap, labels, which = label_windows(windows, object_boxes, object_labels, num_classes)
     chosen = _choose(overlap, sampling, generator)
     labels = labels[chosen]
     boxes = object_boxes[which[chosen]].to(windows.dtype) if len(object_boxes) else windows[chosen]
@@ -76,25 +73,14 @@ def sample_windows(
 
 def label_windows(
     windows: Tensor, object_boxes: Tensor, object_labels: Tensor, num_classes: int
-) -> tuple[Tensor, Tensor]:
-    """(N,) largest IoU with an object, in float64, and the label: the object's class, or background."""
-    overlap, which = most_overlapped(windows, object_boxes)
-    return overlap, _labels(overlap, which, object_labels, num_classes)
-
-
-def most_overlapped(windows: Tensor, object_boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) largest IoU with an object, in float64, and which object that is: of equals the first, of none 0."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(N,) largest IoU with an object, in float64; the object's class, or background; which object: of equals the first."""
     if len(object_boxes) == 0:
-        return torch.zeros(len(windows), dtype=torch.float64), torch.zeros(len(windows), dtype=torch.long)
+        none = torch.zeros(len(windows), dtype=torch.long)
+        return none.double(), none + num_classes, none
     overlap, which = box_iou(windows.double(), object_boxes.double()).max(dim=1)
-    return overlap, which
-
-
-def _labels(overlap: Tensor, which: Tensor, object_labels: Tensor, num_classes: int) -> Tensor:
-    background = torch.full_like(which, num_classes)
-    if len(object_labels) == 0:
-        return background
-    return torch.where(overlap >= FOREGROUND_OVERLAP, object_labels[which], background)
+    labels = torch.where(overlap >= FOREGROUND_OVERLAP, object_labels[which], num_classes)
+    return overlap, labels, which
 
 
 def _choose(overlap: Tensor, sampling: Sampling, generator: torch.Generator | None) -> Tensor:

@@ -52,30 +52,25 @@ def fill_weights(backbone: Backbone, head: Head, source: str | Path | None) -> W
     if source is not None:
         state = read_state(backbone.name, source)
         loaded = _fill_trunk(backbone, state, str(source)) + _fill_head(backbone, head, state)
-    every = [*_layers(backbone.trunk, "trunk."), *_layers(head, "head.")]
-    stuck = [name for name in _frozen(backbone.trunk) if name not in loaded]
+    layers = _layers(backbone.trunk, "trunk.") | _layers(head, "head.")
+    random = {name: layer for name, layer in layers.items() if name not in loaded}
     return WeightsReport(
         None if source is None else str(source),
-        tuple(name for name in every if name in loaded),
-        tuple(name for name in every if name not in loaded),
-        tuple(stuck),
+        tuple(name for name in layers if name in loaded),
+        tuple(random),
+        tuple(name for name, layer in random.items() if _is_stuck(layer)),
     )
 
 
-def _layers(module: nn.Module, prefix: str) -> list[str]:
+def _layers(module: nn.Module, prefix: str) -> dict[str, nn.Module]:
     """Layers with parameters of their own."""
-    return [prefix + name for name, layer in module.named_modules() if list(layer.parameters(recurse=False))]
+    return {prefix + name: layer for name, layer in module.named_modules() if list(layer.parameters(recurse=False))}
 
 
-def _frozen(trunk: nn.Module) -> list[str]:
-    norms = nn.modules.batchnorm._BatchNorm  # at rest they pass everything on, random or not
-    layers = {name: layer for name, layer in trunk.named_modules() if not isinstance(layer, norms)}
-    own = {name: list(layer.parameters(recurse=False)) for name, layer in layers.items()}
-    return [
-        f"trunk.{name}"
-        for name, parameters in own.items()
-        if parameters and not any(p.requires_grad for p in parameters)
-    ]
+def _is_stuck(layer: nn.Module) -> bool:
+    """Whether a layer does not train. BatchNorm is left out: at rest it passes everything on, random or not."""
+    is_norm = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    return not is_norm and not any(p.requires_grad for p in layer.parameters(recurse=False))
 
 
 def read_state(backbone: str, source: str | Path) -> StateDict:
@@ -117,12 +112,11 @@ def _download(backbone: str, name: str) -> StateDict:
         raise ConfigError(f"weights: `tiny` has no weights called {name!r}, it starts from random ones; {_WAY_OUT}.")
     from torchvision.models import get_model_weights
 
-    offered = {entry.name: entry for entry in get_model_weights(backbone)}
-    short = name.rpartition(".")[2]
-    default: Any = get_model_weights(backbone).DEFAULT
-    chosen: Any = default if short in ("imagenet", "DEFAULT") else offered.get(short)
+    known: Any = get_model_weights(backbone)
+    offered: dict[str, Any] = {"imagenet": known.DEFAULT, **known.__members__}
+    chosen = offered.get(name.rpartition(".")[2])
     if chosen is None:
-        names = ["imagenet", *offered]
+        names = list(offered)
         raise ConfigError(
             f"weights: expected a file or one of {names} for {backbone} but got {name!r}.{suggest(name, names)}"
         )
@@ -157,7 +151,7 @@ def _fill_trunk(backbone: Backbone, state: StateDict, source: str) -> list[str]:
                 f"{tuple(tensors[name].shape)}; does it belong to another network?"
             )
     backbone.trunk.load_state_dict(tensors, strict=False)
-    return _layers(backbone.trunk, "trunk.")
+    return list(_layers(backbone.trunk, "trunk."))
 
 
 def _fill_head(backbone: Backbone, head: Head, state: StateDict) -> list[str]:

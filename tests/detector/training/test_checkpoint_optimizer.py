@@ -17,7 +17,7 @@ from stepgrad.detector.training.checkpoint import (
     restore_optimizer,
     save_checkpoint,
 )
-from stepgrad.errors import DataError, InputError
+from stepgrad.errors import DataError
 
 Make = Callable[[nn.Module], Optimizer]
 
@@ -30,15 +30,11 @@ def adamw(model: nn.Module) -> Optimizer:
     return AdamW(model.parameters(), lr=0.01)
 
 
-def amsgrad(model: nn.Module) -> Optimizer:
-    return AdamW(model.parameters(), lr=0.01, amsgrad=True)
-
-
 def plain(model: nn.Module) -> Optimizer:
     return SGD(model.parameters(), lr=0.01)
 
 
-EACH = pytest.mark.parametrize("make", [sgd, adamw, amsgrad, plain])
+EACH = pytest.mark.parametrize("make", [sgd, adamw, plain])
 
 
 def make_model() -> nn.Sequential:
@@ -85,11 +81,10 @@ def test_resumed_optimiser_takes_the_same_steps_to_the_last_bit(tmp_path: Path, 
 
 def test_old_memory_does_not_survive_a_restore() -> None:
     model = make_model()
-    fresh = optimizer_tensors(sgd(model), names_of(model))
     used = sgd(model)
     take_steps(model, used, 0, 7)
-    restore_optimizer(used, names_of(model), fresh)
-    assert optimizer_tensors(used, names_of(model)).keys() == fresh.keys()
+    restore_optimizer(used, names_of(model), {})
+    assert optimizer_tensors(used, names_of(model)) == {}
 
 
 def test_restored_state_does_not_share_memory_with_what_was_loaded() -> None:
@@ -103,30 +98,17 @@ def test_restored_state_does_not_share_memory_with_what_was_loaded() -> None:
     assert all(tensor.any() for tensor in optimizer_tensors(optimizer, names_of(model)).values())
 
 
-def without(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    return {path: tensor for path, tensor in tensors.items() if path != name}
-
-
 @pytest.mark.parametrize(
     ("make", "change", "message"),
     [
-        (sgd, lambda t: without(t, "0.bias/momentum_buffer"), r"has no state for 0\.bias"),
-        (sgd, lambda t: t | {"9.bias/momentum_buffer": torch.ones(2)}, r"state for \['9\.bias'\], which this one"),
+        (sgd, lambda t: t | {"9.bias/momentum_buffer": torch.ones(2)}, r"state for 9\.bias, which this one"),
         (
             sgd,
             lambda t: t | {"0.bias/momentum_buffer": torch.ones(4)},
-            r"0\.bias has shape \(4,\) but 0\.bias has \(3,\)",
+            r"\(4,\)} for 0\.bias but this one needs .*\(3,\)",
         ),
-        (
-            adamw,
-            lambda t: without(t, "0.bias/exp_avg"),
-            r"has \['exp_avg_sq', 'step'\] for 0\.bias but this one needs",
-        ),
-        (
-            adamw,
-            lambda t: {k.replace("exp_avg_sq", "square"): v for k, v in t.items()},
-            "use the optimiser the run began",
-        ),
+        (adamw, lambda t: {k: v for k, v in t.items() if k != "0.bias/exp_avg"}, r"for 0\.bias but this one needs"),
+        (adamw, lambda t: {k.replace("exp_avg_sq", "square"): v for k, v in t.items()}, "the run began with"),
     ],
 )
 def test_state_that_does_not_fit_is_refused_and_changes_nothing(
@@ -135,23 +117,24 @@ def test_state_that_does_not_fit_is_refused_and_changes_nothing(
     model = make_model()
     optimizer = make(model)
     take_steps(model, optimizer, 0, 7)
-    before = optimizer_tensors(optimizer, names_of(model))
+    before = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, names_of(model)).items()}
     with pytest.raises(DataError, match=message):
         restore_optimizer(optimizer, names_of(model), change(before))
     after = optimizer_tensors(optimizer, names_of(model))
-    assert all(after[name] is before[name] or torch.equal(after[name], before[name]) for name in before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-@pytest.mark.parametrize(("one", "other"), [(sgd, adamw), (adamw, sgd), (sgd, plain), (adamw, amsgrad)])
+def test_marks_of_older_files_for_parameters_without_a_step_are_understood() -> None:
+    model = make_model()
+    optimizer = sgd(model)
+    restore_optimizer(optimizer, names_of(model), {"0.bias/nothing": torch.empty(0)})
+    assert optimizer_tensors(optimizer, names_of(model)) == {}
+
+
+@pytest.mark.parametrize(("one", "other"), [(sgd, adamw), (adamw, sgd), (sgd, plain)])
 def test_state_of_another_optimiser_is_refused(one: Make, other: Make) -> None:
     model = make_model()
     optimizer = one(model)
     take_steps(model, optimizer, 0, 7)
-    with pytest.raises(DataError, match="use the optimiser the run began with"):
+    with pytest.raises(DataError, match="optimiser that the run began with"):
         restore_optimizer(other(model), names_of(model), optimizer_tensors(optimizer, names_of(model)))
-
-
-def test_parameter_without_a_name_is_refused() -> None:
-    model = make_model()
-    with pytest.raises(InputError, match=r"one of shape \(3, 4\) has none"):
-        optimizer_tensors(sgd(model), {})

@@ -56,5 +56,5 @@ def test_scores_are_raw_only_where_no_cross_entropy_is_involved() -> None:
 
 def test_a_phase_without_steps_is_left_out() -> None:
     config = from_dict({"nll": {"steps": 0}, "map": {"steps": 5}})
-    assert [name for name, _ in config.phases()] == ["map"]
+    assert [phase.name for phase in config.phases()] == ["map"]
     assert config.total_steps == 5

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from stepgrad.data import PackedProposals, generate_proposals, import_proposals, load_dataset
+from stepgrad.detector import FastRCNN
 from stepgrad.detector.training.config import DataConfig, from_dict
-from stepgrad.detector.training.inputs import open_split
-from stepgrad.detector.training.joined import open_training
+from stepgrad.detector.training.engine import train
+from stepgrad.detector.training.features import source_for
+from stepgrad.detector.training.inputs import Images, find_training, locate, open_split, with_windows
 from stepgrad.errors import ConfigError, DataError
 from tests.data.builders import CAT, DOG, write_image, write_voc
 
@@ -46,63 +48,54 @@ def config(tmp_path: Path) -> DataConfig:
     return DataConfig(str(devkit), train=BOTH, val="VOC2007/test", windows=str(windows))
 
 
+def open_training(config: DataConfig) -> list[Images]:
+    return with_windows(find_training(config))
+
+
 def changed(config: DataConfig, **keys: object) -> DataConfig:
     return from_dict({"data": {**vars(config), **keys}}).data
 
 
 def test_images_of_both_years_keep_their_pictures_objects_and_windows(config: DataConfig) -> None:
     data = open_training(config)
-    assert len(data) == 5
+    assert [len(part) for part in data] == [2, 3]
     at = 0
     for year in ("VOC2007", "VOC2012"):
         dataset = load_dataset(Path(config.path) / year, "trainval")
         for number in range(len(dataset)):
-            part, index = data.find(at)
+            part, index = locate(data, at)
             example = part.example(index)
             assert torch.equal(example.image, dataset[number][0])
             assert torch.equal(example.target["boxes"], dataset.target(number)["boxes"])
             assert example.windows.tolist() == [[int(year[-2:]), number, 30, 30]]
-            assert part.picture_facts(index)[0] == dataset.fingerprint(number)
+            assert part.fingerprint(index) == dataset.fingerprint(number)
             at += 1
     with pytest.raises(IndexError):
-        data.find(at)
+        locate(data, at)
 
 
 def test_features_of_images_with_one_id_are_kept_apart(config: DataConfig, tmp_path: Path) -> None:
-    from stepgrad.detector import FastRCNN
-    from stepgrad.detector.training.features import FeatureSource
-
     model = FastRCNN(20, "tiny", weights=None, hidden=8, freeze="trunk", shortest_side=None, longest_side=None).eval()
     data = open_training(config)
     for _ in range(2):  # computed, then read
-        source = FeatureSource(model, tmp_path / "features", "as they are")
-        for at in (0, 2):
-            part, index = data.find(at)
-            found = source.example(part, index).image
-            (expected,) = model.extract([part.example(index).image])
-            assert torch.equal(found.map, expected.map)
+        source = source_for(model, tmp_path / "features")
+        for part in data:
+            for flipped in (False, True):
+                found, example = source(part, 0, flipped), part.example(0, flipped)
+                (expected,) = model.extract([example.image])
+                assert torch.equal(found.image.map, expected.map)
+                assert (found.image.scale, found.image.size) == (expected.scale, expected.size)
+                assert torch.equal(found.windows, example.windows)
+                assert torch.equal(found.target["boxes"], example.target["boxes"])
 
 
-def test_a_part_of_each_split_can_be_taken(config: DataConfig) -> None:
+def test_parts_of_splits_and_a_limit_over_all_of_them_can_be_taken(config: DataConfig) -> None:
     data = open_training(changed(config, train="VOC2007/trainval[1:] + VOC2012/trainval[:2]"))
-    assert len(data) == 3
-    assert [int(data.find(at)[0].windows(data.find(at)[1])[0, 1]) for at in range(3)] == [1, 0, 1]
-
-
-def test_a_limit_of_images_counts_over_all_splits(config: DataConfig) -> None:
-    assert len(open_training(changed(config, train_images=3))) == 3
-    assert len(open_training(changed(config, train_images=30))) == 5
+    assert [int(part.windows(i)[0, 1]) for part in data for i in range(len(part))] == [1, 0, 1]
+    for limit, counts in ((1, [1]), (3, [2, 1]), (30, [2, 3])):
+        assert [len(part) for part in open_training(changed(config, train_images=limit))] == counts
     with pytest.raises(ConfigError, match=r"data\.train_images: expected at least one image but got 0"):
         open_training(changed(config, train_images=0))
-
-
-def test_one_split_is_what_it_was() -> None:
-    data, alone = (
-        open_training(DataConfig("shapes", train="val[:7]")),
-        open_split(DataConfig("shapes", val="val[:7]"), "val"),
-    )
-    assert len(data) == len(alone) == 7
-    assert torch.equal(data.find(6)[0].example(6).image, alone.example(6).image)
 
 
 def test_windows_are_searched_for_in_a_folder_of_each_year(
@@ -142,8 +135,8 @@ def test_one_source_of_windows_for_two_images_of_one_id_is_refused(config: DataC
     np.savez(file, ids=list("abcd"), offsets=[0, 1, 2, 3, 4], boxes=[[0, 0, 9, 9]] * 4)
     with pytest.raises(DataError, match=r"cannot tell image 'a' of VOC2007 trainval from that of VOC2012 trainval"):
         open_training(changed(config, windows=str(file)))
-    apart = open_training(changed(config, train="VOC2012/trainval", windows=str(file)))
-    assert len(apart) == 3
+    (alone,) = open_training(changed(config, train="VOC2012/trainval", windows=str(file)))
+    assert len(alone) == 3
 
 
 def test_missing_windows_of_one_year_are_named(config: DataConfig) -> None:
@@ -167,8 +160,6 @@ def test_validation_takes_one_split(config: DataConfig) -> None:
 
 def test_a_run_reads_the_images_of_the_second_year_too(config: DataConfig, tmp_path: Path) -> None:
     """One step of as many images as there are meets the damaged one."""
-    from stepgrad.detector.training.engine import train
-
     damaged = Path(config.path) / "VOC2012" / "JPEGImages" / "d.jpg"
     damaged.write_bytes(damaged.read_bytes()[:99])
     small = {"backbone": "tiny", "weights": None, "hidden": 8, "shortest_side": None, "longest_side": None}

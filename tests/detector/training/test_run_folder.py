@@ -10,11 +10,11 @@ import pytest
 
 import stepgrad.detector.training.engine as engine
 from stepgrad.cli import main
-from stepgrad.detector.training.checkpoint import list_checkpoints
-from stepgrad.detector.training.run_folder import RunFolder, open_run
+from stepgrad.detector.training.checkpoint import Checkpoint, list_checkpoints
+from stepgrad.detector.training.run_folder import RunFolder, State, open_run
 from stepgrad.errors import ConfigError, DataError, StepgradError
 from stepgrad.locks import FolderInUse, only_writer
-from tests.detector.training.test_engine import small_config
+from tests.detector.training.small_runs import small_config
 
 DAMAGE = {
     "not UTF-8": (b"loss: nll # \xe9\xff", "is damaged .*; restore it from a copy"),
@@ -77,6 +77,16 @@ def test_a_file_in_the_place_of_the_events_is_named(run: Path) -> None:
     (run / "events").write_text("")
     with pytest.raises(DataError, match="events: cannot be written"):
         engine.resume(run)
+
+
+def test_counters_of_older_runs_are_understood_and_others_refused() -> None:
+    older = {"best_map": 0.25, "best_step": 2, "log_length": 700, "class_names": ["cat"]}
+    assert State.of(Checkpoint(3, {}, {}, older)) == State(
+        3, best_map=0.25, best_merit=0.25, best_step=2, class_names=["cat"]
+    )
+    for state in ({"best_map": "0.25"}, {"unknown": 1}):
+        with pytest.raises(DataError, match=f"step 3 has no valid {next(iter(state))}: .*start the run again"):
+            State.of(Checkpoint(3, {}, {}, state))
 
 
 def test_a_run_in_use_is_neither_trained_into_nor_resumed(run: Path, tmp_path: Path) -> None:

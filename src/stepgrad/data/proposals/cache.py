@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset, ImageId
-from stepgrad.data.proposals.imports import NUMBERS, TEXTS, check_windows, read_arrays
-from stepgrad.data.proposals.windows import Proposals
+from stepgrad.data.proposals.windows import NUMBERS, TEXTS, Proposals, check_windows, read_arrays
 from stepgrad.errors import DataError
 from stepgrad.files import write_whole
 from stepgrad.names import file_name, key_of, name_in
@@ -42,7 +41,7 @@ def record_files(folder: Path) -> dict[str, Path]:
     paths = [path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith(".")]
     keys = {path: name_in(path.name.removesuffix(SUFFIX)) for path in paths}
     paths.sort(key=lambda path: path == record_path(folder, keys[path]))  # of two, today's name comes last and wins
-    return {keys[path]: path for path in paths}
+    return dict(sorted({keys[path]: path for path in paths}.items()))
 
 
 def write_record(path: Path, record: WindowsRecord) -> None:
@@ -78,30 +77,24 @@ class CachedProposals(Proposals):
     """The windows in a cache folder, read when asked for."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder, self.source = Path(folder), str(folder)
-        self._files = record_files(self.folder)
-        if not self._files:
+        super().__init__(str(folder), record_files(Path(folder)))
+        if not len(self):
             raise DataError(f"{folder}: holds no proposal cache files; make them with `stepgrad propose`")
+
+    def path(self, image_id: ImageId) -> Path:
+        """The file of an image; KeyError if there is none."""
+        found: Path = self._places[self._key(image_id)]
+        return found
 
     def record(self, image_id: ImageId) -> WindowsRecord:
         """All that is known about the windows of an image."""
         return read_record(self.path(image_id))
 
-    def path(self, image_id: ImageId) -> Path:
-        """The file of an image; KeyError if there is none."""
-        return self._files[key_of(str(image_id))]
+    def _read(self, place: Path) -> NDArray[Any]:
+        return read_record(place).windows
 
-    def windows(self, key: str) -> NDArray[Any]:
-        return self.record(key).windows
-
-    def __contains__(self, image_id: object) -> bool:
-        return key_of(str(image_id)) in self._files
-
-    def __iter__(self) -> Iterator[ImageId]:
-        return iter(sorted(self._files))
-
-    def __len__(self) -> int:
-        return len(self._files)
+    def _key(self, image_id: object) -> str:
+        return key_of(str(image_id))
 
     def check(self, dataset: DetectionDataset, verify: bool = True, indices: Sequence[int] | None = None) -> None:
         super().check(dataset, verify, indices)

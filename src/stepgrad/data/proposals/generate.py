@@ -1,27 +1,18 @@
-"""Searching a dataset: in parallel, resumable, one file per image, one process at a time in a folder."""
+"""Windows of a dataset in a folder: searched for in parallel, or imported; one file per image, one writer at a time."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.proposals.cache import WindowsRecord, check_record, record_files, record_path, write_record
-from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search, use_one_thread
+from stepgrad.data.proposals.search import SearchSettings, check_installed, selective_search
 from stepgrad.data.proposals.windows import Proposals
 from stepgrad.data.voc import VOCDataset
 from stepgrad.errors import DataError
@@ -48,20 +39,41 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """The dataset, the folder and the settings of a search: everything a worker needs to know."""
+    """A folder to fill with the windows of a dataset."""
 
     dataset: DetectionDataset
     folder: Path
-    settings: SearchSettings
+    origin: SearchSettings | Proposals
+    """The settings of a search, or windows that were made elsewhere."""
+
+    @property
+    def settings(self) -> str:
+        """How the windows are made, as each file says it."""
+        if isinstance(self.origin, SearchSettings):
+            return self.origin.to_json()
+        return json.dumps({"method": "imported", "source": Path(self.origin.source).name})
 
     def run(self, index: int) -> None:
-        """Search one image and write its file."""
-        windows = selective_search(self.dataset.image(index), self.settings)
-        self.write(index, windows, self.settings.to_json())
+        """Find the windows of one image and write its file."""
+        image_id = self.dataset.ids[index]
+        if isinstance(self.origin, SearchSettings):
+            windows = selective_search(self.dataset.image(index), self.origin)
+        else:
+            windows = self.origin.windows(image_id)
+        record = WindowsRecord(windows, self.settings, self.dataset.fingerprint(index), self.dataset.name)
+        write_record(record_path(self.folder, image_id), record)
 
-    def write(self, index: int, windows: NDArray[np.generic], settings: str) -> None:
-        record = WindowsRecord(windows, settings, self.dataset.fingerprint(index), self.dataset.name)
-        write_record(record_path(self.folder, self.dataset.ids[index]), record)
+    def missing(self, indices: Sequence[int]) -> list[int]:
+        """The images without a file; a file that belongs to another image or other settings is a DataError."""
+        todo: list[int] = []
+        cached = record_files(self.folder)
+        for index in indices:
+            path = cached.get(key_of(str(self.dataset.ids[index])))
+            if path is not None:
+                check_record(path, self.dataset, index, self.settings)
+            else:
+                todo.append(index)
+        return todo
 
 
 def default_folder(dataset: DetectionDataset, suffix: str) -> Path:
@@ -89,141 +101,12 @@ def generate_proposals(
     folder; a second one waits, and then does only what is still missing.
 
     Args:
+        workers: number of images to search at a time, each on a thread.
         indices: search only the images of these numbers; None: all.
         say: is called with a line that says which process this one waits for.
     """
     job = Job(dataset, Path(folder), settings or SearchSettings())
-    wanted = range(len(dataset)) if indices is None else indices
-    todo = list(wanted) if overwrite else _not_cached(job, wanted)
-    outcome, tick = Outcome(), progress or (lambda: None)
-    _count_found(outcome, len(wanted) - len(todo), tick)
-    if todo:
-        check_installed()
-        with _only_searcher(job.folder, say):
-            left = todo if overwrite else _not_cached(job, todo)  # whoever was waited for may have made some
-            _count_found(outcome, len(todo) - len(left), tick)
-            _search(job, left, workers, outcome, tick)
-    return outcome
-
-
-def missing_windows(
-    dataset: DetectionDataset,
-    folder: str | Path,
-    settings: SearchSettings | None = None,
-    indices: Sequence[int] | None = None,
-) -> list[int]:
-    """The numbers of the images that `generate_proposals` would search; raises DataError where it would."""
-    job = Job(dataset, Path(folder), settings or SearchSettings())
-    return _not_cached(job, range(len(dataset)) if indices is None else indices)
-
-
-def _only_searcher(folder: Path, say: Say | None) -> AbstractContextManager[None]:
-    """Lock the folder: two searches at once would do the same images, and could mix windows of different settings."""
-    return only_writer(
-        folder, "wait until it has finished, or pass another folder (--out)", wait=say or (lambda _: None)
-    )
-
-
-def _count_found(outcome: Outcome, count: int, tick: ImageDone) -> None:
-    outcome.found += count
-    for _ in range(count):
-        tick()
-
-
-def _search(job: Job, todo: list[int], workers: int, outcome: Outcome, tick: ImageDone) -> None:
-    here = (_attempt(job, index) for index in todo)
-    results = here if workers <= 1 else _run_in_processes(job, todo, min(workers, max(len(todo), 1)))
-    with closing(results):  # stops the workers, whatever happens here
-        for error in results:
-            if error is not None:
-                outcome.failed.append(str(error))
-            else:
-                outcome.made += 1
-            tick()
-
-
-def _not_cached(job: Job, indices: Sequence[int]) -> list[int]:
-    """The images without a file; a file that belongs to another image or other settings is a DataError."""
-    todo: list[int] = []
-    cached = record_files(job.folder)
-    for index in indices:
-        path = cached.get(key_of(str(job.dataset.ids[index])))
-        if path is not None:
-            check_record(path, job.dataset, index, job.settings.to_json())
-        else:
-            todo.append(index)
-    return todo
-
-
-def _attempt(job: Job, index: int) -> DataError | None:
-    """Search one image; an error of this image is returned, one that concerns all images is raised."""
-    try:
-        job.run(index)
-    except WriteError:
-        raise
-    except DataError as error:
-        return error
-    return None
-
-
-_worker_job: Job | None = None
-
-
-def _start_worker(job: Job) -> None:
-    """Prepare a worker: it ignores Ctrl-C, which the parent handles, and ends if the parent does."""
-    global _worker_job
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    use_one_thread()
-    _worker_job = job
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent does: a killed parent cannot stop workers, which would wait for ever."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _work(index: int) -> DataError | None:
-    assert _worker_job is not None, "workers are started with their job"
-    return _attempt(_worker_job, index)
-
-
-@contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Processes started in here never see Ctrl-C, not even while they start; only the main thread may arrange that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _run_in_processes(job: Job, todo: list[int], workers: int) -> Generator[DataError | None, None, None]:
-    """Keep every worker busy with a few images in hand; stop at once when the caller does."""
-    context = get_context("spawn")  # a forked copy of a process with threads may hang
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(job,))
-    indices = iter(todo)
-    try:
-        with _ignoring_interrupts():
-            pending: set[Future[DataError | None]] = {pool.submit(_work, i) for i in islice(indices, 2 * workers)}
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            pending |= {pool.submit(_work, i) for i in islice(indices, len(done))}
-            for future in done:
-                yield future.result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            f"{job.folder}: a search process died, perhaps because memory ran out; finished windows are kept: run the "
-            "command again, with fewer --workers"
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    return _fill(job, range(len(dataset)) if indices is None else indices, workers, overwrite, progress, say)
 
 
 def import_proposals(
@@ -237,18 +120,63 @@ def import_proposals(
 ) -> Outcome:
     """Write windows made elsewhere into a cache folder, so that from now on they are checked against their images."""
     proposals.check(dataset)
-    job = Job(dataset, Path(folder), SearchSettings())
-    settings = json.dumps({"method": "imported", "source": Path(proposals.source).name})
-    outcome, tick = Outcome(), progress or (lambda: None)
-    with _only_searcher(job.folder, say):
-        cached = record_files(job.folder)
-        for index, image_id in enumerate(dataset.ids):
-            path = cached.get(key_of(str(image_id)))
-            if path is not None and not overwrite:
-                check_record(path, dataset, index, settings)
-                outcome.found += 1
-            else:
-                job.write(index, proposals.windows(str(image_id)), settings)
-                outcome.made += 1
-            tick()
+    return _fill(Job(dataset, Path(folder), proposals), range(len(dataset)), 1, overwrite, progress, say)
+
+
+def missing_windows(
+    dataset: DetectionDataset,
+    folder: str | Path,
+    settings: SearchSettings | None = None,
+    indices: Sequence[int] | None = None,
+) -> list[int]:
+    """The numbers of the images that `generate_proposals` would search; raises DataError where it would."""
+    job = Job(dataset, Path(folder), settings or SearchSettings())
+    return job.missing(range(len(dataset)) if indices is None else indices)
+
+
+def _fill(
+    job: Job, wanted: Sequence[int], workers: int, overwrite: bool, tick: ImageDone | None, say: Say | None
+) -> Outcome:
+    outcome, tick = Outcome(), tick or (lambda: None)
+    todo = list(wanted) if overwrite else job.missing(wanted)
+    if todo:
+        if isinstance(job.origin, SearchSettings):
+            check_installed()
+        way_out = "wait until it has finished, or pass another folder (--out)"
+        # two searches at once would do the same images, and could mix windows of different settings
+        with only_writer(job.folder, way_out, wait=say or (lambda _: None)):
+            todo = todo if overwrite else job.missing(todo)  # whoever was waited for may have made some
+            with closing(_results(job, todo, workers)) as results:  # ends the threads, whatever happens
+                for error in results:
+                    if error is None:
+                        outcome.made += 1
+                    else:
+                        outcome.failed.append(str(error))
+                    tick()
+    outcome.found = len(wanted) - len(todo)
+    for _ in range(outcome.found):
+        tick()
     return outcome
+
+
+def _attempt(job: Job, index: int) -> DataError | None:
+    """Find the windows of one image; an error of this image is returned, one that concerns all images is raised."""
+    try:
+        job.run(index)
+    except WriteError:
+        raise
+    except DataError as error:
+        return error
+    return None
+
+
+def _results(job: Job, todo: list[int], workers: int) -> Generator[DataError | None, None, None]:
+    """What `_attempt` says of each image, in order; when the caller stops, threads end after the image they have in hand.
+
+    OpenCV, PIL and zlib do their work without Python's lock.
+    """
+    pool = ThreadPoolExecutor(max(workers, 1))
+    try:
+        yield from pool.map(lambda index: _attempt(job, index), todo)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

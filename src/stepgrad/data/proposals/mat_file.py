@@ -12,7 +12,6 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,21 +24,15 @@ STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8"
 """NumPy's name of each type of numbers in an element."""
 CELL, CHAR, NUMBERS = 1, 4, range(6, 16)
 """Classes of variables."""
-ENCODINGS = {1: "utf-8", 2: "utf-8", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}
-"""Of the text in an element of each type."""
+ENCODINGS = {4: "utf-16", 17: "utf-16", 18: "utf-32"}
+"""Of the text in an element of each type; of all others UTF-8."""
 LARGEST = 1 << 31
 """Bytes of one variable, unpacked."""
 
 MatValue = NDArray[np.generic] | str | list["MatValue"] | None
 """Numbers, text, a cell in the order of its columns, or None for what is not read."""
-
-
-class _Matrix(NamedTuple):
-    name: str
-    kind: int
-    dimensions: tuple[int, ...]
-    parts: Iterator[tuple[int, memoryview]]
-    """The elements of its values."""
+Elements = Iterator[tuple[int, memoryview]]
+"""Type and content of each element in a row."""
 
 
 def read_mat(data: bytes) -> dict[str, MatValue]:
@@ -55,8 +48,8 @@ def read_mat(data: bytes) -> dict[str, MatValue]:
         if kind == COMPRESSED:
             kind, content = _next(_elements(_unpacked(content), order))
         if kind == MATRIX and len(content):
-            matrix = _matrix(content, order)
-            found[matrix.name] = _value(matrix, order)
+            name, value = _variable(content, order)
+            found[name] = value
     return found
 
 
@@ -68,8 +61,7 @@ def _unpacked(content: memoryview) -> memoryview:
     return memoryview(unpacked)
 
 
-def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """Type and content of each element in a row."""
+def _elements(data: memoryview, order: str) -> Elements:
     at = 0
     while at < len(data):
         if len(data) - at < 8:
@@ -85,43 +77,41 @@ def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
         at = end if kind == COMPRESSED else at + 8 * -(-(end - at) // 8)  # padded to eight bytes
 
 
-def _next(elements: Iterator[tuple[int, memoryview]]) -> tuple[int, memoryview]:
+def _next(elements: Elements) -> tuple[int, memoryview]:
     element = next(elements, None)
     if element is None:
         raise ValueError("a variable lacks an element")
     return element
 
 
-def _matrix(content: memoryview, order: str) -> _Matrix:
+def _variable(content: memoryview, order: str, inside: bool = False) -> tuple[str, MatValue]:
+    """Name and value of a variable. Cells inside of cells, structures and the like are not read."""
     parts = _elements(content, order)
     flags = _numbers(*_next(parts), order)
-    dimensions = tuple(_numbers(*_next(parts), order).astype(np.int64).tolist())
-    _, name = _next(parts)
-    if len(flags) != 2 or any(side < 0 for side in dimensions):
+    shape = tuple(_numbers(*_next(parts), order).astype(np.int64).tolist())
+    name = bytes(_next(parts)[1]).decode("utf-8", "replace")
+    if len(flags) != 2 or any(side < 0 for side in shape):
         raise ValueError("a variable has a damaged description")
-    return _Matrix(bytes(name).decode("utf-8", "replace"), int(flags[0]) & 0xFF, dimensions, parts)
-
-
-def _value(matrix: _Matrix, order: str, inside: bool = False) -> MatValue:
-    """What a variable holds. Cells within cells, structures and the like are not read."""
-    if matrix.kind == CELL and not inside:
-        entries = [
-            _value(_matrix(content, order), order, True) if len(content) else None for _, content in matrix.parts
-        ]
-        if len(entries) != math.prod(matrix.dimensions):
+    kind = int(flags[0]) & 0xFF
+    if kind == CELL and not inside:
+        entries = [_variable(entry, order, True)[1] if len(entry) else None for _, entry in parts]
+        if len(entries) != math.prod(shape):
             raise ValueError("a cell has another number of entries than it says")
-        return entries
-    if matrix.kind == CHAR:
-        kind, content = next(matrix.parts, (2, memoryview(b"")))  # empty text may have no element
-        encoding = ENCODINGS.get(kind, "utf-8")
-        ending = {"<": "-le", ">": "-be"}[order] if encoding != "utf-8" else ""
-        return bytes(content).decode(encoding + ending, "replace")
-    if matrix.kind in NUMBERS:
-        values = _numbers(*_next(matrix.parts), order)
-        if len(values) != math.prod(matrix.dimensions):
+        return name, entries
+    if kind == CHAR:
+        return name, _text(*next(parts, (2, memoryview(b""))), order)  # empty text may have no element
+    if kind in NUMBERS:
+        values = _numbers(*_next(parts), order)
+        if len(values) != math.prod(shape):
             raise ValueError("an array has another number of values than it says")
-        return values.reshape(matrix.dimensions, order="F")
-    return None
+        return name, values.reshape(shape, order="F")
+    return name, None
+
+
+def _text(kind: int, content: memoryview, order: str) -> str:
+    encoding = ENCODINGS.get(kind)
+    ending = "-le" if order == "<" else "-be"
+    return bytes(content).decode(f"{encoding}{ending}" if encoding else "utf-8", "replace")
 
 
 def _numbers(kind: int, content: memoryview, order: str) -> NDArray[np.generic]:

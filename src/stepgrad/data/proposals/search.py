@@ -45,7 +45,7 @@ def selective_search(image: Image.Image, settings: SearchSettings | None = None)
     OpenCV finds the same windows every time but not in the same order, so they are sorted.
     """
     settings = settings or SearchSettings()
-    search = _segmentation().createSelectiveSearchSegmentation()
+    search = check_installed().createSelectiveSearchSegmentation()
     search.setBaseImage(np.ascontiguousarray(np.asarray(image.convert("RGB"))[:, :, ::-1]))  # OpenCV takes BGR
     if settings.mode == "fast":
         search.switchToSelectiveSearchFast()
@@ -66,22 +66,11 @@ def tidy_windows(xywh: NDArray[Any], min_side: int) -> NDArray[np.int32]:
     return np.unique(np.concatenate([windows[:, :2], windows[:, :2] + windows[:, 2:]], axis=1), axis=0)
 
 
-def _segmentation() -> Any:
+def check_installed() -> Any:
+    """OpenCV's module of the search; MissingDependencyError if it is not installed."""
     need(
         "cv2.ximgproc", purpose="selective search (plain opencv-python lacks the module, and must be uninstalled first)"
     )
     from cv2.ximgproc import segmentation
 
     return segmentation
-
-
-def check_installed() -> None:
-    """Raise MissingDependencyError now rather than in a worker."""
-    _segmentation()
-
-
-def use_one_thread() -> None:
-    """Let OpenCV use one thread, for processes that search side by side."""
-    import cv2
-
-    cv2.setNumThreads(1)

@@ -1,4 +1,4 @@
-"""Windows by image id, wherever they come from."""
+"""Windows by image id, wherever they come from, and the checks of arrays of windows."""
 
 from __future__ import annotations
 
@@ -15,26 +15,49 @@ from torch import Tensor
 from stepgrad.data.base import DetectionDataset, ImageId
 from stepgrad.data.shapes import ShapesDataset
 from stepgrad.errors import DataError
-from stepgrad.names import from_home
-from stepgrad.number_text import counted
+from stepgrad.number_text import counted, part_counted
+
+NUMBERS = "iuf"
+WHOLE_NUMBERS = "iu"
+TEXTS = "U"
+IDS = "USiu"
+_WORDS = {NUMBERS: "numbers", WHOLE_NUMBERS: "whole numbers", TEXTS: "text", IDS: "names or whole numbers"}
+"""In words, what the NumPy kinds of an array stand for."""
 
 
 class Proposals(Mapping[ImageId, Tensor], ABC):
     """`proposals[image_id]`: (N, 4) float32 continuous windows. Ids compare as text: 7 and "7" are the same image."""
 
-    source: str
-    """Where the windows come from, for messages."""
+    def __init__(self, source: str, places: Mapping[str, Any]) -> None:
+        self.source = source
+        """Where the windows come from, for messages."""
+        self._places = places
+        """By the id of an image as text, the place of its windows. No windows are a record, too."""
 
     @abstractmethod
-    def windows(self, key: str) -> NDArray[Any]:
-        """The windows of one image; KeyError if there are none on record (an empty array is a record)."""
+    def _read(self, place: Any) -> NDArray[Any]:
+        """The windows (N, 4) at a place."""
+
+    def windows(self, image_id: ImageId) -> NDArray[Any]:
+        """The windows of one image as they are stored; KeyError if there are none on record."""
+        return self._read(self._places[self._key(image_id)])
 
     def __getitem__(self, image_id: ImageId) -> Tensor:
-        try:
-            windows = self.windows(str(image_id))
-        except KeyError:
-            raise KeyError(f"{self.source} has no windows for image {image_id!r}") from None
-        return torch.from_numpy(windows.astype(np.float32).reshape(-1, 4))
+        if image_id not in self:
+            raise KeyError(f"{self.source} has no windows for image {image_id!r}")
+        return torch.from_numpy(self.windows(image_id).astype(np.float32).reshape(-1, 4))
+
+    def __contains__(self, image_id: object) -> bool:
+        return self._key(image_id) in self._places
+
+    def __iter__(self) -> Iterator[ImageId]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def _key(self, image_id: object) -> str:
+        return str(image_id)
 
     def missing(self, dataset: DetectionDataset, indices: Sequence[int] | None = None) -> list[ImageId]:
         """The images of a dataset, or of `indices`, without a record."""
@@ -45,9 +68,9 @@ class Proposals(Mapping[ImageId, Tensor], ABC):
         """Raise DataError unless every image of the dataset, or of `indices`, has windows that were made for it."""
         missing = self.missing(dataset, indices)
         if missing:
-            count = len(dataset if indices is None else indices)
+            count = counted(len(dataset if indices is None else indices), "image")
             raise DataError(
-                f"{self.source}: has no windows for {len(missing)} of the {counted(count, 'image')} of {dataset.name}, "
+                f"{self.source}: has no windows for {len(missing)} of the {count} of {dataset.name}, "
                 f"first {missing[0]!r}; make them with `stepgrad propose`, or pass the windows of this dataset"
             )
 
@@ -61,93 +84,59 @@ class PackedProposals(Proposals):
     """
 
     def __init__(self, ids: Any, offsets: Any, boxes: Any, source: str) -> None:
-        self.source = source
+        super().__init__(source, {str(image_id): i for i, image_id in enumerate(ids)})
         self.offsets, self.boxes = np.asarray(offsets, dtype=np.int64), np.asarray(boxes).reshape(-1, 4)
-        self._position = {str(image_id): i for i, image_id in enumerate(ids)}
-        if len(self._position) != len(ids):
+        count, total = len(ids), len(self.boxes)
+        if len(self) != count:
             raise DataError(f"{source}: an image id occurs more than once; make the file again")
-        if not _partition(self.offsets, len(ids), len(self.boxes)):
+        ends = self.offsets
+        if ends.shape != (count + 1,) or ends[0] != 0 or ends[-1] != total or (np.diff(ends) < 0).any():
             raise DataError(
-                f"{source}: expected {len(ids) + 1} offsets (one more than ids) that rise from 0 to {len(self.boxes)}; "
+                f"{source}: expected {count + 1} offsets (one more than ids) that rise from 0 to {total}; "
                 "make the file again"
             )
 
-    def windows(self, key: str) -> NDArray[Any]:
-        i = self._position[key]
-        return self.boxes[self.offsets[i] : self.offsets[i + 1]]
-
-    def __contains__(self, image_id: object) -> bool:
-        return str(image_id) in self._position
-
-    def __iter__(self) -> Iterator[ImageId]:
-        return iter(self._position)
-
-    def __len__(self) -> int:
-        return len(self._position)
-
-
-def _partition(offsets: NDArray[np.int64], count: int, total: int) -> bool:
-    if offsets.shape != (count + 1,):
-        return False
-    return bool(offsets[0] == 0 and offsets[-1] == total and (np.diff(offsets) >= 0).all())
+    def _read(self, place: int) -> NDArray[Any]:
+        return self.boxes[self.offsets[place] : self.offsets[place + 1]]
 
 
 class ShapesProposals(Proposals):
     """The windows that come with the built-in set."""
 
     def __init__(self, dataset: ShapesDataset) -> None:
-        self.dataset, self.source = dataset, f"{dataset.name} (built-in windows)"
+        super().__init__(f"{dataset.name} (built-in windows)", {str(image_id): image_id for image_id in dataset.ids})
+        self.dataset = dataset
 
-    def windows(self, key: str) -> NDArray[Any]:
-        if key not in self:
-            raise KeyError(key)
-        return self.dataset.windows(int(key)).numpy()
-
-    def __contains__(self, image_id: object) -> bool:
-        return str(image_id).isdecimal() and int(str(image_id)) in self.dataset.ids
-
-    def __iter__(self) -> Iterator[ImageId]:
-        return iter(self.dataset.ids)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
+    def _read(self, place: int) -> NDArray[Any]:
+        return self.dataset.windows(place).numpy()
 
 
-def load_proposals(
-    source: str | Path,
-    dataset: DetectionDataset | None = None,
-    verify: bool = True,
-    indices: Sequence[int] | None = None,
-) -> Proposals:
-    """The windows at `source`, checked against `dataset` where one is given.
-
-    Args:
-        source: a cache folder written by `stepgrad propose`, a packed `.npz` (ids, offsets, boxes), one of Girshick's
-            selective_search_data `.mat` files, or `built-in` for the windows of `shapes`.
-        dataset: raise DataError unless the windows were made for these images.
-        verify: compare the bytes of every image with the cache's fingerprint; False checks only that a record exists.
-        indices: only the images of these numbers need windows; None: all.
-    """
-    proposals = _open(source, dataset)
-    if dataset is not None:
-        proposals.check(dataset, verify, indices)
-    return proposals
+def check_windows(boxes: NDArray[Any], source: str) -> None:
+    """Refuse windows that are not finite or are reversed, in the single precision they are used in."""
+    with np.errstate(over="ignore"):
+        boxes = boxes.astype(np.float32)
+    good = np.isfinite(boxes).all(axis=1) & (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    if not good.all():
+        first = int(np.argmin(good))
+        count = part_counted(int((~good).sum()), len(good), "window", "are")
+        raise DataError(
+            f"{source}: {count} not finite or without area, first number {first}, "
+            f"{boxes[first].tolist()}; expected x1 y1 x2 y2 with x1 < x2, y1 < y2: check the column order"
+        )
 
 
-def _open(source: str | Path, dataset: DetectionDataset | None) -> Proposals:
-    from stepgrad.data.proposals.cache import CachedProposals
-    from stepgrad.data.proposals.imports import import_mat, import_npz
-
-    if str(source) == "built-in":
-        if not isinstance(dataset, ShapesDataset):
-            raise DataError("Only `shapes` has built-in windows; make some for this dataset with `stepgrad propose`")
-        return ShapesProposals(dataset)
-    path = from_home(source)
-    if path.is_dir():
-        return CachedProposals(path)
-    if path.suffix == ".npz":
-        return import_npz(path)
-    if path.suffix == ".mat":
-        return import_mat(path)
-    defect = "expected a cache folder, an .npz or a .mat file" if path.exists() else "no such file or folder"
-    raise DataError(f"{path}: {defect}; make windows with `stepgrad propose`")
+def read_arrays(path: Path, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """The arrays of these names, each of one of its NumPy kinds, or a DataError that names no fix; nothing is unpickled."""
+    try:
+        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:  # NumPy leaves bad files open
+            missing = [name for name in kinds if name not in file]
+            arrays = {name: file[name] for name in kinds if name not in missing}
+    except Exception as error:  # NumPy, zipfile and its four decompressors each raise what they stumble over
+        raise DataError(f"{path}: is not a readable .npz file ({error or type(error).__name__})") from error
+    if missing:
+        *most, last = kinds
+        raise DataError(f"{path}: expected arrays {', '.join(most)} and {last} but {', '.join(missing)} is missing")
+    for name, array in arrays.items():
+        if array.dtype.kind not in kinds[name]:
+            raise DataError(f"{path}: expected {_WORDS[kinds[name]]} in {name} but got an array of {array.dtype}")
+    return arrays

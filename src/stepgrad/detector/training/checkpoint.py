@@ -7,34 +7,22 @@ and that is within the `keep` newest is there, whole.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch.optim import SGD, Optimizer
 
-from stepgrad.detector.training.optimizer_state import optimizer_tensors, restore_optimizer
-from stepgrad.errors import DataError, InputError
+from stepgrad.errors import DataError
 from stepgrad.files import WriteError, remove_leftovers
-from stepgrad.weights_file import load_weights, read_tensors, save_weights, write_tensors
-
-__all__ = [
-    "Checkpoint",
-    "checkpoint_path",
-    "checkpoint_step",
-    "list_checkpoints",
-    "load_checkpoint",
-    "load_weights",
-    "optimizer_tensors",
-    "restore_optimizer",
-    "save_checkpoint",
-    "save_weights",
-]
+from stepgrad.weights_file import read_tensors, write_tensors
 
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
 
@@ -72,9 +60,8 @@ def checkpoint_step(path: str | Path) -> int:
 def list_checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a folder by ascending step; they are whole unless the disk damaged them."""
     try:
-        names = os.listdir(
-            folder
-        )  # a glob finds nothing in a folder that cannot be read, and the run would start again
+        # a glob finds nothing in a folder that cannot be read, and the run would start again
+        names = os.listdir(folder)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -96,10 +83,19 @@ def save_checkpoint(folder: str | Path, checkpoint: Checkpoint, keep: int, pinne
     tensors = {f"weights/{name}": tensor for name, tensor in checkpoint.weights.items()}
     tensors |= {f"optimizer/{name}": tensor for name, tensor in checkpoint.optimizer.items()}
     try:
-        write_tensors(path, tensors, {"step": str(checkpoint.step), "state": _to_json(checkpoint.state)})
+        write_tensors(path, tensors, {"step": str(checkpoint.step), "state": json.dumps(checkpoint.state)})
     except WriteError as error:
-        raise WriteError(f"{error}{_way_on(folder)}") from error
-    _thin_out(folder, checkpoint.step, keep, pinned)
+        saved = list_checkpoints(folder)
+        step = (
+            f" (step {checkpoint_step(saved[-1])} is saved: continue from it with `{_resume(path)}`)" if saved else ""
+        )
+        raise WriteError(f"{error}{step}") from error
+    loose = [other for other in list_checkpoints(folder) if checkpoint_step(other) not in pinned]
+    newest = [other for other in loose if checkpoint_step(other) <= checkpoint.step][-keep:]
+    for other in loose:
+        if other not in newest:
+            with suppress(OSError):  # one too many does no harm
+                other.unlink()
     return path
 
 
@@ -113,49 +109,22 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     if not {"step", "state"} <= set(metadata):
         raise DataError(f"{path}: holds weights only; expected a checkpoint, from the folder checkpoints/")
     try:
-        return _checkpoint(tensors, metadata)
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = tensor
+        return Checkpoint(int(metadata["step"]), state=dict(json.loads(metadata["state"])), **parts)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(f"{path}: is not a checkpoint of stepgrad ({error!r}); {_offer(path)}") from error
 
 
-def _checkpoint(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Checkpoint:
-    parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition("/")
-        parts[part][rest] = tensor
-    state = json.loads(metadata["state"])
-    if not isinstance(state, dict):
-        raise TypeError(f"a state of {type(state).__name__}")
-    return Checkpoint(int(metadata["step"]), state=state, **parts)
-
-
-def _to_json(state: dict[str, Any]) -> str:
-    try:
-        return json.dumps(state)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"Expected a state that JSON can hold but got one that it cannot: {error}.") from error
-
-
-def _thin_out(folder: Path, step: int, keep: int, pinned: Collection[int]) -> None:
-    others = {checkpoint_step(path): path for path in list_checkpoints(folder)}
-    del others[step]
-    loose = sorted(other for other in others if other not in pinned)
-    earlier = [other for other in loose if other < step]
-    room = max(keep - (step not in pinned), 0)
-    stay = earlier[len(earlier) - min(room, len(earlier)) :]
-    for other in loose:
-        if other not in stay:
-            with suppress(OSError):  # one too many does no harm
-                others[other].unlink()
-
-
 def _offer(path: Path) -> str:
     """What to do: continue from the newest earlier checkpoint that is undamaged."""
-    limit = checkpoint_step(path) if _NAME.fullmatch(path.name) else None
+    limit = checkpoint_step(path) if _NAME.fullmatch(path.name) else math.inf
     for other in reversed(list_checkpoints(path.parent)):
         step = checkpoint_step(other)
-        if other != path and (limit is None or step < limit) and _is_whole(other):
-            return f"step {step} is undamaged: continue from it with `{_resume(path.parent)} --step {step}`"
+        if step < limit and _is_whole(other):
+            return f"step {step} is undamaged: continue from it with `{_resume(path)} --step {step}`"
     return "there is no undamaged earlier checkpoint: start the run again in a new folder"
 
 
@@ -166,13 +135,54 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _way_on(folder: Path) -> str:
-    saved = list_checkpoints(folder)
-    if not saved:
-        return ""
-    return f" (step {checkpoint_step(saved[-1])} is saved: continue from it with `{_resume(folder)}`)"
+def _resume(path: Path) -> str:
+    return f"stepgrad train --resume {shlex.quote(str(path.parent.parent))}"
 
 
-def _resume(folder: Path) -> str:
-    run = folder.parent if folder.name == "checkpoints" else folder
-    return f"stepgrad train --resume {shlex.quote(str(run))}"
+def optimizer_tensors(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
+    """What an optimiser remembers (momentum and the like) of each parameter, as `name/key`.
+
+    Learning rates and other settings are not part of it: they follow from the config and the step.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = SGD([weight], lr=0.1, momentum=0.9)
+    >>> weight.sum().backward(); optimizer.step()
+    >>> optimizer_tensors(optimizer, {weight: "weight"})
+    {'weight/momentum_buffer': tensor([1., 1.])}
+    """
+    remembered = ((names[p], key, value) for p, state in optimizer.state.items() for key, value in state.items())
+    return {f"{name}/{key}": value.detach() for name, key, value in remembered if value is not None}
+
+
+def restore_optimizer(optimizer: Optimizer, names: Mapping[Tensor, str], tensors: Mapping[str, Tensor]) -> None:
+    """Give each parameter the state saved under its name, exactly; DataError, and no change, if one does not fit.
+
+    A parameter without any has not had a step yet.
+    """
+    parameters = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = {names[parameter]: i for i, (parameter, _) in enumerate(parameters)}
+    states: dict[int, dict[str, Tensor]] = {}
+    for path, tensor in tensors.items():
+        name, _, key = path.rpartition("/")
+        if name not in numbers:
+            raise DataError(f"the saved optimiser has state for {name}, which this one does not train")
+        if key != "nothing":  # the mark of older files for a parameter without any
+            states.setdefault(numbers[name], {})[key] = tensor.clone()
+    for i, state in states.items():
+        parameter, group = parameters[i]
+        given = {key: tuple(value.shape) for key, value in state.items()}
+        needed = {key: () if key == "step" else tuple(parameter.shape) for key in _slots(optimizer, group)}
+        if given != needed:
+            raise DataError(
+                f"the saved optimiser has {given} for {names[parameter]} but this one needs {needed}; use the model and "
+                "the optimiser that the run began with"
+            )
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
+
+
+def _slots(optimizer: Optimizer, group: Mapping[str, Any]) -> set[str]:
+    """What SGD or AdamW remembers of a parameter."""
+    if isinstance(optimizer, SGD):
+        return {"momentum_buffer"} if group["momentum"] else set()
+    return {"step", "exp_avg", "exp_avg_sq"}

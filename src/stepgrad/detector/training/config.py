@@ -11,13 +11,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from stepgrad.detector.training.check_config import check_config
-from stepgrad.errors import ConfigError, suggest
-
-LossName = Literal["nll", "map", "nll-then-map"]
-PhaseName = Literal["nll", "map"]
+from stepgrad.errors import ConfigError, one_of, suggest
 
 
 @dataclass(frozen=True)
@@ -187,6 +183,20 @@ class RunConfig:
     """The folder where features of a frozen trunk are kept; None: a folder inside the run folder."""
 
 
+class Phase(NamedTuple):
+    """A phase of a run, and its place in it."""
+
+    name: str
+    config: PhaseConfig
+    first: int
+    """Number of steps before it."""
+    images_before: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.config.steps
+
+
 def _map_phase() -> PhaseConfig:
     return PhaseConfig(
         steps=10_000, images=16, windows=500, foreground=None, background_overlap=0.0, ground_truth=False
@@ -197,7 +207,7 @@ def _map_phase() -> PhaseConfig:
 class TrainConfig:
     """A whole training run."""
 
-    loss: LossName = "nll-then-map"
+    loss: Literal["nll", "map", "nll-then-map"] = "nll-then-map"
     """The loss to train with: cross-entropy, as in Fast R-CNN (`nll`), mAP after NMS (`map`), or first cross-entropy, then
     mAP (`nll-then-map`)."""
     protocol: str = "voc12"
@@ -217,18 +227,19 @@ class TrainConfig:
     map_loss: MAPLossConfig = field(default_factory=MAPLossConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
-    def phases(self) -> list[tuple[PhaseName, PhaseConfig]]:
+    def phases(self) -> list[Phase]:
         """The phases of the run in order, without empty ones."""
-        named: dict[str, list[tuple[PhaseName, PhaseConfig]]] = {
-            "nll": [("nll", self.nll)],
-            "map": [("map", self.map)],
-            "nll-then-map": [("nll", self.nll), ("map", self.map)],
-        }
-        return [(name, phase) for name, phase in named[self.loss] if phase.steps > 0]
+        placed: list[Phase] = []
+        steps = images = 0
+        for name, phase in (("nll", self.nll), ("map", self.map)):
+            if name in self.loss.split("-then-") and phase.steps > 0:
+                placed.append(Phase(name, phase, steps, images))
+                steps, images = steps + phase.steps, images + phase.steps * phase.images
+        return placed
 
     @property
     def total_steps(self) -> int:
-        return sum(phase.steps for _, phase in self.phases())
+        return self.phases()[-1].end
 
     @property
     def score(self) -> Literal["raw", "logprob"]:
@@ -242,16 +253,62 @@ class TrainConfig:
         return () if self.metric == "ap" else (self.metric,)
 
     def __post_init__(self) -> None:
-        check_config(self)
+        """Raise ConfigError, naming the key, for what cannot work."""
+        from stepgrad.metric.protocol import PROTOCOLS  # the help page should not wait for numpy
+
+        for protocol in (self.protocol, *self.also_report):
+            one_of("protocol", protocol, list(PROTOCOLS))
+        if self.metric != "ap":
+            self._check_metric()
+        if self.loss != "map" and self.model.score == "raw":
+            raise ConfigError("model.score: cross-entropy needs `logprob` (it has a background column) but got `raw`.")
+        if self.map_loss.nll_weight > 0 and self.model.score == "raw":
+            raise ConfigError("map_loss.nll_weight: needs model.score `logprob` but got `raw`.")
+        for name, phase in (("nll", self.nll), ("map", self.map)):
+            _check_phase(name, phase)
+        for key in ("keep", "log_every", "devices"):
+            _expect(getattr(self.run, key) >= 1, f"run.{key}", "a number >= 1", getattr(self.run, key))
+        if not self.phases():
+            raise ConfigError(f"loss: {self.loss!r} has no steps; give nll.steps or map.steps.")
+
+    def _check_metric(self) -> None:
+        from stepgrad.metric.options import (  # not for AP: other configs should not wait for numba
+            get_metric,
+            get_protocol,
+        )
+
+        metric = get_metric(self.metric)
+        for protocol in (self.protocol, *self.also_report):
+            metric.check_protocol(get_protocol(protocol))
+        if self.map_loss.balance != "none" and not metric.shift_invariant:
+            raise ConfigError(
+                f"map_loss.balance: expected `none` for {metric.name}, which has a fixed score threshold, but got "
+                f"`{self.map_loss.balance}`."
+            )
 
 
-def to_dict(config: Any) -> dict[str, Any]:
+def _check_phase(name: str, phase: PhaseConfig) -> None:
+    for key, value in vars(phase).items():
+        if key in ("images", "lr"):
+            _expect(value > 0, f"{name}.{key}", "a number > 0", value)
+        if key in ("steps", "warmup", "weight_decay"):
+            _expect(value >= 0, f"{name}.{key}", "a number >= 0", value)
+        if key in ("windows", "chunk_images", "drop_every", "max_gradient_norm"):
+            _expect(value is None or value > 0, f"{name}.{key}", "a number > 0 or null", value)
+        if key == "foreground":
+            _expect(value is None or 0 <= value <= 1, f"{name}.{key}", "a share from 0 to 1", value)
+
+
+def _expect(holds: bool, key: str, expected: str, value: object) -> None:
+    if not holds:
+        raise ConfigError(f"{key}: expected {expected} but got {value!r}.")
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
     """Plain nested dicts and lists, as YAML and JSON hold them."""
-    return {
-        f.name: to_dict(value) if is_dataclass(value) else list(value) if isinstance(value, tuple) else value
-        for f in fields(config)
-        for value in [getattr(config, f.name)]
-    }
+    return dataclasses.asdict(
+        config, dict_factory=lambda pairs: {key: list(v) if isinstance(v, tuple) else v for key, v in pairs}
+    )
 
 
 def from_dict(content: Mapping[str, Any], base: TrainConfig | None = None) -> TrainConfig:

@@ -8,30 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stepgrad.detector.training.build import build_model, enter_phase, measure_boxes
-from stepgrad.detector.training.checkpoint import Checkpoint, save_checkpoint
-from stepgrad.detector.training.config import PhaseConfig, PhaseName, TrainConfig
+from stepgrad.detector.training.build import build_model, enter_phase, load_into, measure_boxes
+from stepgrad.detector.training.checkpoint import Checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from stepgrad.detector.training.config import Phase, TrainConfig
 from stepgrad.detector.training.features import source_for
-from stepgrad.detector.training.finish import finish_run, merit_of, save_best, validate, validate_best
-from stepgrad.detector.training.inputs import Data, Example, Images, Order, find_split
-from stepgrad.detector.training.joined import TrainingData, find_training, join_training
-from stepgrad.detector.training.launch import launch, owning
-from stepgrad.detector.training.optimizer_state import optimizer_tensors, restore_optimizer
-from stepgrad.detector.training.process import Interrupts, RunInterrupted, Stop
+from stepgrad.detector.training.finish import RunResult, finish_run, merit_of, save_best, validate, validation_line
+from stepgrad.detector.training.inputs import Example, Order, find_split, find_training, locate, with_windows
+from stepgrad.detector.training.process import RunInterrupted, launch, noted_interrupts, owning
 from stepgrad.detector.training.progress import Progress, QuietProgress, Times
-from stepgrad.detector.training.run_folder import RunFolder, load_into
-from stepgrad.detector.training.run_log import open_log, versions
-from stepgrad.detector.training.state import RunResult, State
+from stepgrad.detector.training.run_folder import RunFolder, State
+from stepgrad.detector.training.run_log import Log, read_log, versions
 from stepgrad.detector.training.step import Stepper, make_optimizer
 from stepgrad.errors import DataError, NonFiniteError, StepgradError
+from stepgrad.evaluation import Evaluator
 from stepgrad.names import on_disk
+from stepgrad.weights_file import load_weights
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -43,7 +41,7 @@ __all__ = ["RunInterrupted", "RunResult", "resume", "train"]
 
 def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> RunResult:
     """Train by `config` into the folder `out`, which must not hold a run yet nor be in use by another process."""
-    fabric = launch(config)
+    fabric = launch(config.run)
     folder = RunFolder(Path(out))
     with owning(folder.path, fabric):
         folder.check_free()
@@ -55,33 +53,9 @@ def resume(out: str | Path, *, step: int | None = None, progress: Progress | Non
     """Go on with the run in `out`, from its last checkpoint or that of an earlier `step`."""
     folder = RunFolder(Path(out))
     config = folder.config()
-    fabric = launch(config)
+    fabric = launch(config.run)
     with owning(folder.path, fabric):
         return _Engine(config, folder, folder.checkpoint(step), fabric, progress or QuietProgress()).run()
-
-
-@dataclass(frozen=True)
-class _Phase:
-    """A phase and its place in the run."""
-
-    name: PhaseName
-    config: PhaseConfig
-    first: int
-    """Steps before it."""
-    images_before: int
-
-    @property
-    def end(self) -> int:
-        return self.first + self.config.steps
-
-
-def _phases(config: TrainConfig) -> list[_Phase]:
-    placed: list[_Phase] = []
-    steps = images = 0
-    for name, phase in config.phases():
-        placed.append(_Phase(name, phase, steps, images))
-        steps, images = steps + phase.steps, images + phase.steps * phase.images
-    return placed
 
 
 class _Engine:
@@ -99,38 +73,28 @@ class _Engine:
         self.folder = folder
         self.fabric = fabric
         self.progress = progress
-        self.phases, self.times = _phases(config), Times()
-        train_images, val_images = find_training(config.data), find_split(config.data, "val")
-        names = train_images[0].dataset.class_names
-        if names != val_images.dataset.class_names:
-            raise DataError(
-                f"Expected the same classes in both splits but got {names} and {val_images.dataset.class_names}."
-            )
-        for images in (*train_images, val_images):
+        self.phases, self.times = config.phases(), Times()
+        found = [*find_training(config.data), find_split(config.data, "val")]
+        names, of_val = found[0].dataset.class_names, found[-1].dataset.class_names
+        if names != of_val:
+            raise DataError(f"Expected the same classes in both splits but got {names} and {of_val}.")
+        for images in found:
             images.check_packages()  # before weights are downloaded
         self.state = State.of(checkpoint) if checkpoint else State(class_names=list(names))
         self.model = self._model(checkpoint)
         with self.times.of("windows"):  # after all that can go wrong at once, since a search may take hours
-            self.data, self.val = self._with_windows(train_images, val_images)
+            *self.data, self.val = with_windows(found, progress)
         measure_boxes(self.model, self.data, config.data.flip)
         if fabric.is_global_zero:
             folder.create(config)
         fabric.to_device(self.model)
-        half = config.run.precision == "16-mixed"
-        self.stepper = Stepper(fabric, self.model, config.run.seed, half, config.run.timeout)
+        self.stepper = Stepper(fabric, self.model, config.run)
         self.restored = checkpoint.optimizer if checkpoint else {}
         self.saved = (self.state.step, self.state.validated)
         named = config.run.feature_cache
         cache = Path(on_disk(named)) if named else folder.path / "features"
-        self.source = source_for(self.model, cache, f"{self.fabric.device.type} {config.run.precision}")
-        self.order = Order(len(self.data), config.data.flip, config.run.seed)
-
-    def _with_windows(self, train_images: list[Images], val_images: Images) -> tuple[TrainingData, Data]:
-        """Windows that are named come first: a wrong name shows at once."""
-        if val_images.windows is not None:
-            val = val_images.with_windows(self.progress)
-            return join_training(train_images, self.config.data, self.progress), val
-        return join_training(train_images, self.config.data, self.progress), val_images.with_windows(self.progress)
+        self.source = source_for(self.model, cache, f"{fabric.device.type} {config.run.precision}")
+        self.order = Order(sum(map(len, self.data)), config.data.flip, config.run.seed)
 
     def _model(self, checkpoint: Checkpoint | None) -> FastRCNN:
         weights = self.config.model.weights if checkpoint is None else None
@@ -145,10 +109,16 @@ class _Engine:
         """All phases from where the run stands, then the report."""
         state = self.state
         self.progress.start(self.config.total_steps, state.step)
-        self.log = open_log(self.folder, state, self.fabric.is_global_zero)
-        with Interrupts() as self.interrupts, self.log, torch.random.fork_rng(), ThreadPoolExecutor(2) as self.pool:
+        self.log = self._open_log()
+        closes_log = closing(self.log) if self.log else nullcontext()
+        with (
+            noted_interrupts() as self.interrupts,
+            closes_log,
+            torch.random.fork_rng(),
+            ThreadPoolExecutor(2) as self.pool,
+        ):
             if state.step == 0:
-                self.log.write({"kind": "start", "step": 0, **versions()})
+                self._write({"kind": "start", "step": 0, **versions()})
             for phase in self.phases:
                 if state.step < phase.end:
                     self._run_phase(phase)
@@ -156,11 +126,25 @@ class _Engine:
                 self._pause(None)
             self.fabric.barrier()  # until the best weights are written
             with self.times.of("the best step's evaluation and the report"):
-                evaluator = validate_best(self.config, self.folder, self.model, self.val, self.source, self.progress)
+                load_into(self.model, load_weights(self.folder.best_file)[0], str(self.folder.best_file))
+                evaluator = self._validate("evaluating the best step")
                 result = finish_run(self.config, self.folder, evaluator, self.val.dataset, state, self.log)
             return replace(result, seconds=self.times.seconds)
 
-    def _run_phase(self, phase: _Phase) -> None:
+    def _open_log(self) -> Log | None:
+        """The log, without the lines of steps that will be taken again; None in all processes but the first."""
+        folder, state = self.folder, self.state
+        if not self.fabric.is_global_zero:
+            return None
+        last = {"start": state.step, "train": state.step, "val": state.validated}  # and the end is written again
+        kept = [line for line in read_log(folder.log_file) if state.step and line["step"] <= last.get(line["kind"], -1)]
+        return Log(folder.log_file, kept, folder.events, state.step)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.log is not None:
+            self.log.write(line)
+
+    def _run_phase(self, phase: Phase) -> None:
         """The steps of one phase: load, step, and now and then validate and save."""
         state = self.state
         enter_phase(self.model, self.config, phase.name, phase.config, len(state.class_names))
@@ -180,10 +164,10 @@ class _Engine:
             line = {"kind": "train", "step": state.step, "phase": phase.name, **line, "seconds": state.seconds}
             self.progress.step(line)
             if state.step % self.config.run.log_every == 0:
-                self.log.write(line)
+                self._write(line)
             self._pause(optimizer)
 
-    def _optimizer(self, phase: _Phase) -> Any:
+    def _optimizer(self, phase: Phase) -> Any:
         """Fresh for each phase; its memory comes back if the run was stopped within it."""
         optimizer = make_optimizer(self.model, phase.config)
         if self.state.step > phase.first:
@@ -193,7 +177,7 @@ class _Engine:
     def _names(self) -> dict[torch.Tensor, str]:
         return {parameter: name for name, parameter in self.model.named_parameters()}
 
-    def _load(self, phase: _Phase, step: int) -> Future[list[Example]]:
+    def _load(self, phase: Phase, step: int) -> Future[list[Example]]:
         """The examples of a step, read while the one before is computed; each process takes its share of the images."""
         images = phase.config.images
         first = phase.images_before + (step - phase.first) * images
@@ -202,12 +186,12 @@ class _Engine:
 
     def _read(self, places: range) -> list[Example]:
         entries = [(place, *self.order.entry(place)) for place in places]
-        return [self.source.example(*self.data.find(i), flipped)._replace(place=place) for place, i, flipped in entries]
+        return [self.source(*locate(self.data, i), flipped)._replace(place=place) for place, i, flipped in entries]
 
-    def _step(self, phase: _Phase, optimizer: Any, examples: list[Example]) -> dict[str, Any]:
+    def _step(self, phase: Phase, optimizer: Any, examples: list[Example]) -> dict[str, Any]:
         step = self.state.step
         try:
-            return self.stepper.step(phase.config, optimizer, examples, step, phase.first)
+            return self.stepper.step(phase, optimizer, examples, step)
         except NonFiniteError as error:
             raise NonFiniteError(
                 f"step {step + 1} of {self.config.total_steps} ({phase.name}): {error}. The weights are still those "
@@ -216,54 +200,54 @@ class _Engine:
 
     def _pause(self, optimizer: Any) -> None:
         """Between two steps: validate and save where due, and stop where asked to."""
-        state, every = self.state, self._every()
+        state, run = self.state, self.config.run
+        every = run.eval_every or max(1, self.config.total_steps // 10)
         due = state.step > 0 and (state.step % every == 0 or state.step in {phase.end for phase in self.phases})
         try:
             if due and state.validated < state.step:
-                self._validate()
-            self.interrupts.agree(self.config.run.timeout)
+                self._judge()
+            self.interrupts.agree(run.timeout)
             self.interrupts.check()
-        except Stop:
+        except RunInterrupted:
             self._save(optimizer)
             raise RunInterrupted(
                 f"stopped after step {state.step} of {self.config.total_steps}, which is saved; "
                 f"continue with `stepgrad train --resume {self.folder.path}`"
             ) from None
-        if due or (state.step > 0 and state.step % (self.config.run.save_every or every) == 0):
+        if due or (state.step > 0 and state.step % (run.save_every or every) == 0):
             self._save(optimizer)
 
-    def _every(self) -> int:
-        return self.config.run.eval_every or max(1, self.config.total_steps // 10)
-
-    def _validate(self) -> None:
+    def _judge(self) -> None:
         """Measure the mAP and the run's metric; the best weights so far are kept apart."""
         state = self.state
-        protocols = [self.config.protocol, *self.config.also_report]
-        alone = self.fabric.world_size == 1  # several processes leave a validation together, or not at all
-        between = self.interrupts.check if alone else lambda: None
         with self.times.of("validation"):
-            evaluator = validate(
-                self.model, self.val, protocols, self.progress, self.source, between, metrics=self.config.metrics
-            )
-        line, result = state.validation_line(evaluator.compute(), self._phase_name())
+            # several processes leave a validation together, or not at all
+            between = self.interrupts.check if self.fabric.world_size == 1 else lambda: None
+            result = self._validate("validating", between).compute()
+        phase = next(phase.name for phase in self.phases if state.step <= phase.end)
+        line = validation_line(state, result, phase)
         state.validated = state.step
-        self.log.write(line)
+        self._write(line)
         merit = merit_of(result, self.config)
-        if state.is_better(merit):
+        if state.best_step == 0 or merit > state.best_merit:
             state.best_step, state.best_map, state.best_merit = state.step, result.map, merit
             if self.fabric.is_global_zero:
                 save_best(self.folder, self.model, self.config, state, result)
         self.progress.val({**line, "best": state.best_step == state.step})
 
-    def _phase_name(self) -> PhaseName:
-        return next(phase.name for phase in self.phases if self.state.step <= phase.end)
+    def _validate(self, what: str, between: Any = lambda: None) -> Evaluator:
+        config = self.config
+        protocols = [config.protocol, *config.also_report]
+        return validate(
+            self.model, self.val, protocols, self.progress, self.source, between, what, metrics=config.metrics
+        )
 
     def _save(self, optimizer: Any) -> None:
         """A checkpoint of this step, unless there is one that says the same."""
         state = self.state
-        if self.saved == (state.step, state.validated) or not self.fabric.is_global_zero:
+        if self.saved == (state.step, state.validated) or self.log is None:
             return
-        state.log_length = self.log.sync()
+        self.log.sync()
         weights = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         memory = self.restored if optimizer is None else optimizer_tensors(optimizer.optimizer, self._names())
         counters = {name: value for name, value in asdict(state).items() if name != "step"}

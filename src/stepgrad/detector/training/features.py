@@ -5,78 +5,55 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from stepgrad.data.base import DatasetTarget
-from stepgrad.detector.training.inputs import Data, Example, mirrored_boxes
+from stepgrad.detector.training.inputs import Example, Images, mirrored
 from stepgrad.errors import DataError
 from stepgrad.files import WriteError
 from stepgrad.names import to_utf8
 from stepgrad.weights_file import bytes_of, read_tensors, write_tensors
 
-if TYPE_CHECKING:
-    from stepgrad.detector import FastRCNN
+if TYPE_CHECKING:  # brings torchvision, which a cache that is only named can do without
+    from stepgrad.detector import FastRCNN, Features
+
+Source = Callable[[Images, int, bool], Example]
+"""Gives an image by its number, mirrored or not."""
 
 
-class ImageSource:
-    """Gives images; the trunk sees each of them at every step."""
-
-    def example(self, data: Data, index: int, flipped: bool = False) -> Example:
-        return data.example(index, flipped)
-
-
-class FeatureSource(ImageSource):
-    """Gives the features of a frozen trunk, computed once per image and kept on disk."""
-
-    def __init__(self, model: FastRCNN, folder: Path, scaling: str) -> None:
-        self.model = model
-        self.cache = FeatureCache(folder, trunk_fingerprint(model.trunk, scaling))
-        self._facts: dict[tuple[str, int], tuple[str, int, int]] = {}
-
-    def example(self, data: Data, index: int, flipped: bool = False) -> Example:
-        from stepgrad.detector import Features
-
-        fingerprint, width, height = self._image_facts(data, index)
-        key = f"{fingerprint}-mirrored" if flipped else fingerprint
-        found = self.cache.get(key)
-        if found is None:
-            example = data.example(index, flipped)
-            with torch.no_grad():
-                (features,) = self.model.extract([example.image])
-            self.cache.put(key, features)
-            return example._replace(image=features)
-        windows, target = data.facts(index)
-        if flipped:
-            windows = mirrored_boxes(windows, width)
-            target = cast(DatasetTarget, {**target, "boxes": mirrored_boxes(target["boxes"], width)})
-        device = next(self.model.trunk.parameters()).device
-        return Example(Features(found.map.to(device), found.scale, (height, width)), windows, target)
-
-    def _image_facts(self, data: Data, index: int) -> tuple[str, int, int]:
-        """Fingerprint, width and height of an image, read once per process."""
-        place = (data.dataset.name, data.first + index)
-        if place not in self._facts:
-            self._facts[place] = data.picture_facts(index)
-        return self._facts[place]
-
-
-def source_for(model: FastRCNN, folder: Path, arithmetic: str = "cpu 32-true") -> ImageSource:
-    """Features where the trunk never changes, images where it does.
+def source_for(model: FastRCNN, folder: Path, arithmetic: str = "cpu 32-true") -> Source:
+    """Features where the trunk never changes, computed once per image and kept on disk; images where it does.
 
     Args:
         arithmetic: device and precision, which decide the last bits of the features.
     """
-    if any(p.requires_grad for p in model.trunk.parameters()):
-        return ImageSource()
-    return FeatureSource(model, folder, f"{model.shortest_side}-{model.longest_side} {arithmetic}")
+    if not model.trunk_is_frozen:
+        return Images.example
+    scaling = f"{model.shortest_side}-{model.longest_side} {arithmetic}"
+    cache = FeatureCache(folder, trunk_fingerprint(model.trunk, scaling))
+    fingerprints: dict[tuple[str, int], str] = {}
 
+    def features_of(images: Images, index: int, flipped: bool) -> Example:
+        place = (images.dataset.name, images.first + index)
+        if place not in fingerprints:
+            fingerprints[place] = images.fingerprint(index)
+        key = fingerprints[place] + ("-mirrored" if flipped else "")
+        features = cache.get(key)
+        if features is None or features.size is None:
+            example = images.example(index, flipped)
+            with torch.no_grad():
+                (features,) = model.extract([example.image])
+            cache.put(key, features)
+            return example._replace(image=features)
+        device = next(model.trunk.parameters()).device
+        example = Example(features._replace(map=features.map.to(device)), *images.facts(index))
+        return mirrored(example, features.size[1]) if flipped else example
 
-if TYPE_CHECKING:
-    from stepgrad.detector import Features
+    return features_of
 
 
 class FeatureCache:
@@ -93,28 +70,26 @@ class FeatureCache:
 
     def get(self, key: str) -> Features | None:
         """The features kept under a key, on the CPU; None if there are none."""
-        try:
-            tensors, facts = read_tensors(self._path(key))
-        except DataError:
-            return None
-        if (facts.get("trunk"), facts.get("key")) != (self.trunk_fingerprint, key):
-            return None  # names of files are shortened hashes
-        from stepgrad.detector import Features  # brings torchvision, which a cache that is only named can do without
+        from stepgrad.detector import Features
 
         try:
+            tensors, facts = read_tensors(self._path(key))
+            if (facts["trunk"], facts["key"]) != (self.trunk_fingerprint, key):
+                return None  # names of files are shortened hashes
             x, y = json.loads(facts["scale"])
-            return Features(tensors["map"], (float(x), float(y)))
-        except (KeyError, ValueError, TypeError, OverflowError, RecursionError):
-            return None  # written by something else
+            height, width = json.loads(facts["size"])
+            return Features(tensors["map"], (float(x), float(y)), (int(height), int(width)))
+        except (DataError, KeyError, ValueError, TypeError, OverflowError, RecursionError):
+            return None  # absent, damaged, or written by something else
 
     def put(self, key: str, features: Features) -> None:
         """Keep features under a key, instead of those that were there."""
         if not self.can_write:
             return
-        feature_map, (x, y) = features.map, features.scale
-        facts = {"trunk": self.trunk_fingerprint, "key": key, "scale": json.dumps([float(x), float(y)])}
+        facts = {"trunk": self.trunk_fingerprint, "key": key}
+        facts |= {"scale": json.dumps(features.scale), "size": json.dumps(features.size)}
         try:  # nobody waits for the disk: what a power cut damages will be told by its digest
-            write_tensors(self._path(key), {"map": feature_map}, facts, durable=False)
+            write_tensors(self._path(key), {"map": features.map}, facts, durable=False)
         except WriteError as error:
             self.can_write = False
             warnings.warn(f"{error}; continuing without storing features", stacklevel=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 Tick = Callable[[], None]
@@ -16,31 +16,28 @@ class Progress(Protocol):
 
     def start(self, total: int, at: int) -> None:
         """Training begins, or continues, at step `at` of `total`."""
+        return None
 
     def step(self, line: Mapping[str, Any]) -> None:
         """A step was taken; lines of kind "train"."""
+        return None
 
     def val(self, line: Mapping[str, Any]) -> None:
         """A validation is done; lines of kind "val"."""
+        return None
 
     def say(self, text: str) -> None:
         """Something worth a line of its own."""
-
-    def stage(self, what: str, total: int | None = None) -> AbstractContextManager[Tick]:
-        """Other long work: `with progress.stage("validating", 500) as tick: ...`."""
-
-
-class QuietProgress:
-    """Says nothing."""
-
-    def start(self, total: int, at: int) -> None: ...
-    def step(self, line: Mapping[str, Any]) -> None: ...
-    def val(self, line: Mapping[str, Any]) -> None: ...
-    def say(self, text: str) -> None: ...
+        return None
 
     @contextmanager
     def stage(self, what: str, total: int | None = None) -> Iterator[Tick]:
+        """Other long work: `with progress.stage("validating", 500) as tick: ...`."""
         yield lambda: None
+
+
+class QuietProgress(Progress):
+    """Says nothing."""
 
 
 class Times:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import yaml
+from torch import Tensor
 
+from stepgrad.detector import FastRCNN, compressed
+from stepgrad.detector.training.build import BEST_FILE, build_model, load_into
 from stepgrad.detector.training.checkpoint import Checkpoint, checkpoint_step, list_checkpoints, load_checkpoint
 from stepgrad.detector.training.config import TrainConfig, from_dict, to_dict
 from stepgrad.detector.training.run_log import read_log
@@ -19,42 +23,20 @@ from stepgrad.files import write_whole
 from stepgrad.weights_file import load_weights
 from stepgrad.yaml_text import load_yaml
 
-if TYPE_CHECKING:
-    from stepgrad.detector import FastRCNN
-
-
 _CONFIG_BACK = "restore it from a copy, or write the config of the run again: `stepgrad train ... --print_config`"
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """The files of a run, by name."""
 
-    path: Path
-
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def log_file(self) -> Path:
-        return self.path / "log.jsonl"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def best_file(self) -> Path:
-        return self.path / "best.safetensors"
-
-    @property
-    def evaluation_file(self) -> Path:
-        return self.path / "evaluation.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.yaml"
+        self.log_file = path / "log.jsonl"
+        self.events = path / "events"
+        self.checkpoints = path / "checkpoints"
+        self.best_file = path / BEST_FILE
+        self.evaluation_file = path / "evaluation.json"
 
     def check_free(self) -> None:
         """Refuse a folder that holds a run."""
@@ -97,15 +79,55 @@ class RunFolder:
         found = list_checkpoints(self.checkpoints)
         if step is None:
             return load_checkpoint(found[-1]) if found else None
-        wanted = [path for path in found if checkpoint_step(path) == step]
-        if not wanted:
-            steps = ", ".join(str(checkpoint_step(path)) for path in found) or "none"
-            raise DataError(f"{self.checkpoints}: has no checkpoint of step {step}; there are: {steps}")
-        return load_checkpoint(wanted[0])
+        steps = [checkpoint_step(path) for path in found]
+        if step not in steps:
+            there = ", ".join(map(str, steps)) or "none"
+            raise DataError(f"{self.checkpoints}: has no checkpoint of step {step}; there are: {there}")
+        return load_checkpoint(found[steps.index(step)])
 
     def history(self) -> list[dict[str, Any]]:
-        """The lines of the log."""
-        return read_log(self.log_file)
+        """The lines of the log; a warning, and none, if it cannot be read."""
+        try:
+            return read_log(self.log_file)
+        except DataError as error:
+            warnings.warn(f"{error}; continuing without it", stacklevel=2)
+            return []
+
+
+@dataclass
+class State:
+    """The counters of a run: with weights and momentum, all that a checkpoint needs."""
+
+    step: int = 0
+    """Steps taken."""
+    seconds: float = 0.0
+    """Spent in them."""
+    validated: int = 0
+    """The last step that was validated."""
+    best_step: int = 0
+    best_map: float = -1.0
+    best_merit: float = -1.0
+    """What the best step was chosen by: its mAP, or the metric of the run; larger is better."""
+    class_names: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> State:
+        """The counters in a checkpoint, or a DataError if it holds something else."""
+        counters = {name: default for name, default in vars(cls()).items() if name != "step"}
+        found = {name: value for name, value in checkpoint.state.items() if name != "log_length"}  # of older runs
+        wrong = [name for name, value in found.items() if not _fits(value, counters.get(name))]
+        if wrong:
+            raise DataError(
+                f"the checkpoint of step {checkpoint.step} has no valid {', '.join(wrong)}: another program or version "
+                "wrote it; start the run again in a new folder"
+            )
+        first_kept = {"best_merit": found.get("best_map", -1.0)}  # by which older runs chose
+        return cls(step=checkpoint.step, **{**first_kept, **found})
+
+
+def _fits(value: Any, default: Any) -> bool:
+    """Whether a value is of the kind of its default; whole numbers are numbers."""
+    return isinstance(value, (int, float) if isinstance(default, float) else type(default)) and default is not None
 
 
 @dataclass(frozen=True)
@@ -122,8 +144,6 @@ class Run:
 
     def compressed(self, fc6: int, fc7: int) -> Run:
         """The same run with a faster detector: fc6 and fc7 cut to so many singular values."""
-        from stepgrad.detector import compressed
-
         return replace(self, model=compressed(self.model, fc6, fc7))
 
 
@@ -134,23 +154,17 @@ def open_run(folder: str | Path, checkpoint: str | int = "best") -> Run:
         folder: the `--out` of the run.
         checkpoint: "best" (by validation mAP), "last", or a step that has a checkpoint.
     """
-    from stepgrad.detector.training.build import build_model
-
     run = RunFolder(Path(folder))
     config = run.config()
-    if checkpoint == "best":
-        tensors, facts = _best(run)
-    else:
-        tensors, facts = _of_step(run, checkpoint)
+    tensors, facts = _best(run) if checkpoint == "best" else _of_step(run, checkpoint)
     names = tuple(facts["class_names"])
-    thresholds = facts.get("thresholds") or {}
     model = build_model(config, len(names), weights=None)
     load_into(model, tensors, str(folder))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Run(run.path, config, model.eval(), names, facts["step"], thresholds)
+    return Run(run.path, config, model.eval(), names, facts["step"], facts.get("thresholds") or {})
 
 
-def _best(run: RunFolder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def _best(run: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not run.best_file.exists():
         raise DataError(f"{run.path}: has no best.safetensors: no validation has finished yet; pass --checkpoint last")
     try:
@@ -160,7 +174,7 @@ def _best(run: RunFolder) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return tensors, _facts(run.best_file, metadata.get("stepgrad", ""))
 
 
-def _of_step(run: RunFolder, which: str | int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def _of_step(run: RunFolder, which: str | int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if which != "last" and not str(which).isdecimal():
         raise ConfigError(f"Expected the checkpoint to be best, last or a step but got {which!r}.")
     found = run.checkpoint(None if which == "last" else int(which))
@@ -184,14 +198,3 @@ def _facts(source: Path, text: str) -> dict[str, Any]:
     if not sound:
         raise DataError(f"{source}: does not name its classes and its step; was it written by `stepgrad train`?")
     return dict(facts)
-
-
-def load_into(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], source: str) -> None:
-    """Put weights into a model that must fit them."""
-    try:
-        model.load_state_dict(dict(tensors))
-    except RuntimeError as error:
-        raise DataError(
-            f"{source}: the weights do not fit the model ({error}); backbone, hidden, score, box_regression and the number of "
-            "classes must be those it was trained with"
-        ) from error

@@ -7,105 +7,83 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 import stepgrad
-from stepgrad.detector.training.state import State
-from stepgrad.files import WriteError, explain
+from stepgrad.errors import DataError
+from stepgrad.files import WriteError, explain, write_whole
 from stepgrad.names import visible
-
-if TYPE_CHECKING:
-    from stepgrad.detector.training.run_folder import RunFolder
 
 PACKAGES = ("torch", "torchvision", "numpy", "numba", "lightning-fabric")
 
 
 def versions() -> dict[str, Any]:
     """When and with what a run began."""
-    found: dict[str, Any] = {"python": platform.python_version(), "threads": torch.get_num_threads()}
-    found["stepgrad"] = stepgrad.__version__
-    found.update({package: _version(package) for package in PACKAGES})
-    return {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "versions": found}
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    found = {"python": platform.python_version(), "threads": torch.get_num_threads(), "stepgrad": stepgrad.__version__}
+    return {"time": now, "versions": {**found, **{package: version(package) for package in PACKAGES}}}
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+class Log:
+    """JSON lines on disk, each flushed when written, and their numbers as TensorBoard events."""
 
-
-class RunLog:
-    """Writes each line to log.jsonl and its numbers to TensorBoard."""
-
-    def __init__(self, folder: RunFolder, length: int, step: int) -> None:
-        self.lines = Log(folder.log_file, length)
-        purge = step + 1 if step else None  # events of steps that will be taken again are hidden
-        try:
-            self.events = _open_events(folder.events, purge)
-        except OSError as error:
-            self.lines.close()
-            raise WriteError(explain(folder.events, error)) from error
+    def __init__(
+        self, path: Path, lines: Iterable[Mapping[str, Any]] = (), events: Path | None = None, step: int = 0
+    ) -> None:
+        """Begin with `lines`, those of the `step` steps that will not be taken again; nothing else stays."""
+        self.path = path
+        write_whole(path, b"".join(_encoded(line) for line in lines))
+        self._events: Any = _open_events(events, step) if events else None
+        self._file = open(path, "ab")  # noqa: SIM115
 
     def write(self, line: Mapping[str, Any]) -> None:
-        self.lines.write(line)
-        for name, value in _scalars(line) if self.events else ():
-            self.events.add_scalar(name, value, line["step"])
+        try:
+            self._file.write(_encoded(line))
+            self._file.flush()
+        except OSError as error:
+            raise WriteError(
+                f"{self.path}: cannot be written ({error.strerror}); free some space and resume the run"
+            ) from error
+        for name, value in _scalars(line) if self._events else ():
+            self._events.add_scalar(name, value, line["step"])
 
-    def sync(self) -> int:
-        """Length of log.jsonl in bytes, all of it on the disk."""
-        if self.events:
-            self.events.flush()
-        return self.lines.sync()
+    def sync(self) -> None:
+        """Put the lines on the disk itself."""
+        if self._events:
+            self._events.flush()
+        os.fsync(self._file.fileno())
 
-    def __enter__(self) -> RunLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.lines.close()
-        if self.events:
-            self.events.close()
+    def close(self) -> None:
+        with suppress(OSError):  # of a line that is still to be written; `write` has told
+            self._file.close()
+        if self._events:
+            self._events.close()
 
 
-def _open_events(folder: Path, purge: int | None) -> Any:
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(finite(line), allow_nan=False).encode() + b"\n"
+
+
+def _open_events(folder: Path, step: int) -> Any:
     """TensorBoard's writer; None where it cannot name the folder: it knows UTF-8 alone, and the C locale does not."""
     from torch.utils.tensorboard import SummaryWriter
 
     try:
         str(folder).encode()
+        return SummaryWriter(str(folder), purge_step=step + 1 if step else None)  # hides events of later steps
     except UnicodeEncodeError:
         warnings.warn(
-            f"{visible(folder)}: TensorBoard cannot write there in this locale; log.jsonl has all numbers", stacklevel=2
+            f"{visible(folder)}: TensorBoard cannot write there in this locale; log.jsonl has all numbers", stacklevel=3
         )
         return None
-    return SummaryWriter(str(folder), purge_step=purge)
-
-
-class NoLog(RunLog):
-    """Of the processes that do not write."""
-
-    def __init__(self) -> None: ...
-    def write(self, line: Mapping[str, Any]) -> None: ...
-    def sync(self) -> int:
-        return 0
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None: ...
-
-
-def open_log(folder: RunFolder, state: State, writes: bool) -> RunLog:
-    """The log of a run, continued where its state says."""
-    return RunLog(folder, state.log_length, state.step) if writes else NoLog()
+    except OSError as error:
+        raise WriteError(explain(folder, error)) from error
 
 
 def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -119,63 +97,17 @@ def _scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield f"{line['kind']}/{key}", float(value)
 
 
-class Log:
-    """JSON lines on disk, each flushed when written."""
-
-    def __init__(self, path: Path, length: int = 0) -> None:
-        """Go on after `length` bytes; what stands behind belongs to steps that will be taken again."""
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a+b")  # noqa: SIM115
-            self._file.truncate(min(length, self._file.tell()))
-            self._drop_torn_line()
-        except OSError as error:
-            raise WriteError(
-                f"{path}: cannot be written ({error.strerror}); move away what is there and resume the run"
-            ) from error
-
-    def _drop_torn_line(self) -> None:
-        """A crash of the system may have cut the last line short; the next one must not be written into it."""
-        self._file.seek(0)
-        content = self._file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            warnings.warn(f"{self.path}: its last line was cut short and is left out", stacklevel=4)
-            self._file.truncate(whole)
-        self._file.seek(0, os.SEEK_END)
-
-    def write(self, line: Mapping[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(finite(line), allow_nan=False).encode() + b"\n")
-            self._file.flush()
-        except OSError as error:
-            raise WriteError(
-                f"{self.path}: cannot be written ({error.strerror}); free some space and resume the run"
-            ) from error
-
-    def sync(self) -> int:
-        """Put the lines on the disk itself; returns the length in bytes."""
-        os.fsync(self._file.fileno())
-        return os.fstat(self._file.fileno()).st_size
-
-    def close(self) -> None:
-        with suppress(OSError):  # of a line that is still to be written; `write` has told
-            self._file.close()
-
-
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The lines of a log. Damaged ones are left out with one warning that numbers them.
 
     A last line without an end is left out silently: the run may be writing it just now.
     """
-    if not path.exists():
-        return []
     try:
         ended = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        warnings.warn(f"{path}: cannot be read ({error.strerror}); continuing without it", stacklevel=2)
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); move away what is there") from error
     lines = [_line(text) for text in ended]
     bad = [str(number) for number, line in enumerate(lines, 1) if line is None]
     if bad:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from stepgrad.detector.training.config import PhaseConfig
+from stepgrad.detector.training.config import Phase, PhaseConfig, RunConfig
 from stepgrad.detector.training.inputs import Example, mix
 from stepgrad.errors import NonFiniteError
 from stepgrad.losses.large_batch import large_batch
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from stepgrad.detector import FastRCNN
-    from stepgrad.detector.sampling import Sample
 
 DROPOUT, WINDOWS = 2, 3
 """Streams of randomness within a step."""
@@ -33,50 +32,56 @@ class Stepper:
 
     fabric: Fabric
     model: FastRCNN
-    seed: int
-    skips_overflow: bool = False
-    """Half precision's scaler leaves out steps whose gradient overflows, and continues."""
-    timeout: float = 300.0
-    """Seconds to wait for other processes."""
+    run: RunConfig
 
-    def step(
-        self, phase: PhaseConfig, optimizer: Any, examples: Sequence[Example], number: int, first: int
-    ) -> dict[str, Any]:
-        """Take step `number`, of a phase that began with `first`, on this process's examples; returns its log line.
+    def step(self, phase: Phase, optimizer: Any, examples: Sequence[Example], number: int) -> dict[str, Any]:
+        """Take step `number` of the run, in this phase, on this process's examples; returns its log line.
 
         Raises:
             NonFiniteError: a NaN or an infinity came up; the weights are as they were.
         """
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        torch.manual_seed(mix(self.seed, number, self.fabric.global_rank, DROPOUT))
+        torch.manual_seed(mix(self.run.seed, number, self.fabric.global_rank, DROPOUT))
         try:
-            losses = self._backward(phase, examples)
-            average_gradients(self.model.parameters(), timeout=self.timeout)
-            norm = self._gradient_norm(phase, optimizer)
-            if not math.isfinite(norm) and not self.skips_overflow:
+            losses = self._backward(phase.config, examples)
+            average_gradients(self.model.parameters(), timeout=self.run.timeout)
+            longest = math.inf if phase.config.max_gradient_norm is None else phase.config.max_gradient_norm
+            clipped: Any = self.fabric.clip_gradients(self.model, optimizer, max_norm=longest, error_if_nonfinite=False)
+            norm = float(clipped)
+            skips_overflow = self.run.precision == "16-mixed"  # its scaler leaves such steps out, and continues
+            if not math.isfinite(norm) and not skips_overflow:
                 raise NonFiniteError(f"the gradient's norm is {norm}, with losses {_listed(losses)}")
         except NonFiniteError as error:
             optimizer.zero_grad(set_to_none=True)
-            raise NonFiniteError(f"{error}{_of_images(examples)}") from error
-        rate = set_learning_rate(optimizer, phase, number - first)  # only now: it may change the optimizer's memory
+            images = ", ".join(str(e.target["image_id"]) for e in examples)
+            raise NonFiniteError(f"{error}; images {images}") from error
+        rate = set_learning_rate(
+            optimizer, phase.config, number - phase.first
+        )  # last: may change the optimizer's memory
         optimizer.step()
         seconds = time.perf_counter() - began
         return {
             "loss": sum(losses.values()),
             "losses": losses,
             "lr": rate,
-            "images": phase.images,
+            "images": phase.config.images,
             "gradient_norm": norm,
             **_facts(self.model.metrics, seconds),
             "seconds": seconds,
         }
 
     def _backward(self, phase: PhaseConfig, examples: Sequence[Example]) -> dict[str, float]:
-        """Fill the gradients, all images at once or in chunks; returns the losses of the minibatch of all processes."""
+        """Fill the gradients, all images at once or in chunks; returns the losses of the minibatch of all processes.
+
+        The mAP loss is one over all processes already. Cross-entropy and the loss of boxes are sums over this process's
+        windows, divided by the mean number of windows per process: their mean over processes is that of the minibatch.
+        """
         targets = [e.target for e in examples]
-        generators = [torch.Generator().manual_seed(mix(self.seed, e.place, WINDOWS)) for e in examples]
+        generators = [torch.Generator().manual_seed(mix(self.run.seed, e.place, WINDOWS)) for e in examples]
         samples = self.model.draw([e.windows for e in examples], targets, generators)
+        world = self.fabric.world_size
+        (total,) = sum_over_processes([sum(len(s.windows) for s in samples)], self.run.timeout)
         shown: dict[str, float] = {}
 
         def activate(chunk: range) -> list[Tensor]:
@@ -84,7 +89,9 @@ class Stepper:
                 return self.model.activate([examples[i].image for i in chunk], [samples[i].windows for i in chunk])
 
         def objective(activations: list[Tensor]) -> Tensor:
-            losses = self._shared(self.model.losses_of(activations, samples, targets), samples, shown)
+            losses = self.model.losses_of(activations, samples, targets, total / world)
+            sums = sum_over_processes([float(loss.detach()) for loss in losses.values()], self.run.timeout)
+            shown.update({name.removeprefix("loss_"): s / world for name, s in zip(losses, sums, strict=True)})
             if not all(math.isfinite(value) for value in shown.values()):
                 raise NonFiniteError(f"the losses are {_listed(shown)}")
             return torch.stack([*losses.values()]).sum()
@@ -96,33 +103,6 @@ class Stepper:
             chunks = [range(i, min(i + size, len(examples))) for i in range(0, len(examples), size)]
             large_batch(activate, chunks, objective, model=self.model, backward=self.fabric.backward)
         return shown
-
-    def _shared(
-        self, losses: dict[str, Tensor], samples: Sequence[Sample], shown: dict[str, float]
-    ) -> dict[str, Tensor]:
-        """The losses as their mean over processes will be the minibatch's; `shown` gets their values.
-
-        The mAP loss is one over all processes already. Cross-entropy and the loss of boxes are means over this process's
-        windows, so a process with more of them weighs more.
-        """
-        world = self.fabric.world_size
-        for name in ("loss_nll", "loss_box") if world > 1 else ():
-            if name not in losses:
-                continue
-            count = sum(len(s.windows) for s in samples)
-            local = float(losses[name].detach()) * count
-            total, everyones = sum_over_processes([local, count], self.timeout)
-            losses = {**losses, name: losses[name] * (world * count / max(everyones, 1.0))}
-            shown[name.removeprefix("loss_")] = total / max(everyones, 1.0)
-        for name, value in losses.items():
-            shown.setdefault(name.removeprefix("loss_"), float(value.detach()))
-        return losses
-
-    def _gradient_norm(self, phase: PhaseConfig, optimizer: Any) -> float:
-        """The norm of the gradient of all weights, which is scaled down where it is longer than allowed."""
-        longest = math.inf if phase.max_gradient_norm is None else phase.max_gradient_norm
-        found = self.fabric.clip_gradients(self.model, optimizer, max_norm=longest, error_if_nonfinite=False)
-        return float(found)  # type: ignore[arg-type]  # None only where single values are clipped
 
 
 def _facts(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -137,10 +117,6 @@ def _facts(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
 
 def _listed(losses: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in losses.items())
-
-
-def _of_images(examples: Sequence[Example]) -> str:
-    return f"; images {', '.join(str(e.target['image_id']) for e in examples)}"
 
 
 BIAS_LR = 2.0
