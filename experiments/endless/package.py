@@ -15,7 +15,7 @@ from experiments.endless.run_files import load_start
 from stepgrad.files import write_whole
 from stepgrad.models.demo.detector import WEIGHTS
 
-FILE = Path(__file__).parents[2] / "src/stepgrad/demo" / WEIGHTS
+FILE = Path(__file__).parents[2] / "src/stepgrad/models/demo" / WEIGHTS
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
