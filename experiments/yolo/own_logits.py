@@ -24,9 +24,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torchvision.ops import box_iou
 
 from experiments.records import commit, grouped, load_runs, mean_and_spread, save_run, table
-from experiments.yolo.network import load
+from experiments.yolo.network import WEIGHTS, load
 from experiments.yolo.sets import SETS
-from experiments.yolo.windows import WEIGHTS
 from stepgrad.evaluation import Evaluator
 from stepgrad.losses.detection import MAPLoss
 from stepgrad.losses.functional import suppress_and_rank

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from experiments.records import Run, gain, grouped, load_runs, mean_and_spread, once, table
+from experiments.yolo.network import WEIGHTS
 from experiments.yolo.weights import write_checkpoint
-from experiments.yolo.windows import WEIGHTS, letterbox
+from experiments.yolo.windows import letterbox
 from stepgrad.data import load_dataset
 from stepgrad.data.convert import convert
 
