@@ -1,27 +1,12 @@
-"""Every promise about speed and memory, with its target, what was measured, and whether it is kept."""
+"""Every promise about speed and memory of the loss, with its target and what was measured."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.report import Claim
+
 DEFAULT = "MAPLoss default (radius 3)"  # the case of a loss without options
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One promise: `measured` must not exceed `target`; `aim`, if any, is what we would like."""
-
-    text: str
-    target: float
-    measured: float
-    unit: str = "x"
-    aim: float | None = None
-    detail: str = ""
-
-    @property
-    def met(self) -> bool:
-        return self.measured <= self.target
 
 
 def check_claims(results: dict[str, Any]) -> list[Claim]:

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,11 +24,11 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
+from benchmarks.report import heading, kept, write
 from benchmarks.timing import interleaved, machine
-from stepgrad.files import write_whole
+from experiments.records import table
 from stepgrad.models.torchvision import train_for_map
 
-RESULTS = Path(__file__).parent / "results"
 CLASSES = 20
 OBJECTS = 5
 
@@ -180,43 +178,40 @@ def anchors_of(model: nn.Module, images: list[Tensor]) -> int | None:
 
 def render(results: dict[str, Any]) -> str:
     """The page."""
-    facts = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
-    lines = [
-        "# Training for mAP: the cost of a step",
-        "",
-        f"`{results['command']}` on {facts}.",
-        "",
-        "Forward and backward, medians; stock, mix and replace take turns in every round.",
-        "",
-        "| model | images | anchors | stock, s | mix | replace | promised | kept |",
-        "|" + "---|" * 8,
-    ]
+    rows, rounds = [], results["families"][0]["stock"]["rounds"]
     for row in results["families"]:
         ratios = row["ratio"]
-        kept = "yes" if max(ratios.values()) <= row["target"] else "**no**"
-        lines.append(
-            f"| {row['family']} | {row['images']} x {row['size']}² | {row['anchors'] or '-'} | "
-            f"{row['stock']['median']:.2f} | {ratios['mix']:.2f}x | {ratios['replace']:.2f}x | "
-            f"<= {row['target']}x | {kept} |"
+        rows.append(
+            [
+                *(row["family"], f"{row['images']} x {row['size']}²", str(row["anchors"] or "-")),
+                *(f"{row['stock']['median']:.2f}", f"{ratios['mix']:.2f}x", f"{ratios['replace']:.2f}x"),
+                *(f"<= {row['target']}x", kept(max(ratios.values()) <= row["target"])),
+            ]
         )
-    return "\n".join([*lines, ""])
+    parts = [
+        "# Training for mAP: the cost of a step",
+        heading(results),
+        f"Forward and backward, medians of {rounds} rounds; stock, mix and replace take turns in every round.",
+        table(["model", "images", "anchors", "stock, s", "mix", "replace", "promised", "kept"], rows),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="families whose name starts with this; results are not written")
-    args = parser.parse_args()
-    chosen = {name: case for name, case in CASES.items() if name.startswith(args.only)}
+    options = parser.parse_args(arguments)
+    chosen = {name: case for name, case in CASES.items() if name.startswith(options.only)}
     results = {
-        "command": "python -m benchmarks.drop_in",
+        "command": f"python -m benchmarks.drop_in --rounds {options.rounds}",
         "machine": machine(),
-        "families": [measure(name, case, args.rounds) for name, case in chosen.items()],
+        "families": [measure(name, case, options.rounds) for name, case in chosen.items()],
     }
-    if not args.only:
-        write_whole(RESULTS / "drop_in.json", (json.dumps(results, indent=1) + "\n").encode())
-        write_whole(RESULTS / "drop_in.md", render(results).encode())
-    print(render(results))
+    if options.only:
+        print(render(results))
+    else:
+        write("drop_in", results, render(results))
 
 
 if __name__ == "__main__":

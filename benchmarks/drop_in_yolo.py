@@ -11,22 +11,20 @@ one take turns in every round. The process's own CPU seconds stand beside those 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.report import heading, write
 from benchmarks.timing import machine, version
-from stepgrad.files import write_whole
+from experiments.records import table
 from stepgrad.models.yolo.loss import WithMAP, make_switches
 from stepgrad.models.yolo.trainer import MAPTraining
 
-RESULTS = Path(__file__).parent / "results"
 CLASSES, OBJECTS, TARGET = 80, 7, 1.15
 
 
@@ -94,42 +92,40 @@ def measure(images: int, size: int, rounds: int) -> dict[str, Any]:
 
 def render(results: dict[str, Any]) -> str:
     """The page."""
-    facts = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
     row = results["row"]
     stock = row["seconds"]["stock"]
-    lines = [
+    rows = [
+        [name, f"{clock:.2f}", f"{cpu:.2f}", f"{clock / stock[0]:.2f}x", f"{cpu / stock[1]:.2f}x"]
+        for name, (clock, cpu) in row["seconds"].items()
+    ]
+    facts = {**results["machine"], "ultralytics": results["ultralytics"]}
+    parts = [
         "# YOLO, trained for mAP: the cost of a step",
-        "",
-        f"`{results['command']}` on {facts}, ultralytics {results['ultralytics']}.",
-        "",
+        heading({**results, "machine": facts}),
         f"YOLOv8n, {row['images']} images of {row['size']} pixels, {CLASSES} classes, {OBJECTS} objects per image. Medians of "
         f"{row['rounds']} rounds, in which all take turns. At most {TARGET}x is promised.",
-        "",
-        "| loss | seconds | of CPU | ratio | of CPU |",
-        "|---|---|---|---|---|",
+        table(["loss", "seconds", "of CPU", "ratio", "of CPU"], rows),
     ]
-    for name, (clock, cpu) in row["seconds"].items():
-        lines.append(f"| {name} | {clock:.2f} | {cpu:.2f} | {clock / stock[0]:.2f}x | {cpu / stock[1]:.2f}x |")
-    return "\n".join([*lines, ""])
+    return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=16)
     parser.add_argument("--size", type=int, default=640)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--print-only", action="store_true", help="do not write results")
-    args = parser.parse_args()
+    options = parser.parse_args(arguments)
     results = {
-        "command": f"python -m benchmarks.drop_in_yolo --images {args.images} --rounds {args.rounds}",
+        "command": f"python -m benchmarks.drop_in_yolo --images {options.images} --rounds {options.rounds}",
         "machine": machine(),
         "ultralytics": version("ultralytics"),
-        "row": measure(args.images, args.size, args.rounds),
+        "row": measure(options.images, options.size, options.rounds),
     }
-    if not args.print_only:
-        write_whole(RESULTS / "drop_in_yolo.json", (json.dumps(results, indent=1) + "\n").encode())
-        write_whole(RESULTS / "drop_in_yolo.md", render(results).encode())
-    print(render(results))
+    if options.print_only:
+        print(render(results))
+    else:
+        write("drop_in_yolo", results, render(results))
 
 
 if __name__ == "__main__":

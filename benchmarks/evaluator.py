@@ -1,7 +1,7 @@
 """Speed and memory of the evaluator next to torchmetrics and faster-coco-eval, on the same detections in one run.
 
-    python benchmarks/evaluator.py                 # some minutes; writes results/evaluator.{json,md}
-    python benchmarks/evaluator.py --rounds 3      # rougher
+    python -m benchmarks.evaluator                 # some minutes; writes results/evaluator.{json,md}
+    python -m benchmarks.evaluator --rounds 3      # rougher
 
 Detections of 20 classes on as many images as VOC 2007 test has, VOC 2012's area AP at IoU 0.5. The peers do the nearest
 thing they can: AP at the single threshold 0.5. All start from what users have: lists of tensors, or for faster-coco-eval
@@ -12,28 +12,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
-import gc
 import io
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # so that the file runs as a script
+import torch
+from torch import Tensor
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-import stepgrad as sg  # noqa: E402
-from benchmarks.claims import Claim  # noqa: E402
-from benchmarks.timing import interleaved, machine, version  # noqa: E402
-from stepgrad.files import write_whole  # noqa: E402
+import stepgrad as sg
+from benchmarks.children import peak, run_child
+from benchmarks.report import RESULTS, Claim, claims_table, heading, write
+from benchmarks.timing import interleaved, machine, version
+from experiments.records import table
 
 CLASSES, IMAGES, OBJECTS = 20, 4952, 12_000
 SIZES = {"small": 100_000, "large": 400_000}
@@ -159,7 +152,7 @@ def measure(rounds: int) -> dict[str, Any]:
     values = {name: case() for name, case in quiet.items()}
     large = stepgrad_case(random_scene(SIZES["large"]))
     timings["stepgrad, voc12, 400,000"] = asdict(interleaved({"large": large}, rounds)["large"])
-    memory = {str(size): _memory_in_child(size) for size in SIZES.values()}
+    memory = {str(size): run_child("evaluator", "--memory", size)["extra"] for size in SIZES.values()}
     results = {
         "machine": {**machine(), **{p: version(p) for p in PEERS}},
         "timings": timings,
@@ -194,32 +187,14 @@ def check_claims(timings: dict[str, Any], memory: dict[str, int]) -> list[Claim]
     ]
 
 
-def _memory_in_child(detections: int) -> int:
-    command = [sys.executable, str(Path(__file__)), "--memory", str(detections)]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, env=dict(os.environ))
-    return int(done.stdout.splitlines()[-1])
-
-
-def peak_bytes(detections: int) -> int:
-    """Peak resident bytes of one evaluation beyond what the process held before, the input included in the latter."""
+def memory(detections: int) -> dict[str, int]:
+    """Peak bytes of one evaluation; the input was there before."""
     for _ in range(2):
         stepgrad_case(random_scene(2000, images=100, objects=300))()  # loads kernels, starts threads
-    scene = random_scene(detections)
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # else memory freed a moment ago would be used again unseen
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the high-water mark starts again from here
-    before = _status("VmRSS")
-    stepgrad_case(scene)()
-    return _status("VmHWM") - before
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+    return peak(stepgrad_case(random_scene(detections)))
 
 
 def render(results: dict[str, Any]) -> str:
-    facts = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
     ours = results["timings"]["stepgrad, voc12"]["median"]
     rows = [
         [
@@ -228,44 +203,28 @@ def render(results: dict[str, Any]) -> str:
         ]
         for name, row in results["timings"].items()
     ]
-    claims = [
-        [
-            c["text"],
-            f"<= {c['target']:g}",
-            f"{c['measured']:.2f}",
-            "yes" if c["measured"] <= c["target"] else "**no**",
-            c["detail"],
-        ]
-        for c in results["claims"]
-    ]
-    return "\n\n".join([
+    parts = [
         "# Speed and memory of the evaluator",
-        f"`{results['command']}` on {facts}.",
+        heading(results),
         f"100,000 detections of {CLASSES} classes on {IMAGES} images, {OBJECTS} objects; medians, every case takes its "
         "turn in every round. The peers average 101 points of recall, stepgrad the area: hence the slightly other mAP.",
-        _table(["case", "median s", "range s", "relative", "mAP at 0.5"], rows),
-        _table(["promise", "target", "measured", "kept", "remarks"], claims),
-    ]) + "\n"  # fmt: skip
+        table(["case", "median s", "range s", "relative", "mAP at 0.5"], rows),
+        claims_table([Claim(**claim) for claim in results["claims"]]),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
-
-
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often every case is timed")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--memory", type=int, help=argparse.SUPPRESS)  # what the child process is asked
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.memory:
-        print(peak_bytes(options.memory))
+        print(json.dumps(memory(options.memory)))
         return
-    results = {"command": f"python benchmarks/evaluator.py --rounds {options.rounds}", **measure(options.rounds)}
-    page = render(results)
-    write_whole(options.out / "evaluator.json", (json.dumps(results, indent=1) + "\n").encode())
-    write_whole(options.out / "evaluator.md", page.encode())
-    print(page)
+    results = {"command": f"python -m benchmarks.evaluator --rounds {options.rounds}", **measure(options.rounds)}
+    write("evaluator", results, render(results), options.out)
 
 
 if __name__ == "__main__":

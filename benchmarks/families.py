@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,13 +23,11 @@ from typing import Any
 import torch
 from torchvision.models import resnet50
 
-from benchmarks.claims import Claim
 from benchmarks.floor import floor_cases
 from benchmarks.loss import Step, loss_step, torchvision_nms
-from benchmarks.report import claims_table, machine_lines
+from benchmarks.report import RESULTS, Claim, claims_table, heading, write
 from benchmarks.scenes import Scene, clustered_scene, crowding, dense_scene, real_scene
 from benchmarks.timing import interleaved, machine
-from stepgrad.files import write_whole
 
 ESTIMATORS = ("radius", "mee")
 COCO_SIZES = {"16 x 1000 x 80": (16, 1000, 80), "16 x 300 x 80": (16, 300, 80), "16 x 1000 x 20": (16, 1000, 20)}
@@ -153,7 +151,8 @@ def render(results: dict[str, Any]) -> str:
     """The page."""
     lines = [
         "# mAP as a loss on three kinds of windows",
-        machine_lines(results),
+        heading(results),
+        "Medians; every case takes its turn in every round.",
         "8 images x 20 classes (2000 windows per image; real ones as many as selective search gave), forward and backward.",
         claims_table(claims(results)),
         "Seconds (medians):",
@@ -164,19 +163,15 @@ def render(results: dict[str, Any]) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="how often every case is timed")
     parser.add_argument("--data", type=Path, default=os.environ.get("STEPGRAD_DATA"), help="folder with VOC2012-320")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-    command = f"python -m benchmarks.families --rounds {options.rounds}"
-    results = {"command": command, **measure(options.rounds, options.data)}
-    page = render(results)
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / "families.json", (json.dumps(results, indent=1) + "\n").encode())
-    write_whole(options.out / "families.md", page.encode())
-    print(page)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    results = {"command": f"python -m benchmarks.families --rounds {options.rounds}"}
+    results |= measure(options.rounds, Path(options.data) if options.data else None)
+    write("families", results, render(results), options.out)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,15 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks/results"
+from benchmarks.children import ROOT, run_child, source_of, with_source
+
+# Nothing that imports stepgrad: in a child that is the version to measure, which may be an old one.
 ESTIMATORS = ("radius", "mee")
 WARM_TURNS = 5  # a warm call is short, so it is asked several times; the median counts
 Seconds = dict[str, float]
@@ -53,16 +53,9 @@ def _cpu_seconds() -> float:
 
 def first_call(source: Path, estimator: str, cache: str) -> Seconds:
     """The first call of a version in a fresh process."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(source), str(ROOT)]),
-        "NUMBA_CACHE_DIR": cache,
-    }
-    words = [sys.executable, "-W", "ignore", "-m", "benchmarks.first_call", "--child", estimator]
-    done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    options = {**with_source(source), "NUMBA_CACHE_DIR": cache, "PYTHONWARNINGS": "ignore"}
+    found = run_child("first_call", "--child", estimator, **options)
+    return {key: found[key] for key in ("wall", "cpu", "compiled")}
 
 
 def one_round(sources: dict[str, Path], estimator: str) -> dict[str, dict[str, Seconds]]:
@@ -96,29 +89,27 @@ def summary(rounds: list[dict[str, dict[str, Seconds]]]) -> dict[str, dict[str, 
     return table
 
 
-def page(results: dict[str, Any]) -> str:
+def render(results: dict[str, Any]) -> str:
     """The results as Markdown."""
-    machine = results["machine"]
-    lines = [
-        "# The first call of a loss",
-        "",
-        f"`python -m benchmarks.first_call --before {results['before']} --rounds {results['rounds']}` on {machine['cpu']}, "
-        f"{machine['cores']} cores, load {machine['load before']} before the run; numba {machine['numba']}.",
-        "Wall time, and in brackets the CPU time of the process that calls and of its workers. Ratios: after / before, medians",
-        "over rounds in which both took their turns. Wall time depends on who else uses the machine in those seconds; where",
-        "ratios of wall time jump about, others did. Kernels: functions compiled in the process that calls.",
-        "",
-        "| estimator | kernels on disk | before | after | ratio of wall time | of CPU time | kernels before | after |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for estimator, table in results["calls"].items():
-        for cache, row in table.items():
+    from experiments.records import table
+
+    machine, rows = results["machine"], []
+    for estimator, calls in results["calls"].items():
+        for cache, row in calls.items():
             seconds = [f"{row[f'{name} wall']:.2f} s ({row[f'{name} cpu']:.2f} s)" for name in ("before", "after")]
             kernels = [f"{row[f'{name} compiled']:.0f}" for name in ("before", "after")]
-            shown = {"cold": "none", "warm": "all"}[cache]
             ratios = [f"{row[f'ratio {key}']:.2f}" for key in ("wall", "cpu")]
-            lines.append("| " + " | ".join([estimator, shown, *seconds, *ratios, *kernels]) + " |")
-    return "\n".join(lines) + "\n\n" + WHY
+            rows.append([estimator, {"cold": "none", "warm": "all"}[cache], *seconds, *ratios, *kernels])
+    header = ["before", "after", "ratio of wall time", "of CPU time", "kernels before", "after"]
+    return (
+        "# The first call of a loss\n\n"
+        f"`python -m benchmarks.first_call --before {results['before']} --rounds {results['rounds']}` on {machine['cpu']}, "
+        f"{machine['cores']} cores, load {machine['load before']} before the run; numba {machine['numba']}.\n"
+        "Wall time, and in brackets the CPU time of the process that calls and of its workers. Ratios: after / before, medians\n"
+        "over rounds in which both took their turns. Wall time depends on who else uses the machine in those seconds; where\n"
+        "ratios of wall time jump about, others did. Kernels: functions compiled in the process that calls.\n\n"
+        f"{table(['estimator', 'kernels on disk', *header], rows)}\n\n{WHY}"
+    )
 
 
 WHY = """## What was slow
@@ -134,31 +125,28 @@ into reading bitcode that only a compiler would use.
 """
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", help="a commit, tag or branch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.child:
         child(options.child)
         return
     if not options.before:
         parser.error("--before COMMIT: the version to compare with")
+    from benchmarks.report import write
     from benchmarks.timing import machine
 
     results: dict[str, Any] = {"before": options.before, "rounds": options.rounds, "machine": machine(), "calls": {}}
-    with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "archive", options.before, "src"], cwd=ROOT, capture_output=True, check=True)
-        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-        sources = {"before": Path(folder, "src"), "after": ROOT / "src"}
+    with source_of(options.before) as source:
+        sources = {"before": source, "after": ROOT / "src"}
         for estimator in ESTIMATORS:
             rounds = [one_round(sources, estimator) for _ in range(options.rounds)]
             results["calls"][estimator] = summary(rounds)
             print(estimator, json.dumps(results["calls"][estimator], indent=1), flush=True)
-    RESULTS.joinpath("first_call.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    RESULTS.joinpath("first_call.md").write_text(page(results), encoding="utf-8")
-    print(page(results))
+    write("first_call", results, render(results))
 
 
 if __name__ == "__main__":

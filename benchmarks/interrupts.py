@@ -8,23 +8,19 @@ Real windows need STEPGRAD_DATA (or --data) with VOC2012-320.
 from __future__ import annotations
 
 import argparse
-import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from numba.core.registry import CPUDispatcher
 
-from benchmarks.claims import Claim
 from benchmarks.families import COCO_SIZES, ESTIMATORS, families
 from benchmarks.loss import Step, loss_step
-from benchmarks.report import claims_table, machine_lines
+from benchmarks.report import Claim, claims_table, heading, write
 from benchmarks.scenes import clustered_scene
 from benchmarks.timing import interleaved, machine
 from stepgrad.engine.jit import Kernel
-from stepgrad.files import write_whole
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def unguarded(step: Step) -> Step:
@@ -65,19 +61,21 @@ def render(results: dict[str, Any]) -> str:
         Claim(f"{name}, against kernels that Ctrl-C can enter", 1.02, row["with"] / row["without"])
         for name, row in results["seconds"].items()
     ]
-    lines = ["# The cost of holding back Ctrl-C in kernels", machine_lines(results), claims_table(claims)]
-    return "\n\n".join(lines) + "\n"
+    about = "Medians; every case takes its turn in every round."
+    return (
+        "\n\n".join(["# The cost of holding back Ctrl-C in kernels", heading(results), about, claims_table(claims)])
+        + "\n"
+    )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=31, help="how often every case is timed")
     parser.add_argument("--data", type=Path, default=os.environ.get("STEPGRAD_DATA"), help="folder with VOC2012-320")
-    options = parser.parse_args()
-    command = f"python -m benchmarks.interrupts --rounds {options.rounds}"
-    results = {"command": command, **measure(options.rounds, Path(options.data) if options.data else None)}
-    write_whole(RESULTS / "interrupts.json", (json.dumps(results, indent=1) + "\n").encode())
-    write_whole(RESULTS / "interrupts.md", render(results).encode())
+    options = parser.parse_args(arguments)
+    results = {"command": f"python -m benchmarks.interrupts --rounds {options.rounds}"}
+    results |= measure(options.rounds, Path(options.data) if options.data else None)
+    write("interrupts", results, render(results))
 
 
 if __name__ == "__main__":

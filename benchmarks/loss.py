@@ -1,8 +1,8 @@
 """Speed and memory of MAPLoss against its targets, its peers and the physical floor, in one run.
 
-    python benchmarks/loss.py                 # about five minutes; writes results/loss.json and results/loss.md
-    python benchmarks/loss.py --rounds 3      # rougher
-    STEPGRAD_DATA=folder python benchmarks/loss.py      # also compares the made windows with real ones
+    python -m benchmarks.loss                 # about five minutes; writes results/loss.json and results/loss.md
+    python -m benchmarks.loss --rounds 3      # rougher
+    STEPGRAD_DATA=folder python -m benchmarks.loss      # also compares the made windows with real ones
 
 Peers come with `pip install ".[bench]"`; torchsort is built on installation and needs `--no-build-isolation`.
 """
@@ -10,29 +10,33 @@ Peers come with `pip install ".[bench]"`; torchsort is built on installation and
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import statistics
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torchvision.ops import nms
+from torchvision.ops import box_iou, nms
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # so that the file runs as a script
+import stepgrad
+from benchmarks.children import ROOT, peak, run_child
+from benchmarks.claims import DEFAULT, check_claims
+from benchmarks.floor import floor_cases
+from benchmarks.loss_page import render
+from benchmarks.peers import Peer, detection_peers, ranking_peers
+from benchmarks.report import RESULTS, write
+from benchmarks.scenes import Crowding, Scene, clustered_scene, crowding, disjoint_scene, relevance
+from benchmarks.timing import interleaved, machine
 
-import stepgrad  # noqa: E402
-from benchmarks.children import first_calls, import_seconds, run_child  # noqa: E402
-from benchmarks.claims import DEFAULT, check_claims  # noqa: E402
-from benchmarks.floor import floor_cases  # noqa: E402
-from benchmarks.peers import Peer, detection_peers, ranking_peers  # noqa: E402
-from benchmarks.report import write_results  # noqa: E402
-from benchmarks.scenes import Crowding, Scene, clustered_scene, crowding, disjoint_scene, relevance  # noqa: E402
-from benchmarks.timing import interleaved, machine  # noqa: E402
-
+IMPORTS = ("import torch", "import stepgrad", "from stepgrad import MAPLoss")
 Step = Callable[[], object]
 Timings = dict[str, dict[str, float]]
 
@@ -110,6 +114,51 @@ def _timed(cases: dict[str, Step], rounds: int) -> Timings:
     return {name: asdict(timing) for name, timing in interleaved(cases, rounds).items()}
 
 
+def import_seconds(rounds: int) -> dict[str, float]:
+    """Median seconds of each import in fresh processes, taking turns.
+
+    stepgrad loads names when they are first used, so the plain import says little; what users wait for is the third.
+    """
+    seconds: dict[str, list[float]] = {statement: [] for statement in IMPORTS}
+    for turn in range(rounds + 1):
+        for statement, taken in seconds.items():
+            code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
+            done = subprocess.run(
+                [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
+            )
+            if turn > 0:  # the first turn fills the disk cache
+                taken.append(float(done.stdout))
+    return {statement: statistics.median(taken) for statement, taken in seconds.items()}
+
+
+def first_calls() -> list[dict[str, Any]]:
+    """The first call in two processes that share a kernel cache, empty at first."""
+    with tempfile.TemporaryDirectory() as cache:
+        return [run_child("loss", "--first-call", NUMBA_CACHE_DIR=cache) for _ in range(2)]
+
+
+def first_call() -> dict[str, float]:
+    """Seconds of the first and of a later call, and how many kernels were compiled (not loaded from the cache)."""
+    from numba.core import event
+
+    step, seconds = mee_step(clustered_scene(images=2, windows=300)), []
+    with event.install_recorder("numba:compile") as seen:
+        for _ in range(3):
+            start = time.perf_counter()
+            step()
+            seconds.append(time.perf_counter() - start)
+    return {"first": seconds[0], "later": seconds[-1], "compiled": len(seen.buffer) // 2}
+
+
+def memory(images: int) -> dict[str, float]:
+    """Peak bytes of one forward and backward, next to the least: 4 bytes for every neighbour of every window."""
+    for _ in range(2):
+        mee_step(clustered_scene(images=2, windows=300, seed=1))()  # loads kernels, starts threads
+    scene = clustered_scene(images)
+    lists = sum(4 * int((box_iou(b, b) > 0.3).sum() - len(b)) for b in scene.boxes)
+    return {**peak(mee_step(scene)), "scores": scene.windows * scene.scores[0].shape[1], "overlap lists": lists}
+
+
 def window_statistics(data: Path | None) -> dict[str, Any]:
     """The made windows next to real selective-search windows, if there are any."""
     rows: dict[str, Crowding | str] = {}
@@ -141,7 +190,7 @@ def measure(rounds: int, data: Path | None) -> dict[str, Any]:
         for group, peers in (("peers", detection), ("ranking", ranking))
     }
     print("fresh processes: memory, import, first call", flush=True)
-    results["memory"] = {f"{n} images": run_child("memory", "--images", str(n)) for n in (8, 32)}
+    results["memory"] = {f"{n} images": run_child("loss", "--memory", n) for n in (8, 32)}
     results["import"] = import_seconds(max(3, rounds // 2))
     results["first calls"] = first_calls()
     results["windows"] = window_statistics(data)
@@ -149,15 +198,20 @@ def measure(rounds: int, data: Path | None) -> dict[str, Any]:
     return results
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11, help="how often every case is timed")
     parser.add_argument("--data", type=Path, default=os.environ.get("STEPGRAD_DATA"), help="folder with VOC2012-320")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-    command = f"python benchmarks/loss.py --rounds {options.rounds}"
-    results = {"command": command, **measure(options.rounds, options.data)}
-    print(write_results(results, options.out))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--memory", type=int, help=argparse.SUPPRESS)  # what a child process is asked
+    parser.add_argument("--first-call", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.memory or options.first_call:
+        print(json.dumps(first_call() if options.first_call else memory(options.memory)))
+        return
+    results = {"command": f"python -m benchmarks.loss --rounds {options.rounds}"}
+    results |= measure(options.rounds, Path(options.data) if options.data else None)
+    write("loss", results, render(results), options.out)
 
 
 if __name__ == "__main__":

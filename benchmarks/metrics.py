@@ -2,14 +2,14 @@
 
 python -m benchmarks.metrics                 # about three minutes; writes results/metrics.json and metrics.md
 python -m benchmarks.metrics --rounds 3      # rougher
-python -m benchmarks.metrics --large         # a million windows and three of the losses only; writes metrics_large.json and .md
+python -m benchmarks.metrics --large         # a million windows and three of the losses only; writes metrics_large.*
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ import torch
 
 import stepgrad as sg
 from benchmarks.loss import Step, loss_step
-from benchmarks.report import machine_lines
+from benchmarks.report import RESULTS, heading, write
 from benchmarks.scenes import Scene, clustered_scene, dense_scene, disjoint_scene
 from benchmarks.timing import interleaved, machine
+from experiments.records import table
 from stepgrad.errors import LikelyMistakeWarning
-from stepgrad.files import write_whole
 
 METRICS = (
     "f1",
@@ -74,32 +74,31 @@ def measure(rounds: int, large: bool) -> dict[str, Any]:
 def render(results: dict[str, Any]) -> str:
     """The page: times over those of MAPLoss."""
     columns = [c for c in (*METRICS, *AREAS) if any(c in timed for timed in results["seconds"].values())]
-    head = ["windows, estimator", "MAPLoss, seconds", *columns]
-    rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    rows = []
     for name, timed in results["seconds"].items():
         ratios = [f"{timed[c] / timed['MAPLoss']:.2f}" if c in timed else "" for c in columns]
-        rows.append("| " + " | ".join([name, f"{timed['MAPLoss']:.3f}", *ratios]) + " |")
-    title = "# The metrics that detectors are deployed by, as losses: time over that of MAPLoss"
-    return "\n\n".join([title, machine_lines(results), "\n".join(rows)]) + "\n"
+        rows.append([name, f"{timed['MAPLoss']:.3f}", *ratios])
+    parts = [
+        "# The metrics that detectors are deployed by, as losses: time over that of MAPLoss",
+        heading(results),
+        "Medians; every case takes its turn in every round.",
+        table(["windows, estimator", "MAPLoss, seconds", *columns], rows),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often every case is timed")
     parser.add_argument(
         "--large", action="store_true", help="time a million windows instead, with the radius estimator"
     )
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
     warnings.simplefilter("ignore", LikelyMistakeWarning)
-    command = f"python -m benchmarks.metrics --rounds {options.rounds}{' --large' * options.large}"
-    results = {"command": command, **measure(options.rounds, options.large)}
-    name = "metrics_large" if options.large else "metrics"
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / f"{name}.json", (json.dumps(results, indent=1) + "\n").encode())
-    page = render(results)
-    write_whole(options.out / f"{name}.md", page.encode())
-    print(page)
+    results = {"command": f"python -m benchmarks.metrics --rounds {options.rounds}{' --large' * options.large}"}
+    results |= measure(options.rounds, options.large)
+    write("metrics_large" if options.large else "metrics", results, render(results), options.out)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Windows per image and recall of our selective search, next to windows that others made of the same images.
 
-    STEPGRAD_DATA=folder python benchmarks/proposals.py              # some minutes; writes results/proposals.{json,md}
-    STEPGRAD_DATA=folder python benchmarks/proposals.py --images 20  # rougher
+    STEPGRAD_DATA=folder python -m benchmarks.proposals              # some minutes; writes results/proposals.{json,md}
+    STEPGRAD_DATA=folder python -m benchmarks.proposals --images 20  # rougher
 
 Needs `VOC2012-320`, a VOC folder with `selective_search_fast.npz`, and `pip install ".[train,detector]"`.
 """
@@ -9,19 +9,17 @@ Needs `VOC2012-320`, a VOC folder with `selective_search_fast.npz`, and `pip ins
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # so that the file runs as a script
-
-from benchmarks.timing import machine, version  # noqa: E402
-from stepgrad.data import (  # noqa: E402
+from benchmarks.report import RESULTS, heading, write
+from benchmarks.timing import machine, version
+from experiments.records import table
+from stepgrad.data import (
     DetectionDataset,
     Proposals,
     SearchSettings,
@@ -31,30 +29,8 @@ from stepgrad.data import (  # noqa: E402
     load_proposals,
     recall,
 )
-from stepgrad.files import write_whole  # noqa: E402
 
 Row = dict[str, Any]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=os.environ.get("STEPGRAD_DATA"), help="folder that holds VOC2012-320")
-    parser.add_argument("--images", type=int, default=100, help="the first so many of the val list")
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
-    options = parser.parse_args()
-    if options.data is None:
-        parser.error("name the folder that holds VOC2012-320 (--data), or set STEPGRAD_DATA")
-    command = f"python benchmarks/proposals.py --images {options.images}"
-    results = {
-        "command": command,
-        "machine": facts(),
-        "rows": measure(Path(options.data), options.images, options.workers),
-    }
-    page = render(results)
-    write_whole(options.out / "proposals.json", (json.dumps(results, indent=1) + "\n").encode())
-    write_whole(options.out / "proposals.md", page.encode())
-    print(page)
 
 
 def facts() -> dict[str, object]:
@@ -120,14 +96,13 @@ def judge(title: str, dataset: DetectionDataset, windows: Proposals) -> Row:
 
 
 def render(results: dict[str, Any]) -> str:
-    header = ["images", "windows", "per image", "objects", "recall at IoU 0.5", "recall at IoU 0.7",
-              "shared windows found to the pixel", "CPU seconds an image"]  # fmt: skip
-    about = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
-    table = "\n".join(
-        f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *map(_cells, results["rows"])]
-    )
+    header = [
+        *("images", "windows", "per image", "objects", "recall at IoU 0.5", "recall at IoU 0.7"),
+        *("shared windows found to the pixel", "CPU seconds an image"),
+    ]
+    rows = [_cells(row) for row in results["rows"]]
     return (
-        f"# Windows and their recall\n\n`{results['command']}` on {about}. Difficult objects do not count.\n\n{table}\n"
+        f"# Windows and their recall\n\n{heading(results)} Difficult objects do not count.\n\n{table(header, rows)}\n"
     )
 
 
@@ -142,6 +117,23 @@ def _cells(row: Row) -> list[str]:
         f"{row['same as shared']:.1%}" if "same as shared" in row else "-",
         f"{row['seconds']:.2f}" if "seconds" in row else "-",
     ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=os.environ.get("STEPGRAD_DATA"), help="folder that holds VOC2012-320")
+    parser.add_argument("--images", type=int, default=100, help="the first so many of the val list")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    if options.data is None:
+        parser.error("name the folder that holds VOC2012-320 (--data), or set STEPGRAD_DATA")
+    results = {
+        "command": f"python -m benchmarks.proposals --images {options.images}",
+        "machine": facts(),
+        "rows": measure(Path(options.data), options.images, options.workers),
+    }
+    write("proposals", results, render(results), options.out)
 
 
 if __name__ == "__main__":

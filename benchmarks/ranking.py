@@ -1,7 +1,7 @@
 """Speed and memory of the ranking losses: against sorting, against dense pairs, and on many small queries.
 
-    python benchmarks/ranking.py               # a minute or two; writes results/ranking.json and results/ranking.md
-    python benchmarks/ranking.py --rounds 3    # rougher
+    python -m benchmarks.ranking               # a minute or two; writes results/ranking.json and results/ranking.md
+    python -m benchmarks.ranking --rounds 3    # rougher
 
 Every figure is one forward and backward pass. The dense-pair ApproxNDCG needs about 5 GB for 20,000 documents.
 """
@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,12 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # so that the file runs as a script
-
-import stepgrad as sg  # noqa: E402
-from benchmarks.timing import interleaved, machine  # noqa: E402
-from stepgrad.files import write_whole  # noqa: E402
+import stepgrad as sg
+from benchmarks.children import run_child
+from benchmarks.report import RESULTS, heading, kept, write
+from benchmarks.timing import interleaved, machine
+from experiments.records import table
 
 Step = Callable[[], object]
 LOSSES: dict[str, Callable[..., torch.nn.Module]] = {
@@ -92,23 +89,17 @@ def measure(rounds: int) -> dict[str, Any]:
         "ApproxNDCG, all pairs": step(dense_approx_ndcg, some, labels),
     }
     return {
-        "command": "python benchmarks/ranking.py",
+        "command": f"python -m benchmarks.ranking --rounds {rounds}",
         "machine": machine(),
         "long": timed(sorting_and_losses(*documents(LONG)), rounds),
         "many": timed(sorting_and_losses(*documents(QUERIES, PER_QUERY)), rounds),
         "dense": timed(dense, max(rounds // 3, 1)),
-        "memory": {str(n): memory_in_child(n) for n in MEMORY_SIZES},
+        "memory": {str(n): run_child("ranking", "--peak", n)["bytes"] for n in MEMORY_SIZES},
     }
 
 
-def memory_in_child(n: int) -> float:
-    """Bytes per document of NumPy's arrays at the peak of a pass, in a fresh process; tensors add the gradient and its like."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--peak", str(n)]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
-    return float(done.stdout)
-
-
 def peak_of_a_pass(n: int) -> float:
+    """Bytes per document of NumPy's arrays at the peak of a pass; tensors add the gradient and its like."""
     step(sg.NDCGLoss(estimator="mee", balance="none"), *documents(1_000))()  # everything is loaded
     run = step(sg.NDCGLoss(estimator="mee", balance="none"), *documents(n))
     tracemalloc.start()
@@ -141,11 +132,13 @@ def slowest_over_sorting(median: dict[str, float]) -> tuple[str, float]:
 
 
 def render(results: dict[str, Any]) -> str:
-    facts = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
-    lines = ["# Speed and memory of the ranking losses", "", f"`{results['command']}` on {facts}.", ""]
-    lines += ["Forward and backward; medians, every case takes its turn in every round.", ""]
-    lines += ["| promise | measured | kept |", "|---|---|---|"]
-    lines += [f"| {text} | {figure:.1f} | {'yes' if kept else '**no**'} |" for text, figure, kept in promises(results)]
+    verdicts = [[text, f"{figure:.1f}", kept(met)] for text, figure, met in promises(results)]
+    parts = [
+        "# Speed and memory of the ranking losses",
+        heading(results),
+        "Forward and backward; medians, every case takes its turn in every round.",
+        table(["promise", "measured", "kept"], verdicts),
+    ]
     titles = {
         "long": f"One query of {LONG:,} documents",
         "many": f"{QUERIES:,} queries of {PER_QUERY} documents",
@@ -153,29 +146,26 @@ def render(results: dict[str, Any]) -> str:
     }
     for part, title in titles.items():
         fastest = min(t["median"] for t in results[part].values())
-        lines += ["", f"## {title}", "", "| case | ms | times the fastest |", "|---|---|---|"]
-        lines += [f"| {k} | {1e3 * t['median']:.1f} | {t['median'] / fastest:.1f} |" for k, t in results[part].items()]
-    lines += ["", "## Memory a pass of NDCGLoss adds", "", "| documents | bytes per document |", "|---|---|"]
-    lines += [f"| {int(n):,} | {each:.0f} |" for n, each in results["memory"].items()]
-    return "\n".join(lines) + "\n"
+        rows = [[name, f"{1e3 * t['median']:.1f}", f"{t['median'] / fastest:.1f}"] for name, t in results[part].items()]
+        parts += [f"## {title}", table(["case", "ms", "times the fastest"], rows)]
+    rows = [[f"{int(n):,}", f"{each:.0f}"] for n, each in results["memory"].items()]
+    parts += ["## Memory a pass of NDCGLoss adds", table(["documents", "bytes per document"], rows)]
+    return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
-    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)  # what a child process is asked
+    options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     if options.peak:
-        print(peak_of_a_pass(options.peak))
+        print(json.dumps({"bytes": peak_of_a_pass(options.peak)}))
         return
     results = measure(options.rounds)
-    write_whole(options.results / "ranking.json", (json.dumps(results, indent=1) + "\n").encode())
-    page = render(results)
-    write_whole(options.results / "ranking.md", page.encode())
-    print(page)
+    write("ranking", results, render(results), options.out)
 
 
 if __name__ == "__main__":

@@ -1,117 +1,64 @@
-"""Benchmark results as one JSON file and one Markdown page."""
+"""What the pages of all benchmarks share: promises with what was measured, the machine, and the two files of results."""
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.claims import Claim, check_claims, floor_seconds
+from experiments.records import table
 from stepgrad.files import write_whole
 
+RESULTS = Path(__file__).parent / "results"
+Results = dict[str, Any]
 
-def write_results(results: dict[str, Any], folder: Path) -> str:
-    """Write loss.json and loss.md, and return the page."""
+
+@dataclass(frozen=True)
+class Claim:
+    """One promise: `measured` must not exceed `target`; `aim`, if any, is what we would like."""
+
+    text: str
+    target: float
+    measured: float
+    unit: str = "x"
+    aim: float | None = None
+    detail: str = ""
+
+    @property
+    def met(self) -> bool:
+        return self.measured <= self.target
+
+
+def write(name: str, results: Results, page: str, folder: Path = RESULTS) -> None:
+    """Write NAME.json and NAME.md, and print the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    page = render(results)
-    write_whole(folder / "loss.json", (json.dumps(results, indent=1) + "\n").encode())
-    write_whole(folder / "loss.md", page.encode())
-    return page
+    write_whole(folder / f"{name}.json", (json.dumps(results, indent=1) + "\n").encode())
+    write_whole(folder / f"{name}.md", page.encode())
+    print(page)
 
 
-def render(results: dict[str, Any]) -> str:
-    parts = [
-        "# Speed and memory of MAPLoss",
-        machine_lines(results),
-        "## Promises",
-        claims_table(check_claims(results)),
-        "## 8 images x 2000 windows x 20 classes, forward and backward",
-        "`MAPLoss default` is the loss as it comes; `exact`, `paper` and `none` are its ways through NMS with MEE.",
-        _timing_table(_with_floor(results["detection"]), "MAPLoss exact"),
-        "Peers on the same scores, as far as they can take them (none knows NMS):",
-        _timing_table(results["peers"], "MAPLoss exact", results["peer notes"]["peers"]),
-        "## More images, `exact`",
-        _timing_table(results["scaling"], "8 images"),
-        "## One class, 100,000 scores, 2,000 positives, no overlaps",
-        _timing_table(results["ranking"], "MAPLoss, 50 images", results["peer notes"]["ranking"]),
-        "## 1,000,000 scores, 10,000 positives",
-        _timing_table(results["million"], "100,000 in 50 images"),
-        "## The windows",
-        "Made windows next to selective search on real photos; means per image, NMS under random scores.",
-        _window_table(results["windows"]),
-    ]
-    return "\n\n".join(parts) + "\n"
+def heading(results: Results) -> str:
+    """The command and what the numbers depend on. Older results name the file, which was a script then."""
+    facts = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
+    command = re.sub(r"python benchmarks/(\w+)\.py", r"python -m benchmarks.\1", results["command"])
+    return f"`{command}` on {facts}."
 
 
 def claims_table(claims: list[Claim]) -> str:
     """Each promise with its target and what was measured."""
-    return _table(["promise", "target", "measured", "kept", "remarks"], [_claim_row(claim) for claim in claims])
-
-
-def machine_lines(results: dict[str, Any]) -> str:
-    """The command and what the numbers depend on."""
-    facts = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
-    return f"`{results['command']}` on {facts}.\n\nMedians; every case takes its turn in every round."
+    return table(["promise", "target", "measured", "kept", "remarks"], [_claim_row(claim) for claim in claims])
 
 
 def _claim_row(claim: Claim) -> list[str]:
     target = f"<= {_number(claim.target)}{claim.unit}" + (f" (aim {_number(claim.aim)})" if claim.aim else "")
-    verdict = "yes" if claim.met else "**no**"
-    return [claim.text, target, f"{_number(claim.measured)}{claim.unit}", verdict, claim.detail]
+    return [claim.text, target, f"{_number(claim.measured)}{claim.unit}", kept(claim.met), claim.detail]
 
 
-def _with_floor(detection: dict[str, Any]) -> dict[str, Any]:
-    total = {"median": floor_seconds(detection)}
-    return {**detection, "floor: faster sort + pair sweep": total}
-
-
-def _timing_table(timings: dict[str, Any], reference: str, notes: list[dict[str, str]] | None = None) -> str:
-    about = {note["name"]: note for note in notes or []}
-    base = timings[reference]["median"]
-    rows = [
-        [
-            name,
-            about.get(name, {}).get("input", ""),
-            _milliseconds(row["median"]),
-            f"{_milliseconds(row['fastest'])} - {_milliseconds(row['slowest'])}" if "fastest" in row else "",
-            f"{row['median'] / base:.2f}",
-            about.get(name, {}).get("note", ""),
-        ]
-        for name, row in timings.items()
-    ]
-    rows += [[n["name"], n["input"], "-", "-", "-", n["note"]] for n in about.values() if n["name"] not in timings]
-    header = ["case", "input", "median ms", "range ms", f"relative to {reference}", "remarks"]
-    if not about:
-        rows, header = [[r[0], *r[2:5]] for r in rows], [header[0], *header[2:5]]
-    return _table(header, rows)
-
-
-def _window_table(windows: dict[str, Any]) -> str:
-    header = ["windows", "images", "per image", "neighbours (IoU > 0.3)", "near copies (IoU > 0.7)", "kept by NMS 0.3",
-              "on an object (IoU >= 0.5)"]  # fmt: skip
-    rows = [
-        [name, "-", row, "-", "-", "-", "-"]
-        if isinstance(row, str)
-        else [
-            name,
-            str(row["images"]),
-            f"{row['windows']:.0f}",
-            f"{row['neighbours']:.1f}",
-            f"{row['near_copies']:.1f}",
-            f"{100 * row['kept']:.1f} %",
-            f"{100 * row['foreground']:.1f} %",
-        ]
-        for name, row in windows.items()
-    ]
-    return _table(header, rows)
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:.1f}"
+def kept(met: bool) -> str:
+    """A broken promise stands out."""
+    return "yes" if met else "**no**"
 
 
 def _number(value: float) -> str:

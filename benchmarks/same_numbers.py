@@ -17,9 +17,8 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.children import ROOT, source_of, with_source
+
 SCORES = ("plain", "tied", "log-probabilities")
 Scene = tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]]]
 
@@ -100,7 +100,8 @@ def _rankings(scores: Tensor, seed: int) -> dict[str, list[Tensor]]:
     found = {}
     for name in ("APLoss", "NDCGLoss", "MRRLoss", "SpearmanLoss"):
         leaf = scores.clone().requires_grad_()
-        loss = getattr(sg, name)()(leaf, relevance, query)
+        home = sg if hasattr(sg, name) else sg.ranking  # where it was, and where it is
+        loss = getattr(home, name)()(leaf, relevance, query)
         loss.backward()
         found[name] = [loss.detach(), leaf.grad]
     return found
@@ -159,7 +160,7 @@ class Version:
     """A process that runs one version."""
 
     def __init__(self, source: Path, scenes: int) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(ROOT)])}
+        environment = {**os.environ, **with_source(source)}
         words = [sys.executable, "-W", "ignore", "-m", "benchmarks.same_numbers", "--child", "--scenes", str(scenes)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, encoding="utf-8")
@@ -193,22 +194,20 @@ def compare(before: Path, scenes: int, rounds: int) -> int:
     return int(bool(different))
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", help="a commit, tag or branch")
     parser.add_argument("--scenes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.child:
         child(options.scenes)
         return 0
     if not options.before:
         parser.error("--before COMMIT: the version to compare with")
-    with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "archive", options.before, "src"], cwd=ROOT, capture_output=True, check=True)
-        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-        return compare(Path(folder, "src"), options.scenes, options.rounds)
+    with source_of(options.before) as source:
+        return compare(source, options.scenes, options.rounds)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What minibatches without limit cost: memory and time of chunked steps, a million windows, bytes between processes.
 
-    python benchmarks/scale.py                 # some ten minutes; writes results/scale.{json,md}
-    python benchmarks/scale.py --images 64 --rounds 1 --million 100000     # rougher
+    python -m benchmarks.scale                 # some ten minutes; writes results/scale.{json,md}
+    python -m benchmarks.scale --images 64 --rounds 1 --million 100000     # rougher
 
 The model is Fast R-CNN on AlexNet (random weights) over random pictures; every measurement has a process of its own.
 Peak memory is that of live tensors: the C library is told to give freed memory back at once. With its default it keeps
@@ -11,35 +11,29 @@ some, the more the longer a process allocates; that is measured too.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # so that the file runs as a script
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing as mp  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from benchmarks.claims import Claim  # noqa: E402
-from benchmarks.scenes import HEIGHT, WIDTH, Scene, clustered_scene  # noqa: E402
-from benchmarks.timing import interleaved, machine  # noqa: E402
-from stepgrad.detector import FastRCNN  # noqa: E402
-from stepgrad.files import write_whole  # noqa: E402
-from stepgrad.losses.detection import MAPLoss  # noqa: E402
-from stepgrad.losses.distributed import DistributedMAPLoss  # noqa: E402
-from stepgrad.losses.large_batch import large_batch  # noqa: E402
+from benchmarks.children import peak, run_child
+from benchmarks.report import RESULTS, Claim, claims_table, heading, write
+from benchmarks.scenes import HEIGHT, WIDTH, Scene, clustered_scene
+from benchmarks.timing import interleaved, machine
+from experiments.records import table
+from stepgrad.detector import FastRCNN
+from stepgrad.losses.detection import MAPLoss
+from stepgrad.losses.distributed import DistributedMAPLoss
+from stepgrad.losses.large_batch import large_batch
 
 CLASSES, WINDOWS, CHUNK, HIDDEN = 20, 300, 4, 1024
 PICTURES = 8  # different ones; the pictures' own memory is not what is measured
@@ -118,20 +112,6 @@ def loss_step(scene: Scene, loss_fn: MAPLoss | None = None) -> Step:
     return run
 
 
-def peak(step: Step) -> dict[str, float]:
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # else memory freed a moment ago would be used again unseen
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the high-water mark starts again from here
-    before = _status("VmRSS")
-    step()
-    return {"extra": _status("VmHWM") - before, "whole": _status("VmHWM")}
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-
-
 def measure_traffic(images: int, world: int, rounds: int) -> dict[str, Any]:
     """Bytes and seconds of the loss over `images` images on `world` processes, against one process."""
     with tempfile.TemporaryDirectory() as folder:
@@ -184,16 +164,6 @@ def least_bytes(rank: int, world: int, own: int, everyones: int, objects: int) -
     return {"least": 4 * (numbers + boxes + found), "gathering everything": 4.0 * gathered}
 
 
-def in_child(*arguments: object, keeps_memory: bool = False) -> dict[str, Any]:
-    command = [sys.executable, str(Path(__file__)), "--child", *(str(a) for a in arguments)]
-    environment = dict(os.environ) | ({} if keeps_memory else {"MALLOC_MMAP_THRESHOLD_": "65536"})
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, env=environment)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def child(what: str, *numbers: int) -> dict[str, Any]:
     if what == "memory":
         return measure_memory(numbers[0], bool(numbers[1]))
@@ -213,7 +183,8 @@ def measure(images: int, rounds: int, million: int, world: int) -> dict[str, Any
     }
     for name, arguments in plan.items():
         print(f"{name} ...", flush=True)
-        results[name] = in_child(*arguments, keeps_memory=not name.startswith("memory"))
+        gives_back = {"MALLOC_MMAP_THRESHOLD_": "65536"} if name.startswith("memory") else {}
+        results[name] = run_child("scale", "--child", *arguments, **gives_back)
     return {**results, "claims": [asdict(claim) for claim in check_claims(results)]}
 
 
@@ -255,12 +226,6 @@ def check_claims(results: dict[str, Any]) -> list[Claim]:
 
 
 def render(results: dict[str, Any]) -> str:
-    facts = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
-    claims = [
-        [c["text"], f"<= {c['target']:g}x", f"{c['measured']:.2f}x",
-         "yes" if c["measured"] <= c["target"] else "**no**", c["detail"]]
-        for c in results["claims"]
-    ]  # fmt: skip
     traffic = results["traffic"]
     ranks = [
         [
@@ -270,42 +235,35 @@ def render(results: dict[str, Any]) -> str:
         ]
         for r, rank in enumerate(traffic["ranks"])
     ]
-    return "\n\n".join([
+    parts = [
         "# Minibatches without limit: what they cost",
-        f"`{results['command']}` on {facts}.",
+        heading(results),
         f"Fast R-CNN on AlexNet, {HIDDEN} units, pictures of {WIDTH:.0f} x {HEIGHT:.0f} pixels.",
-        _table(["promise", "target", "measured", "kept", "remarks"], claims),
+        claims_table([Claim(**claim) for claim in results["claims"]]),
         "## Between processes",
         f"One loss, forward and backward, over gloo on this machine; each process on one thread. One process with "
         f"{traffic['threads, one process']} threads: {traffic['seconds, one process']:.3f} s.",
-        _table(["rank", "MB sent a step", "least", "if every process gathered everything", "s a step"], ranks),
-    ]) + "\n"  # fmt: skip
+        table(["rank", "MB sent a step", "least", "if every process gathered everything", "s a step"], ranks),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
-
-
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=256, help="of the large batch")
     parser.add_argument("--rounds", type=int, default=3, help="how often every case is timed")
     parser.add_argument("--million", type=int, default=1_000_000, help="windows of the largest loss")
     parser.add_argument("--world", type=int, default=2, help="processes")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)  # what a child process is asked
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.child:
         print(json.dumps(child(options.child[0], *(int(n) for n in options.child[1:]))))
         return
-    command = (
-        f"python benchmarks/scale.py --images {options.images} --rounds {options.rounds} --million {options.million}"
-    )
-    results = {"command": command, **measure(options.images, options.rounds, options.million, options.world)}
-    page = render(results)
-    write_whole(options.out / "scale.json", (json.dumps(results, indent=1) + "\n").encode())
-    write_whole(options.out / "scale.md", page.encode())
-    print(page)
+    words = f"--images {options.images} --rounds {options.rounds} --million {options.million}"
+    results = {"command": f"python -m benchmarks.scale {words}"}
+    results |= measure(options.images, options.rounds, options.million, options.world)
+    write("scale", results, render(results), options.out)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The cubic cost of SoftRank's smoothing (Taylor et al. 2008), measured: seconds of a pass against the length of the list.
 
-    python benchmarks/soft_rank.py               # under a minute; writes results/soft_rank.json and results/soft_rank.md
-    python benchmarks/soft_rank.py --rounds 1    # rougher
+    python -m benchmarks.soft_rank               # under a minute; writes results/soft_rank.json and results/soft_rank.md
+    python -m benchmarks.soft_rank --rounds 1    # rougher
 
 Every figure is one forward and backward pass over one list of n windows, one in ten positive, on one core.
 """
@@ -9,22 +9,19 @@ Every figure is one forward and backward pass over one list of n windows, one in
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # so that the file runs as a script
-
-from benchmarks.timing import machine  # noqa: E402
-from experiments.baselines import TaylorSoftAPLoss  # noqa: E402
-from stepgrad.files import write_whole  # noqa: E402
+from benchmarks.report import RESULTS, heading, write
+from benchmarks.timing import machine
+from experiments.baselines import TaylorSoftAPLoss
+from experiments.records import table
 
 SIZES = (100, 200, 400, 800, 1200, 1600)
 FITTED = 800  # shorter lists are dominated by the cost of calls
@@ -43,7 +40,7 @@ def measure(rounds: int, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
     cpu_seconds(*lists[sizes[0]])  # everything is loaded
     times = {n: [cpu_seconds(*lists[n]) for _ in range(rounds)] for n in sizes}
     return {
-        "command": "python benchmarks/soft_rank.py",
+        "command": "python -m benchmarks.soft_rank",
         "machine": machine(),
         "positive share": POSITIVE_SHARE,
         "seconds": {str(n): {"median": statistics.median(t), "fastest": min(t)} for n, t in times.items()},
@@ -72,41 +69,31 @@ def fit(seconds: dict[int, float]) -> dict[str, float]:
 
 
 def render(results: dict[str, Any]) -> str:
-    facts = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
-    found = results["fit"]
-    lines = ["# Cost of SoftRank's smoothing of AP", "", f"`{results['command']}` on {facts}.", ""]
-    lines += [
-        f"One list of n windows, {results['positive share']:.0%} positive, forward and backward, seconds of one processor core.",
-        "",
-    ]
-    lines += ["| n | median s | fastest s | fastest s / n³, relative to the longest |", "|---|---|---|---|"]
+    found, rows = results["fit"], []
     for n, row in results["seconds"].items():
         relative = row["fastest"] / int(n) ** 3 / found["seconds per n^3"]
-        lines.append(f"| {n} | {row['median']:.3f} | {row['fastest']:.3f} | {relative:.1f} |")
-    lines += [
-        "",
-        f"Growth over the longer lists: n^{found['exponent']:.2f}; the recursion has n² steps for each positive,",
+        rows.append([n, f"{row['median']:.3f}", f"{row['fastest']:.3f}", f"{relative:.1f}"])
+    parts = [
+        "# Cost of SoftRank's smoothing of AP",
+        heading(results),
+        f"One list of n windows, {results['positive share']:.0%} positive, forward and backward, seconds of one processor core.",
+        table(["n", "median s", "fastest s", "fastest s / n³, relative to the longest"], rows),
+        f"Growth over the longer lists: n^{found['exponent']:.2f}; the recursion has n² steps for each positive,\n"
+        "short lists pay mostly for calls, long ones also for leaving the cache.\n"
+        f"Carried on as n³, a batch of {BATCH[1]} classes with {BATCH[0]:,} windows each would take about\n"
+        f"{found['batch hours']:.1f} hours a step. `TaylorSoftAPLoss` therefore keeps only the hardest negatives.",
     ]
-    lines += ["short lists pay mostly for calls, long ones also for leaving the cache."]
-    lines += [f"Carried on as n³, a batch of {BATCH[1]} classes with {BATCH[0]:,} windows each would take about"]
-    lines += [
-        f"{found['batch hours']:.1f} hours a step. `TaylorSoftAPLoss` therefore keeps only the hardest negatives."
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     results = measure(options.rounds)
-    options.out.mkdir(parents=True, exist_ok=True)
-    page = render(results)
-    write_whole(options.out / "soft_rank.json", (json.dumps(results, indent=1) + "\n").encode())
-    write_whole(options.out / "soft_rank.md", page.encode())
-    print(page)
+    write("soft_rank", results, render(results), options.out)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     python -m experiments.balance choose --data FOLDER --cache DIR   # learning rates, on held-out training images
     python -m experiments.balance final --data FOLDER --cache DIR    # three seeds on all training images, then val
-    python -m experiments.balance render                             # the table from the record
 
 Arms: from scratch on raw outputs, or from a cross-entropy start on log-probabilities; an estimator; a form of balance
 (see balance_forms.py). Every arm picks its learning rate from the same grid by mAP on the last fifth of the training
@@ -12,10 +11,11 @@ images; val is evaluated by `final` only. Runs that are on record already are no
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,9 @@ from torch import Tensor
 
 import stepgrad
 from experiments.balance_forms import FORMS
-from experiments.balance_table import best_runs, render
 from experiments.frozen_features import load_parts
 from experiments.head_training import train_nll
-from experiments.results import load_runs, save_runs
+from experiments.records import Run, grouped, load_runs, mean_and_spread, once, table
 from experiments.window_head import (
     NUM_CLASSES,
     Part,
@@ -45,6 +44,17 @@ NLL_STEPS, NLL_RATE = 600, 1e-3
 RATES = {"scratch": (1e-3, 3e-3), "nll": (3e-5, 1e-4, 3e-4)}
 MAP_STEPS = 100
 CONTROL_STEPS = 4 * MAP_STEPS  # cross-entropy takes 8 images per step where mAP takes 32
+INTRODUCTION = """# Balance: which form lets training for mAP work?
+
+A 512-unit head on frozen ImageNet AlexNet features of VOC 2012 windows (700 training and 700 val images, selective
+search, 512 principal components), Adam, 100 steps of 32 images x 300 windows, area AP after NMS at 0.3, no clip, no L4.
+"scratch" trains raw outputs from random weights; "nll" goes on from 600 steps of cross-entropy, on log-probabilities.
+The estimator "nll" is the control: cross-entropy on as many images (400 steps of 8). Each arm took its learning rate
+from the grid of its start by mAP on held-out training images; val was evaluated once, at the end. Means over seeds, with
+the standard deviation; rows without val mAP were compared on held-out images only, with one seed.
+
+`python -m experiments.balance choose --data FOLDER --cache DIR`, then `final`.
+"""
 
 
 @dataclass(frozen=True)
@@ -116,8 +126,8 @@ def _map_step(
 
 def run(
     arm: Arm, training: Part, tests: dict[str, Part], seed: int, starts: dict[int, dict[str, Tensor]]
-) -> dict[str, Any]:
-    """Train one arm and evaluate it on the training images and on `tests`."""
+) -> dict[str, float]:
+    """mAP of one arm after its training, on the training images and on `tests`."""
     began = time.perf_counter()
     head = new_head(training.inputs(0).shape[1], seed)
     if arm.start == "nll":
@@ -130,69 +140,76 @@ def run(
     else:
         train_map(head, training, arm, MAP_STEPS, seed + 1000)
     scored = {name: evaluate(head, part, arm.scores)["voc12"] for name, part in {"train": training, **tests}.items()}
-    return {**asdict(arm), "arm": arm.name, "seed": seed, **scored, "seconds": round(time.perf_counter() - began, 1)}
+    return {**scored, "seconds": round(time.perf_counter() - began, 1)}
 
 
-def choose(train: Part, file: Path, limit: float) -> None:
+def choose(train: Part, file: Path) -> None:
     """One seed of every arm and rate on four fifths of the training images, judged on the rest."""
     cut = len(train) * 4 // 5
     plan = [(replace(arm, rate=rate), 0) for arm in arms() for rate in RATES[arm.start]]
-    _run_plan("choose", plan, train[:cut], {"heldout": train[cut:]}, file, limit)
+    _run_plan("choose", plan, train[:cut], {"heldout": train[cut:]}, file)
 
 
-def final(train: Part, val: Part, file: Path, seeds: int, limit: float) -> None:
+def final(train: Part, val: Part, file: Path, seeds: int) -> None:
     """Every arm at its chosen rate, on all training images, then on val."""
-    best = chosen_rates(load_runs(file, "choose"))
+    best = {run["arm"]: run["rate"] for run in best_runs(load_runs(file, "choose"))}
     plan = [(replace(arm, rate=best[arm.name]), seed) for seed in range(seeds) for arm in arms()]
-    _run_plan("final", plan, train, {"val": val}, file, limit)
+    _run_plan("final", plan, train, {"val": val}, file)
 
 
-def chosen_rates(runs: list[dict[str, Any]]) -> dict[str, float]:
-    """Per arm, the rate with the best held-out mAP."""
-    return {run["arm"]: run["rate"] for run in best_runs(runs)}
-
-
-def _run_plan(
-    phase: str, plan: list[tuple[Arm, int]], training: Part, tests: dict[str, Part], file: Path, limit: float
-) -> None:
-    done = {(r["arm"], r["rate"], r["seed"]) for r in load_runs(file, phase)}
+def _run_plan(phase: str, plan: list[tuple[Arm, int]], training: Part, tests: dict[str, Part], file: Path) -> None:
     starts: dict[int, dict[str, Tensor]] = {}
-    began = time.perf_counter()
     for arm, seed in plan:
-        if (arm.name, arm.rate, seed) in done:
-            continue
-        if time.perf_counter() - began > limit:
-            print(f"{phase}: stopped after {limit:.0f} s; run again to go on", flush=True)
-            return
-        row = run(arm, training, tests, seed, starts)
-        save_runs(file, phase, row)
-        print(json.dumps(row), flush=True)
-    print(f"{phase}: complete", flush=True)
+        facts = {**asdict(arm), "arm": arm.name, "seed": seed}
+        once(file, phase, facts, partial(run, arm, training, tests, seed, starts))
 
 
-def main() -> None:
+def best_runs(runs: list[Run]) -> list[Run]:
+    """Of every arm, the run with the best mAP on held-out images; of equals the first."""
+    return [max(tried, key=lambda run: run["heldout"]) for tried in grouped(runs, "arm").values()]
+
+
+def page(file: Path) -> str:
+    """The page of the runs on record: arms that were evaluated on val, then those that were compared on held-out images only."""
+    header = ["start", "estimator", "balance", "through NMS", "rate", "held-out mAP", "train mAP", "val mAP", "seeds"]
+    choose, final = load_runs(file, "choose"), grouped(load_runs(file, "final"), "arm")
+    held_out = {(run["arm"], run["rate"]): f"{run['heldout']:.1f}" for run in choose}
+    rows = []
+    for runs in final.values():
+        scores = [mean_and_spread([run[part] for run in runs]) for part in ("train", "val")]
+        chosen = held_out.get((runs[0]["arm"], runs[0]["rate"]), "-")
+        rows.append([*_setting(runs[0]), chosen, *scores, str(len(runs))])
+    rows += [
+        [*_setting(run), f"{run['heldout']:.1f}", f"{run['train']:.1f}", "-", "-"]
+        for run in best_runs([run for run in choose if (run["arm"],) not in final])
+    ]
+    return f"{INTRODUCTION}\n{table(header, rows)}\n"
+
+
+def _setting(run: Run) -> list[str]:
+    return [*(str(run[key]) for key in ("start", "estimator", "balance", "through_nms")), f"{run['rate']:g}"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["choose", "final", "render"])
+    parser.add_argument("phase", choices=["choose", "final"])
     parser.add_argument("--data", type=Path, default=os.environ.get("STEPGRAD_DATA"), help="folder with VOC2012-320")
     parser.add_argument("--cache", type=Path, help="folder for the features, outside the repository (about 1 GB)")
     parser.add_argument("--train", type=int, default=700, help="training images")
     parser.add_argument("--val", type=int, default=700, help="val images")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=float("inf"), help="start no new run after this many seconds")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if options.data is None or options.cache is None:
+        parser.error("--data (or STEPGRAD_DATA) and --cache are needed")
+    torch.set_num_threads(options.threads)
     file = options.results / "balance.jsonl"
-    if options.phase != "render":
-        if options.data is None or options.cache is None:
-            parser.error("--data (or STEPGRAD_DATA) and --cache are needed")
-        torch.set_num_threads(options.threads)
-        train, val = load_parts(options.data, options.cache, options.train, options.val)
-        if options.phase == "choose":
-            choose(train, file, options.limit)
-        else:
-            final(train, val, file, options.seeds, options.limit)
-    print(render(file, options.results / "balance.md"))
+    train, val = load_parts(options.data, options.cache, options.train, options.val)
+    if options.phase == "choose":
+        choose(train, file)
+    else:
+        final(train, val, file, options.seeds)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
     python -m experiments.batch_bias measure --run runs/voc            # scores the run's validation images first
     python -m experiments.batch_bias measure --cache DIR               # VOC val by the head of `experiments.run start`
-    python -m experiments.batch_bias measure --scores voc_val.npz      # scores kept from before
-    python -m experiments.batch_bias render                            # table and plot again, from the record
 
 mAP ranks the windows of all images in one list, so the mean over batches is not the mAP of the whole: few images have few
 objects of a class, and few false alarms to outrank them.
@@ -13,14 +11,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.results import load_runs, save_runs
+from experiments.figures import svg_figure
+from experiments.records import load_runs, save_run, table
 from experiments.scored_images import ClassRecords, ScoredImages, judge, mean_ap, score_run, score_voc_val
-from stepgrad.files import write_whole
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000)
@@ -64,19 +63,20 @@ def _draw(records: list[ClassRecords], size: int, images: int, rng: np.random.Ge
     return mean_ap(records, chosen)
 
 
-def render(results: dict[str, Any]) -> str:
+def page(file: Path) -> str:
+    """The page of the last measurement on record."""
+    results = load_runs(file, "measure")[-1]
     header = ["images in a batch", "draws"]
     for text in KINDS.values():
         header += [f"mean mAP, {text}", "bias", "standard deviation"]
     rows = [[str(row["size"]), str(row["draws"]), *_cells(row)] for row in results["rows"]]
     dataset = ", ".join(f"{100 * results['dataset'][kind]:.2f} ({text})" for kind, text in KINDS.items())
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in [header, ["---"] * len(header), *rows])
     return (
         "# Bias and spread of minibatch mAP\n\n"
         f"Area AP after NMS at 0.3 of {results['images']} scored images ({results['source']}); in points of mAP, with the "
         f"standard error of the bias. Of all images at once: {dataset}. A batch holds no image twice, so the spread of "
         "batches nearly as large as the set is smaller than that of fresh images would be.\n\n"
-        f"`{results['command']}`\n\n{table}\n"
+        f"`{results['command']}`\n\n{table(header, rows)}\n"
     )
 
 
@@ -92,73 +92,50 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return cells
 
 
-def plot(results: dict[str, Any], file: Path) -> None:
+def draw(file: Path, out: Path) -> None:
     """Mean and spread against batch size, with the dataset's mAP as a line."""
-    from matplotlib.figure import Figure
-
-    from stepgrad.evaluation.plots import save_figure
-
-    figure = Figure(figsize=(7.2, 3.0), layout="constrained")
-    panels = figure.subplots(1, 2, sharex=True)
+    results = load_runs(file, "measure")[-1]
     sizes = [row["size"] for row in results["rows"]]
-    for panel, (kind, text) in zip(panels, KINDS.items(), strict=True):
-        mean = 100 * np.array([row[kind]["mean"] for row in results["rows"]])
-        spread = 100 * np.array([row[kind]["deviation"] for row in results["rows"]])
-        panel.fill_between(sizes, mean - spread, mean + spread, color="#2f6fb5", alpha=0.18, linewidth=0)
-        panel.plot(sizes, mean, "o-", color="#2f6fb5", markersize=3.5, label="batches: mean ± deviation")
-        panel.axhline(100 * results["dataset"][kind], color="#222222", linewidth=1, linestyle="--", label="all images")
-        panel.set(xscale="log", xlabel="images in a batch", ylabel="mAP", title=text, ylim=(0, None))
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[1].legend(frameon=False, fontsize=8)
-    save_figure(figure, file)
+    with svg_figure(out, (7.2, 3.0), layout="constrained") as figure:
+        panels = figure.subplots(1, 2, sharex=True)
+        for panel, (kind, text) in zip(panels, KINDS.items(), strict=True):
+            mean = 100 * np.array([row[kind]["mean"] for row in results["rows"]])
+            spread = 100 * np.array([row[kind]["deviation"] for row in results["rows"]])
+            whole = 100 * results["dataset"][kind]
+            panel.fill_between(sizes, mean - spread, mean + spread, color="#2f6fb5", alpha=0.18, linewidth=0)
+            panel.plot(sizes, mean, "o-", color="#2f6fb5", markersize=3.5, label="batches: mean ± deviation")
+            panel.axhline(whole, color="#222222", linewidth=1, linestyle="--", label="all images")
+            panel.set(xscale="log", xlabel="images in a batch", ylabel="mAP", title=text, ylim=(0, None))
+            panel.spines[["top", "right"]].set_visible(False)
+        panels[1].legend(frameon=False, fontsize=8)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["measure", "render"])
-    parser.add_argument("--run", type=Path, help="run folder whose validation images are scored")
-    parser.add_argument(
-        "--cache", type=Path, help="features of `experiments.run`: score VOC val by its cross-entropy head"
-    )
+    parser.add_argument("phase", choices=["measure"])
+    scored = parser.add_mutually_exclusive_group(required=True)
+    scored.add_argument("--run", type=Path, help="run folder whose validation images are scored")
+    scored.add_argument("--cache", type=Path, help="features of `experiments.run`: score VOC val by its head")
     parser.add_argument(
         "--data", type=Path, default=os.environ.get("STEPGRAD_DATA"), help="with --cache: has VOC2012-320"
     )
-    parser.add_argument("--checkpoint", default="best", help="best, last or a step")
-    parser.add_argument("--scores", type=Path, help="scores of an earlier call; with --run, where to keep them")
-    parser.add_argument("--split", help="score this split instead, such as val")
-    parser.add_argument("--images", type=int, help="score only the first so many")
+    parser.add_argument("--checkpoint", default="best", help="with --run: best, last or a step")
+    parser.add_argument("--split", help="with --run: score this split instead, such as val")
+    parser.add_argument("--images", type=int, help="with --run: score only the first so many")
     parser.add_argument("--draws", type=int, default=400, help="batches of each size")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    file = options.results / "batch_bias.jsonl"
-    if options.phase == "measure":
-        if options.run is None and options.scores is None and options.cache is None:
-            parser.error("--run, --cache or --scores is needed")
-        if options.cache is not None and options.data is None:
-            parser.error("--cache needs --data (or STEPGRAD_DATA)")
-        source = (
-            "a run's validation images" if options.run else "VOC 2012 val" if options.cache else options.scores.name
-        )
-        how = "--run RUN" if options.run else "--cache DIR" if options.cache else "--scores FILE"
-        command = f"python -m experiments.batch_bias measure {how} --draws {options.draws}"
-        measured = {"command": command, "source": source, **measure(_scored(options), options.draws)}
-        save_runs(file, "measure", measured)
-    results = load_runs(file, "measure")[-1]
-    page = render(results)
-    write_whole(options.results / "batch_bias.md", page.encode())
-    plot(results, options.results / "batch_bias.svg")
-    print(page)
-
-
-def _scored(options: argparse.Namespace) -> ScoredImages:
-    if options.cache is not None:
-        return score_voc_val(options.cache, options.data)
-    if options.run is None:
-        return ScoredImages.load(options.scores)
-    images = score_run(options.run, options.checkpoint, options.images, options.split)
-    if options.scores is not None:
-        images.save(options.scores)
-    return images
+    options = parser.parse_args(arguments)
+    if options.run:
+        source, how = "a run's validation images", "--run RUN"
+        images = score_run(options.run, options.checkpoint, options.images, options.split)
+    elif options.data is None:
+        parser.error("--cache needs --data (or STEPGRAD_DATA)")
+    else:
+        source, how = "VOC 2012 val", "--cache DIR"
+        images = score_voc_val(options.cache, options.data)
+    command = f"python -m experiments.batch_bias measure {how} --draws {options.draws}"
+    found = {"command": command, "source": source, **measure(images, options.draws)}
+    save_run(options.results / "batch_bias.jsonl", "measure", found)
 
 
 if __name__ == "__main__":

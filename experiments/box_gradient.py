@@ -2,7 +2,6 @@
 
     python -m experiments.box_gradient choose --runs DIR
     python -m experiments.box_gradient final --runs DIR
-    python -m experiments.box_gradient render
 
 Every seed starts from a cross-entropy detector without box regression (that of `experiments.detector`; trained if DIR has
 none). Its trunk and hidden layers are frozen. Two things train, for the same steps on the same minibatches of all windows:
@@ -22,13 +21,14 @@ evaluates once on 300 test images. A run that is on record is not run again.
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import itertools
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -38,13 +38,12 @@ from experiments import detector
 from experiments.box_coordinates.loss import BoxMAPLoss
 from experiments.box_coordinates.steps import BoxMethod
 from experiments.box_head import BoxHead, Images, load_images, offset_loss
-from experiments.results import load_runs, mean_and_spread, save_runs
+from experiments.records import Run, about, grouped, load_runs, mean_and_spread, once, table
+from stepgrad.detector import FastRCNN
 from stepgrad.detector.training.run_folder import open_run
-from stepgrad.files import write_whole
 from stepgrad.progress import RichProgress
 
-RESULTS = Path(__file__).parent / "results"
-FILE = RESULTS / "box_gradient.jsonl"
+FILE = Path(__file__).parent / "results" / "box_gradient.jsonl"
 SEEDS = (100, 101, 102)
 STEPS, MINIBATCH = 40, 16
 TRAIN, VAL, TEST = 300, 150, 300
@@ -125,99 +124,77 @@ def evaluate(images: Images, scorer: nn.Linear, head: BoxHead | None) -> dict[st
     return {p: 100 * sg.mean_average_precision(scores, boxes, images.targets, protocol=p).map for p in PROTOCOLS}
 
 
-class Lab:
-    """The images of a seed, as its detector sees them; loaded when first needed."""
-
-    def __init__(self, seed: int, runs: Path) -> None:
-        setting = detector.settings("shapes", None)
-        with RichProgress() as progress:
-            folder = detector.run_arm(setting, "nll", seed, None, runs / "shapes", progress)
-        self.model = open_run(folder, "last").model.eval()
-        self.parts: dict[str, Images] = {}
-
-    def images(self, split: str, count: int) -> Images:
-        if split not in self.parts:
-            self.parts[split] = load_images(self.model, split, count)
-        return self.parts[split]
-
-    def scorer(self) -> nn.Linear:
-        """The detector's last layer, as cross-entropy left it."""
-        layer = nn.Linear(self.model.head.scores.in_features, self.model.head.scores.out_features)
-        layer.load_state_dict(self.model.head.scores.state_dict())
-        return layer
-
-    def run(self, phase: str, way: Way, seed: int) -> dict[str, Any]:
-        """Train one way and put it on record."""
-        where, count = ("val", VAL) if phase == "choose" else ("test", TEST)
-        train_images, judged = self.images("train", TRAIN), self.images(where, count)
-        began = time.process_time()
-        scorer, head, history = train(way, train_images, self.scorer(), seed)
-        row = {
-            **dataclasses.asdict(way),
-            "seed": seed,
-            "where": where,
-            "start": evaluate(judged, self.scorer(), None),
-            "map": evaluate(judged, scorer, head),
-            "train_map": [round(m, 1) for m in history],
-            "cpu_seconds": round(time.process_time() - began, 1),
-        }
-        save_runs(FILE, phase, row)
-        print(row, flush=True)
-        return row
+@lru_cache(maxsize=1)  # the ways of a seed come one after the other
+def detector_of(seed: int, runs: Path) -> FastRCNN:
+    """The cross-entropy detector of a seed."""
+    with RichProgress() as progress:
+        folder = detector.run_arm(detector.settings("shapes", None), "nll", seed, None, runs / "shapes", progress)
+    return open_run(folder, "last").model.eval()
 
 
-def known(phase: str, way: Way, seed: int) -> bool:
-    facts = (*dataclasses.astuple(way), seed)
-    return any((r["name"], r["rate"], r["radius"], r["seed"]) == facts for r in load_runs(FILE, phase))
+@lru_cache(maxsize=2)  # those that train, and those that judge
+def images_of(split: str, count: int, seed: int, runs: Path) -> Images:
+    """So many images of a split, as the detector of a seed sees them."""
+    return load_images(detector_of(seed, runs), split, count)
+
+
+def run(way: Way, where: str, count: int, seed: int, runs: Path) -> Run:
+    """mAP before and after one way of training, on so many images of a split."""
+    train_images, judged = images_of("train", TRAIN, seed, runs), images_of(where, count, seed, runs)
+    scorer = detector_of(seed, runs).head.scores  # as cross-entropy left it
+    began = time.process_time()
+    trained, head, history = train(way, train_images, copy.deepcopy(scorer), seed)
+    return {
+        "start": evaluate(judged, scorer, None),
+        "map": evaluate(judged, trained, head),
+        "train_map": [round(m, 1) for m in history],
+        "cpu_seconds": round(time.process_time() - began, 1),
+    }
 
 
 def best(name: str) -> Way:
     """The way of that name with the highest VOC 2012 mAP on val images."""
-    rows = [r for r in load_runs(FILE, "choose") if r["name"] == name]
-    row = max(rows, key=lambda r: r["map"]["voc12"])
-    return Way(row["name"], row["rate"], row["radius"])
+    tried = grouped(load_runs(FILE, "choose"), "name")[name,]
+    run = max(tried, key=lambda r: r["map"]["voc12"])
+    return Way(run["name"], run["rate"], run["radius"])
 
 
 def run_all(phase: str, runs: Path) -> None:
+    where, count = ("val", VAL) if phase == "choose" else ("test", TEST)
     for seed in SEEDS[:1] if phase == "choose" else SEEDS:
-        ways = [way for name, grid in GRID.items() for way in (grid if phase == "choose" else [best(name)])]
-        missing = [way for way in ways if not known(phase, way, seed)]
-        lab = Lab(seed, runs) if missing else None
-        for way in missing:
-            assert lab is not None
-            lab.run(phase, way, seed)
+        for name, grid in GRID.items():
+            for way in grid if phase == "choose" else [best(name)]:
+                facts = {**dataclasses.asdict(way), "seed": seed, "where": where}
+                once(FILE, phase, facts, partial(run, way, where, count, seed, runs))
 
 
-def render() -> str:
-    """The table of the final runs, written to results/box_gradient.md."""
-    rows = load_runs(FILE, "final")
-    lines = ["| boxes | rate | radius | voc12 | coco | gain voc12 | gain coco | CPU s |", "|" + "---|" * 8]
-    for name in GRID:
-        own = [r for r in rows if r["name"] == name]
-        if own:
-            cells = [mean_and_spread([r["map"][p] for r in own]) for p in PROTOCOLS]
-            gains = [mean_and_spread([r["map"][p] - r["start"][p] for r in own]) for p in PROTOCOLS]
-            seconds = statistics.mean(r["cpu_seconds"] for r in own)
-            rate, radius = own[0]["rate"] or "-", own[0]["radius"] if name.endswith("map") else "-"
-            lines.append(f"| {name} | {rate} | {radius} | {' | '.join(cells + gains)} | {seconds:.0f} |")
-    seeds = len({r["seed"] for r in rows})
-    about = [
-        f"{STEPS} steps of {MINIBATCH} of {TRAIN} images. mAP in per cent, mean (standard deviation) over {seeds} seeds;",
-        "gain: over the detector that training starts from. CPU s: of training and evaluation, features apart.",
-    ]
-    text = "\n".join([f"# Boxes by mAP\n{(__doc__ or '').split(chr(10), 1)[1]}", *about, "", *lines, ""])
-    write_whole(RESULTS / "box_gradient.md", text.encode())
-    return text
+def page(file: Path) -> str:
+    """The page of the final runs."""
+    runs = grouped(load_runs(file, "final"), "name")
+    rows = []
+    for name in (name for name in GRID if (name,) in runs):
+        own = runs[name,]
+        scores = [mean_and_spread([r["map"][p] for r in own]) for p in PROTOCOLS]
+        gains = [mean_and_spread([r["map"][p] - r["start"][p] for r in own]) for p in PROTOCOLS]
+        rate, radius = own[0]["rate"] or "-", own[0]["radius"] if name.endswith("map") else "-"
+        seconds = statistics.mean(r["cpu_seconds"] for r in own)
+        rows.append([name, str(rate), str(radius), *scores, *gains, f"{seconds:.0f}"])
+    seeds = len({run["seed"] for own in runs.values() for run in own})
+    header = ["boxes", "rate", "radius", *PROTOCOLS, *(f"gain {name}" for name in PROTOCOLS), "CPU s"]
+    return (
+        f"# Boxes by mAP\n{about(__doc__)}\n"
+        f"{STEPS} steps of {MINIBATCH} of {TRAIN} images. mAP in per cent, mean (standard deviation) over {seeds} seeds;\n"
+        "gain: over the detector that training starts from. CPU s: of training and evaluation, features apart.\n\n"
+        f"{table(header, rows)}\n"
+    )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["choose", "final", "render"])
+    parser.add_argument("phase", choices=["choose", "final"])
     parser.add_argument("--runs", type=Path, default=Path("runs/experiments"))
-    args = parser.parse_args()
-    if args.phase != "render":
-        run_all(args.phase, args.runs)
-    print(render())
+    options = parser.parse_args(arguments)
+    run_all(options.phase, options.runs)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@
 
 Every seed trains one cross-entropy model (`nll`); all second halves start from its last weights. The control, `nll-more`,
 sees as many images as the mAP steps do (VOC, where the trunk is frozen and windows are the cost: as many windows), in
-cross-entropy's own minibatches. `+nll` adds the cross-entropy of the same windows to the mAP loss. `choose` tries
-three learning rates for each, with the first seed, on images held out of the training set (for `shapes`, its val split);
+cross-entropy's own minibatches. `choose` tries three learning rates for each, with the first seed, on images held out of the
+training set (for `shapes`, its val split);
 `final` runs the chosen ones with three seeds and evaluates once on images that nothing was chosen by (`shapes`: test; VOC
 2012: val). A run that is on record is not run again, so a stopped experiment goes on where it was.
 """
@@ -18,10 +18,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.results import commit, load_runs, mean_and_spread, save_runs
+from experiments.records import Run, about, grouped, load_runs, mean_and_spread, once, table
 from stepgrad.cli.configs import read_config
 from stepgrad.detector.training.checkpoint import list_checkpoints
 from stepgrad.detector.training.config import PhaseConfig, TrainConfig, from_dict, to_dict
@@ -30,7 +32,6 @@ from stepgrad.detector.training.features import source_for
 from stepgrad.detector.training.finish import validate
 from stepgrad.detector.training.inputs import open_data
 from stepgrad.detector.training.run_folder import open_run
-from stepgrad.files import write_whole
 from stepgrad.progress import RichProgress
 
 RESULTS = Path(__file__).parent / "results"
@@ -43,7 +44,7 @@ SEEDS = (100, 101, 102)
 """Rates are chosen with the first."""
 PROTOCOLS = ["voc12", "voc07", "coco"]
 INTRODUCTION = f"""# Three ways to spend a budget
-{(__doc__ or "").split(chr(10), 1)[1]}
+{about(__doc__)}
 Settings: `shapes`, the preset `shapes` (1000 images; `nll` 1000 steps of 4 images x 64 windows, then 60 steps of 32 images x
 all windows for mAP, or 480 more of cross-entropy); VOC 2012, 1000 training images with 300 selective-search windows each, frozen
 ImageNet AlexNet trunk, a head of 1024 units (`nll` 400 steps of 16 x 64, then 40 of 32 x 150 for mAP, or 188 more), 500 val
@@ -65,14 +66,13 @@ class Setting:
     """Split that rates are chosen by, and how many of its images."""
     final: tuple[str, int]
     counts_windows: bool
-    map_estimators: tuple[str, ...] = ("radius",)
 
     def budget(self, phase: PhaseConfig) -> int:
         """Images of a phase, or windows where all are of the same number."""
         return phase.steps * phase.images * (phase.windows or 1 if self.counts_windows else 1)
 
     def config(self, arm: str, seed: int, rate: float | None, start: Path | None, cache: Path) -> TrainConfig:
-        """The run of an arm: `nll`, `nll-more`, or `map-` and an estimator, with `+nll` for a mixed objective."""
+        """The run of an arm: `nll`, `nll-more`, or `map-` and an estimator."""
         base = from_dict(self.content)
         changes: dict[str, Any] = {
             "loss": "map" if arm.startswith("map") else "nll",
@@ -85,9 +85,8 @@ class Setting:
             steps = round(self.budget(base.map) / self.budget(base.nll) * base.nll.steps)
             changes["nll"] = {"steps": steps, "lr": rate, "drop_every": None, "warmup": 0}
         if arm.startswith("map"):
-            estimator, plus, _ = arm.removeprefix("map-").partition("+nll")
             changes["map"] = {"lr": rate, "optimizer": "sgd", "max_gradient_norm": 1.0, "drop_every": None}
-            changes["map_loss"] = {"estimator": estimator, "radius": RADIUS, "nll_weight": 1.0 if plus else 0.0}
+            changes["map_loss"] = {"estimator": arm.removeprefix("map-"), "radius": RADIUS, "nll_weight": 0.0}
         config = from_dict(changes, base)
         every = {"eval_every": config.total_steps, "save_every": max(50, config.total_steps // 5)}
         return from_dict({"run": every}, config)
@@ -124,108 +123,97 @@ def settings(name: str, data: Path | None) -> Setting:
     return Setting(content, ("train[3500:3800]", 300), ("val", 500), counts_windows=True)
 
 
+def trained(folder: Path, config: Callable[[], TrainConfig], progress: RichProgress) -> Path:
+    """The folder of a run, which is begun or continued if it has not come to its end."""
+    if not (folder / "evaluation.json").exists():
+        progress.say(f"{folder}")
+        if (folder / "config.yaml").exists():
+            resume(folder, progress=progress)
+        else:
+            train(config(), folder, progress=progress)
+    return folder
+
+
 def run_arm(setting: Setting, arm: str, seed: int, rate: float | None, runs: Path, progress: RichProgress) -> Path:
     """Train an arm if it has not been; returns its folder."""
     start = None
     if arm != "nll":
         start = list_checkpoints(run_arm(setting, "nll", seed, None, runs, progress) / "checkpoints")[-1]
     folder = runs / ("-".join([arm, f"seed{seed}", *([f"{rate:g}"] if rate else [])]))
-    if not (folder / "evaluation.json").exists():
-        progress.say(f"{folder}")
-        if (folder / "config.yaml").exists():
-            resume(folder, progress=progress)
-        else:
-            train(setting.config(arm, seed, rate, start, runs / "features"), folder, progress=progress)
-    return folder
+    return trained(folder, partial(setting.config, arm, seed, rate, start, runs / "features"), progress)
 
 
-def measure(
-    setting: Setting, folder: Path, where: tuple[str, int], runs: Path, progress: RichProgress
-) -> dict[str, Any]:
-    """mAP of a run's last weights on `where`."""
+def measure(folder: Path, where: tuple[str, int], runs: Path, progress: RichProgress) -> Run:
+    """mAP in per cent of a run's last weights on so many images of a split."""
     run = open_run(folder, "last")
     d = run.config.data
     data = open_data(d.path, where[0], d.windows, where[1], d.max_windows)
-    evaluator = validate(run.model, data, PROTOCOLS, progress, source_for(run.model, runs / "features"))
-    result = evaluator.compute()
+    result = validate(run.model, data, PROTOCOLS, progress, source_for(run.model, runs / "features")).compute()
     return {"map": {name: 100 * result[name].map for name in PROTOCOLS}, "images": len(data)}
 
 
-def one(phase: str, name: str, setting: Setting, arm: str, seed: int, rate: float | None, runs: Path) -> dict[str, Any]:
-    """The record of a run, made if there is none."""
-    file = RESULTS / f"detector-{name}.jsonl"
-    known = [r for r in load_runs(file, phase) if (r["set"], r["arm"], r["seed"], r["rate"]) == (name, arm, seed, rate)]
-    if known:
-        return known[0]
-    began = time.monotonic()
-    with RichProgress() as progress:
-        folder = run_arm(setting, arm, seed, rate, runs, progress)
-        where = setting.held_out if phase == "choose" else setting.final
-        found = measure(setting, folder, where, runs, progress)
-    row = {
-        **{"set": name, "arm": arm, "seed": seed, "rate": rate, "where": where[0], **found},
-        "seconds": round(time.monotonic() - began, 1),
-        "steps": open_run(folder, "last").step,
-        "commit": commit(),
-    }
-    save_runs(file, phase, row)
-    print(row, flush=True)
-    return row
+def one(phase: str, name: str, setting: Setting, arm: str, seed: int, rate: float | None, runs: Path) -> None:
+    """A run, unless it is on record."""
+    where = setting.held_out if phase == "choose" else setting.final
+
+    def make() -> Run:
+        began = time.monotonic()
+        with RichProgress() as progress:
+            folder = run_arm(setting, arm, seed, rate, runs, progress)
+            found = measure(folder, where, runs, progress)
+        return {
+            **{"where": where[0], **found, "seconds": round(time.monotonic() - began, 1)},
+            "steps": open_run(folder, "last").step,
+        }
+
+    once(file_of(name), phase, {"set": name, "arm": arm, "seed": seed, "rate": rate}, make)
+
+
+def file_of(name: str) -> Path:
+    return RESULTS / f"detector-{name}.jsonl"
 
 
 def choose(name: str, setting: Setting, runs: Path) -> None:
     """Every rate for every second half, judged on held-out training images."""
     one("choose", name, setting, "nll", SEEDS[0], None, runs)
-    for arm in second_halves(setting):
-        grid = NLL_RATES if arm == "nll-more" else MAP_RATES
+    for arm, grid in {"nll-more": NLL_RATES, "map-radius": MAP_RATES}.items():
         for rate in [*grid, *FURTHER.get((name, arm), [])]:
             one("choose", name, setting, arm, SEEDS[0], rate, runs)
 
 
-def second_halves(setting: Setting) -> list[str]:
-    return ["nll-more", *(f"map-{estimator}" for estimator in setting.map_estimators)]
-
-
 def best_rate(name: str, arm: str) -> float:
-    rows = [r for r in load_runs(RESULTS / f"detector-{name}.jsonl", "choose") if (r["set"], r["arm"]) == (name, arm)]
-    return max(rows, key=lambda r: r["map"]["voc12"])["rate"]
+    tried = grouped(load_runs(file_of(name), "choose"), "set", "arm")[name, arm]
+    return max(tried, key=lambda run: run["map"]["voc12"])["rate"]
 
 
 def final(name: str, setting: Setting, runs: Path) -> None:
     """The chosen rates, three seeds, images that nothing was chosen by."""
     for seed in SEEDS:
         one("final", name, setting, "nll", seed, None, runs)
-        for arm in second_halves(setting):
+        for arm in ("nll-more", "map-radius"):
             one("final", name, setting, arm, seed, best_rate(name, arm), runs)
 
 
-def render() -> str:
-    """The table of all final runs, written to results/detector.md."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in [r for file in sorted(RESULTS.glob("detector-*.jsonl")) for r in load_runs(file, "final")]:
-        groups.setdefault((row["set"], row["arm"]), []).append(row)
-    lines = ["| set | training | rate | steps | voc12 | voc07 | coco | seeds |", "|" + "---|" * 8]
-    for (name, arm), rows in groups.items():
-        cells = [f"{mean_and_spread([r['map'][p] for r in rows])}" for p in PROTOCOLS]
-        lines.append(
-            f"| {name} | {arm} | {rows[0]['rate'] or '-'} | {rows[0]['steps']} | {' | '.join(cells)} | {len(rows)} |"
-        )
-    text = "\n".join([INTRODUCTION, *lines, ""])
-    write_whole(RESULTS / "detector.md", text.encode())
-    return text
+def page(file: Path) -> str:
+    """The page of all final runs; `file` is detector.jsonl, beside which each set has a file of its own."""
+    files = sorted(file.parent.glob(f"{file.stem}-*.jsonl"))
+    groups = grouped([run for one in files for run in load_runs(one, "final")], "set", "arm")
+    rows = []
+    for (name, arm), runs in groups.items():
+        scores = [mean_and_spread([run["map"][p] for run in runs]) for p in PROTOCOLS]
+        rows.append([name, arm, str(runs[0]["rate"] or "-"), str(runs[0]["steps"]), *scores, str(len(runs))])
+    return f"{INTRODUCTION}\n{table(['set', 'training', 'rate', 'steps', *PROTOCOLS, 'seeds'], rows)}\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["choose", "final", "render"])
+    parser.add_argument("phase", choices=["choose", "final"])
     parser.add_argument("--set", choices=["shapes", "voc"], default="shapes")
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--runs", type=Path, default=Path("runs/experiments"))
-    args = parser.parse_args()
-    if args.phase != "render":
-        setting = settings(args.set, args.data)
-        {"choose": choose, "final": final}[args.phase](args.set, setting, args.runs / args.set)
-    print(render())
+    options = parser.parse_args(arguments)
+    work = choose if options.phase == "choose" else final
+    work(options.set, settings(options.set, options.data), options.runs / options.set)
 
 
 if __name__ == "__main__":

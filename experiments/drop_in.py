@@ -4,7 +4,6 @@
     python -m experiments.drop_in final --runs DIR       # three seeds, on test
     python -m experiments.drop_in left-out --runs DIR    # what the pre-selection of dense heads leaves out
     python -m experiments.drop_in lengths --runs DIR     # how strongly each loss pulls at the weights
-    python -m experiments.drop_in render
 
 Small versions of Faster R-CNN, RetinaNet, FCOS and SSD: torchvision's classes on one backbone of ten convolutions, images of
 160 pixels, random weights. Every seed trains one stock model (`stock`, 600 steps of eight images); both second halves start
@@ -19,8 +18,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ import stepgrad as sg
 from experiments.drop_in_left_out import left_out
 from experiments.drop_in_lengths import lengths
 from experiments.drop_in_models import FAMILIES, WITHOUT_BACKGROUND, build
-from experiments.results import commit, load_runs, save_runs
+from experiments.records import Run, load_runs, once
 from stepgrad.data import ShapesDataset
 from stepgrad.files import write_whole
 from stepgrad.models.torchvision import restore, train_for_map
@@ -141,20 +141,17 @@ def stock_model(family: str, seed: int, runs: Path) -> nn.Module:
     return model
 
 
-def one(phase: str, family: str, name: str, seed: int, point: dict[str, float], runs: Path) -> dict[str, Any]:
-    """The record of a run, made if there is none."""
-    key = {"family": family, "arm": name, "seed": seed, **point}
-    known = [r for r in load_runs(FILE, phase) if key.items() <= r.items()]
-    if known:
-        return known[0]
-    model, found = stock_model(family, seed, runs), {}
-    if name != "stock":
-        found = train(model, family, ARMS[name], seed + 1000, **point)
-    split, length = ("val", VAL_IMAGES) if phase == "choose" else ("test", TEST_IMAGES)
-    row = {**key, "map": evaluate(model, family, split, length), **found, "commit": commit()}
-    save_runs(FILE, phase, row)
-    print(row, flush=True)
-    return row
+def one(phase: str, family: str, name: str, seed: int, point: dict[str, float], runs: Path) -> None:
+    """A run of an arm, unless it is on record."""
+
+    def make() -> Run:
+        model, found = stock_model(family, seed, runs), {}
+        if name != "stock":
+            found = train(model, family, ARMS[name], seed + 1000, **point)
+        split, length = ("val", VAL_IMAGES) if phase == "choose" else ("test", TEST_IMAGES)
+        return {"map": evaluate(model, family, split, length), **found}
+
+    once(FILE, phase, {"family": family, "arm": name, "seed": seed, **point}, make)
 
 
 def choose(families: list[str], runs: Path) -> None:
@@ -183,39 +180,40 @@ def final(families: list[str], runs: Path) -> None:
 
 def measure_left_out(families: list[str], runs: Path) -> None:
     """The pre-selection of dense heads against all anchors, on the stock models."""
+
+    def make(family: str, seed: int) -> Run:
+        given = batch(pictures("val", VAL_IMAGES)[:8], first_label(family))
+        return {"rows": left_out(stock_model(family, seed, runs), *given)}
+
     for family in [f for f in families if f != "faster_rcnn"]:
         for seed in SEEDS:
-            if any((r["family"], r["seed"]) == (family, seed) for r in load_runs(FILE, "left-out")):
-                continue
-            model = stock_model(family, seed, runs)
-            given = batch(pictures("val", VAL_IMAGES)[:8], first_label(family))
-            save_runs(FILE, "left-out", {"family": family, "seed": seed, "rows": left_out(model, *given)})
+            once(FILE, "left-out", {"family": family, "seed": seed}, partial(make, family, seed))
 
 
 def measure_lengths(families: list[str], runs: Path) -> None:
     """The gradients of mAP and of the stock losses, on the stock models."""
+
+    def make(family: str, seed: int) -> Run:
+        model, data = stock_model(family, seed, runs), pictures("train", TRAIN_IMAGES)
+        torch.manual_seed(seed)  # of the model's own sampling of windows
+        batches = [batch(data[i : i + 8], first_label(family)) for i in range(0, 32, 8) if data[i : i + 8]]
+        return {"lengths": lengths(model, batches)}
+
     for family in families:
         for seed in SEEDS:
-            if any((r["family"], r["seed"]) == (family, seed) for r in load_runs(FILE, "lengths")):
-                continue
-            model, data = stock_model(family, seed, runs), pictures("train", TRAIN_IMAGES)
-            torch.manual_seed(seed)  # of the model's own sampling of windows
-            batches = [batch(data[i : i + 8], first_label(family)) for i in range(0, 32, 8) if data[i : i + 8]]
-            save_runs(FILE, "lengths", {"family": family, "seed": seed, "lengths": lengths(model, batches)})
+            once(FILE, "lengths", {"family": family, "seed": seed}, partial(make, family, seed))
 
 
-def main() -> None:
-    from experiments.drop_in_table import render
+PHASES = {"choose": choose, "final": final, "left-out": measure_left_out, "lengths": measure_lengths}
 
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["choose", "final", "left-out", "lengths", "render"])
+    parser.add_argument("phase", choices=list(PHASES))
     parser.add_argument("--family", choices=FAMILIES, action="append")
     parser.add_argument("--runs", type=Path, default=Path("runs/drop_in"))
-    args = parser.parse_args()
-    work = {"choose": choose, "final": final, "left-out": measure_left_out, "lengths": measure_lengths}
-    if args.phase != "render":
-        work[args.phase](args.family or FAMILIES, args.runs)
-    print(render(FILE))
+    options = parser.parse_args(arguments)
+    PHASES[options.phase](options.family or FAMILIES, options.runs)
 
 
 if __name__ == "__main__":

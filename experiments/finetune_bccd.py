@@ -1,7 +1,6 @@
 """`sg.finetune` on blood cells: a new class head on frozen AlexNet features, few images, and what is kept of it.
 
     python -m experiments.finetune_bccd --data FOLDER --cache FOLDER --out FILE.jsonl
-    python -m experiments.finetune_bccd_table FILE.jsonl
 
 FOLDER of --data holds BCCD and weights/alexnet_features_imagenet.pt. Windows come from our selective search (at most 800 per
 image, a random choice), features from conv5 of the frozen AlexNet, then 128 principal components; both stay in --cache. The head
@@ -16,8 +15,9 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 import stepgrad as sg
 from experiments.frozen_features import FeatureSettings, cached_features
 from experiments.head_training import choose_windows
-from experiments.results import commit, load_runs, save_runs
+from experiments.records import Run, once
 from experiments.window_head import BACKGROUND
 from stepgrad.data import generate_proposals, load_dataset
 from stepgrad.detector.training.inputs import open_data
@@ -135,8 +135,6 @@ def one_start(
     parts: Parts, seed: int, protocol: str, start_steps: int, folder: Path, out: Path, **options: Any
 ) -> None:
     """The fine-tunings of one start for one protocol; those on record are not made again."""
-    runs = [run for run in load_runs(out, "final") if (run["seed"], run["protocol"]) == (seed, protocol)]
-    missing = [held_out for held_out in HELD_OUT if held_out not in [run["held_out"] for run in runs]]
 
     def new_head(images: list[ImageWindows]) -> nn.Module:
         return trained_head(images, parts.num_classes, start_steps, seed, folder / f"{seed}-cross-entropy")
@@ -144,28 +142,34 @@ def one_start(
     settings = {"background": "last", "nms_threshold": NMS, "test_images": parts.test, "refit": new_head, **options}
     settings["absent_classes"] = "zero"
     settings["stock_loss"] = sampled_loss(Reading(parts.num_classes, "last"))
-    for held_out in missing:
+
+    def make(held_out: str) -> Run:
         to, images, begun = folder / f"{seed}-{protocol}-{held_out}", parts.held_out(held_out), time.monotonic()
         tuned = sg.finetune(new_head(parts.train), parts.train, images, protocol=protocol, out=to, **settings)
-        run = {"seed": seed, "protocol": protocol, "held_out": held_out, **facts(tuned), "images": len(images)}
-        save_runs(out, "final", {**run, "steps": [start_steps, options["steps"]], "commit": commit()})
         print(f"seed {seed}, {len(images)} held out, {time.monotonic() - begun:.0f} s\n{tuned}\n", flush=True)
+        return {**facts(tuned), "images": len(images), "steps": [start_steps, options["steps"]]}
+
+    for held_out in HELD_OUT:
+        key = {"seed": seed, "protocol": protocol, "held_out": held_out}
+        once(out, "final", key, partial(make, held_out))
 
 
-def facts(tuned: FineTuned) -> dict[str, Any]:
+def facts(tuned: FineTuned) -> Run:
     """What goes on record, in points."""
-    ways = {}
-    for name, way in tuned.ways.items():
-        test = {protocol: [round(100 * value, 2) for value in values] for protocol, values in way.test.items()}
-        val = [round(100 * value, 2) for value in way.val]
-        without = [round(100 * value, 2) for value in way.val_without]
-        ways[name] = {
+
+    def points(values: Iterable[float]) -> list[float]:
+        return [round(100 * value, 2) for value in values]
+
+    ways = {
+        name: {
             "rate": way.rate,
-            "val": val,
-            "val_without": without,
-            "test": test,
+            "val": points(way.val),
+            "val_without": points(way.val_without),
+            "test": {protocol: points(values) for protocol, values in way.test.items()},
             "seconds": round(way.seconds, 1),
         }
+        for name, way in tuned.ways.items()
+    }
     return {"chosen": tuned.chosen, "ways": ways}
 
 

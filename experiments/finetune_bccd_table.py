@@ -1,20 +1,16 @@
-"""Writes the page of `experiments.finetune_bccd` beside its runs.
-
-python -m experiments.finetune_bccd_table FILE.jsonl
-"""
+"""The page of `experiments.finetune_bccd`, from its runs."""
 
 from __future__ import annotations
 
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from experiments import finetune_bccd
 from experiments.finetune_bccd import HELD_OUT, PROTOCOLS
-from experiments.results import Run, load_runs, mean_and_spread
-from stepgrad.files import write_whole
+from experiments.records import Run, grouped, load_runs, mean_and_spread, table
 from stepgrad.models.fine_tuning.result import STOCK
 
 KEPT = "what was kept"
@@ -36,27 +32,26 @@ def cost(run: Run) -> tuple[float, float]:
 
 def ways_table(runs: Sequence[Run]) -> str:
     """Mean (standard deviation) over the starts; the value of a start is the mean of its seeds of order."""
-    tests = [f"test {protocol}" for protocol in PROTOCOLS]
-    lines = [f"| training | held-out {runs[0]['protocol']} | {' | '.join(tests)} | seconds |", "|---|---|---|---|---|"]
+    rows = []
     for way in runs[0]["ways"]:
-        cells = [mean_and_spread([statistics.mean(run["ways"][way]["val"]) for run in runs])]
-        cells += [mean_and_spread([statistics.mean(of_way(run, way, p)) for run in runs]) for p in PROTOCOLS]
-        seconds = statistics.mean(run["ways"][way]["seconds"] for run in runs)
-        lines.append(f"| {way} | {' | '.join(cells)} | {seconds:.0f} |")
-    cells = [mean_and_spread([statistics.mean(of_way(run, KEPT, p)) for run in runs]) for p in PROTOCOLS]
-    lines.append(f"| **{KEPT}** | | {' | '.join(cells)} | |")
-    return "\n".join(lines)
+        cells = [mean_and_spread([statistics.mean(run["ways"][way]["val"]) for run in runs]), *_tests(runs, way)]
+        rows.append([way, *cells, f"{statistics.mean(run['ways'][way]['seconds'] for run in runs):.0f}"])
+    rows.append([f"**{KEPT}**", "", *_tests(runs, KEPT), ""])
+    tests = [f"test {protocol}" for protocol in PROTOCOLS]
+    return table(["training", f"held-out {runs[0]['protocol']}", *tests, "seconds"], rows)
+
+
+def _tests(runs: Sequence[Run], way: str) -> list[str]:
+    return [mean_and_spread([statistics.mean(of_way(run, way, p)) for run in runs]) for p in PROTOCOLS]
 
 
 def seeds_table(runs: Sequence[Run]) -> str:
     """Start by start, test mAP by the protocol that was trained for."""
-    ways = list(runs[0]["ways"])
-    heads = ["start", *ways, "kept", "kept less more of the usual loss"]
-    lines = [f"| {' | '.join(['seed', *heads[1:]])} |", "|---" * len(heads) + "|"]
+    ways, rows = list(runs[0]["ways"]), []
     for run in runs:
         cells = [mean_and_spread(of_way(run, way, run["protocol"])) for way in ways]
-        lines.append(f"| {run['seed']} | {' | '.join(cells)} | {run['chosen']} | {cost(run)[0]:+.1f} |")
-    return "\n".join(lines)
+        rows.append([str(run["seed"]), *cells, run["chosen"], f"{cost(run)[0]:+.1f}"])
+    return table(["seed", *ways, "kept", "kept less more of the usual loss"], rows)
 
 
 def section(runs: Sequence[Run]) -> str:
@@ -89,22 +84,12 @@ def in_short(runs: Sequence[Run]) -> str:
     )
 
 
-def page(runs: Sequence[Run]) -> str:
-    about = (finetune_bccd.__doc__ or "").split("\n", 1)
-    parts = [f"# {about[0]}\n{about[1]}{MACHINE} mAP in points, mean (standard deviation).", in_short(runs)]
-    for protocol in PROTOCOLS:
-        for held_out in HELD_OUT:
-            chosen = [run for run in runs if (run["protocol"], run["held_out"]) == (protocol, held_out)]
-            parts += [section(sorted(chosen, key=lambda run: run["seed"]))] if chosen else []
+def page(file: Path) -> str:
+    """The page of the runs on record."""
+    runs = load_runs(file, "final")
+    title, about = (finetune_bccd.__doc__ or "").split("\n", 1)
+    parts = [f"# {title}\n{about}{MACHINE} mAP in points, mean (standard deviation).", in_short(runs)]
+    groups = grouped(runs, "protocol", "held_out")
+    chosen = [groups[key] for key in product(PROTOCOLS, HELD_OUT) if key in groups]
+    parts += [section(sorted(runs, key=lambda run: run["seed"])) for runs in chosen]
     return "\n\n".join(parts) + "\n"
-
-
-def main() -> None:
-    file = Path(sys.argv[1])
-    text = page(load_runs(file, "final"))
-    write_whole(file.with_suffix(".md"), text.encode())
-    print(text)
-
-
-if __name__ == "__main__":
-    main()

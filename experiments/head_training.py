@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 import stepgrad
 from experiments.baselines import make_baseline
 from experiments.rows import Row
-from experiments.score_memory import RememberingLoss, ScoreMemory
+from experiments.score_memory import RememberingLoss
 from experiments.window_head import (
     BACKGROUND,
     IGNORED,
@@ -130,7 +130,7 @@ def train_nll(
 
 def make_loss(row: Row) -> Any:
     if row.loss == "map":
-        return RememberingLoss(stepgrad.MAPLoss(NUM_CLASSES, **row.options), ScoreMemory(row.memory))
+        return RememberingLoss(stepgrad.MAPLoss(NUM_CLASSES, **row.options), row.memory)
     return make_baseline(row.loss, NUM_CLASSES, **row.options)
 
 

@@ -1,6 +1,6 @@
 """NDCG@10 of one MLP trained with NDCGLoss, ApproxNDCG or ListNet, next to LightGBM's LambdaRank, on an excerpt of MSLR.
 
-    STEPGRAD_DATA=FOLDER python -m experiments.ranking      # choose, final and render; goes on where it was stopped
+    STEPGRAD_DATA=FOLDER python -m experiments.ranking      # choose, then final; goes on where it was stopped
 
 Choice: every arm runs over the same grid of learning rates and epochs in four folds of the *training* queries; per method
 the best arm, rate and number of epochs by held-out NDCG@10 is kept. Final: those, ten seeds, trained on all training
@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from torch import Tensor, nn
 
 from experiments.ranking_data import Queries, read_split, standardised
 from experiments.ranking_losses import CUTOFF, Loss, approx_ndcg, list_net, normalised, step_ndcg
-from experiments.ranking_table import best_choices, render
-from experiments.results import load_runs, save_runs
+from experiments.ranking_table import Choice, best_choices
+from experiments.records import Run, load_runs, once
 from stepgrad.losses.ranking.metrics import ndcg
 
 RESULTS = Path(__file__).parent / "results"
@@ -178,52 +179,50 @@ def folds(queries: Queries) -> list[tuple[Queries, Queries]]:
 
 def choose(training: Queries, file: Path) -> None:
     """Every arm, rate and number of epochs in every fold of the training queries, one seed."""
-    done = {(r["method"], r["arm"], r["rate"]) for r in load_runs(file, "choose")}
     splits = folds(training)
     trainers = [Trainer(*split) for split in splits]
     for arm in arms():
         for rate in RATES:
-            if (arm.method, arm.name, rate) not in done:
-                _save_choice(file, arm.method, arm.name, rate, [t.run(arm, rate, seed=0) for t in trainers])
+            each = [partial(trainer.run, arm, rate, seed=0) for trainer in trainers]
+            once(file, "choose", {"method": arm.method, "arm": arm.name, "rate": rate}, partial(held_out, each))
     for leaves in LEAVES:
         for rate in TREE_RATES:
-            if ("LambdaRank", f"leaves {leaves}", rate) not in done:
-                found = [lambda_rank(*split, leaves, rate, seed=0) for split in splits]
-                _save_choice(file, "LambdaRank", f"leaves {leaves}", rate, found)
+            each = [partial(lambda_rank, *split, leaves, rate, seed=0) for split in splits]
+            facts = {"method": "LambdaRank", "arm": f"leaves {leaves}", "rate": rate}
+            once(file, "choose", facts, partial(held_out, each))
 
 
-def _save_choice(file: Path, method: str, arm: str, rate: float, by_fold: list[dict[int, list[float]]]) -> None:
+def held_out(folds: Sequence[Callable[[], dict[int, list[float]]]]) -> Run:
+    """Mean NDCG@10 of all queries, each in the fold that it is held out of, by the number of epochs."""
+    by_fold = [run() for run in folds]
     pooled = {epochs: [v for fold in by_fold for v in fold[epochs]] for epochs in by_fold[0]}
-    held_out = {str(epochs): round(float(np.nanmean(values)), 5) for epochs, values in pooled.items()}
-    save_runs(file, "choose", {"method": method, "arm": arm, "rate": rate, "held_out": held_out})
-    print(method, arm, rate, held_out, flush=True)
+    return {"held_out": {str(epochs): round(float(np.nanmean(values)), 5) for epochs, values in pooled.items()}}
 
 
 def final(training: Queries, test: Queries, file: Path) -> None:
     """The chosen settings of each method on all training queries, ten seeds, judged on the test queries."""
-    done = {(r["method"], r["seed"]) for r in load_runs(file, "final")}
     by_name = {(arm.method, arm.name): arm for arm in arms()}
     trainer = Trainer(training, test)
+
+    def make(choice: Choice, seed: int) -> Run:
+        if choice.method == "LambdaRank":
+            found = lambda_rank(training, test, int(choice.arm.split()[1]), choice.rate, seed)
+        else:
+            found = trainer.run(by_name[choice.method, choice.arm], choice.rate, seed)
+        return {"ndcg": [None if np.isnan(v) else round(v, 5) for v in found[choice.epochs]]}
+
     for choice in best_choices(load_runs(file, "choose")):
         for seed in range(SEEDS):
-            if (choice.method, seed) in done:
-                continue
-            if choice.method == "LambdaRank":
-                found = lambda_rank(training, test, int(choice.arm.split()[1]), choice.rate, seed)
-            else:
-                found = trainer.run(by_name[choice.method, choice.arm], choice.rate, seed)
-            values = [None if np.isnan(v) else round(v, 5) for v in found[choice.epochs]]
-            save_runs(file, "final", {"method": choice.method, "seed": seed, "ndcg": values})
-            print(choice.method, seed, round(float(np.nanmean(found[choice.epochs])), 4), flush=True)
+            once(file, "final", {"method": choice.method, "seed": seed}, partial(make, choice, seed))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("STEPGRAD_DATA"), help="folder with ltr/")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only-choose", action="store_true", help="stop before the test queries are touched")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.data is None:
         parser.error("--data (or STEPGRAD_DATA) is needed")
     torch.set_num_threads(options.threads)
@@ -232,7 +231,6 @@ def main() -> None:
     choose(training, file)
     if not options.only_choose:
         final(training, test, file)
-        print(render(file, options.results / "ranking.md"))
 
 
 if __name__ == "__main__":

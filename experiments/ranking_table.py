@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from experiments.results import load_runs
-from stepgrad.files import write_whole
+from experiments.records import Run, load_runs, table
 
 OURS = "NDCGLoss"
 
@@ -25,7 +23,7 @@ class Choice:
     held_out: float
 
 
-def best_choices(runs: list[dict[str, Any]]) -> list[Choice]:
+def best_choices(runs: list[Run]) -> list[Choice]:
     """Per method the arm, rate and epochs with the best held-out NDCG@10; of equals the first."""
     best: dict[str, Choice] = {}
     for run in runs:
@@ -35,7 +33,7 @@ def best_choices(runs: list[dict[str, Any]]) -> list[Choice]:
     return list(best.values())
 
 
-def by_query(runs: list[dict[str, Any]], method: str) -> np.ndarray:
+def by_query(runs: list[Run], method: str) -> np.ndarray:
     """(seeds, queries) of NDCG@10; queries without relevant documents are left out."""
     rows = [run["ndcg"] for run in sorted(runs, key=lambda r: int(r["seed"])) if run["method"] == method]
     values = np.array(rows, dtype=np.float64)
@@ -53,30 +51,25 @@ def paired_p(differences: np.ndarray, draws: int = 100_000, seed: int = 0) -> fl
     return float((beyond.sum() + 1) / (draws + 1))
 
 
-def render(file: Path, out: Path) -> str:
-    """The table as Markdown, written to `out`."""
+def page(file: Path) -> str:
+    """The page of the runs on record."""
     runs, choices = load_runs(file, "final"), best_choices(load_runs(file, "choose"))
     ours = by_query(runs, OURS)
-    lines = [
-        f"NDCG@10 on the {ours.shape[1]} test queries with relevant documents, {len(ours)} seeds: mean of the seeds' means",
-        "(standard deviation over seeds). Settings are the best of each method on held-out training queries. The last",
-        f"column compares {OURS} with the row, query by query (means over seeds): mean difference, two-sided p of a",
-        "sign-flip test over queries.",
-        "",
-        "| trained with | settings | held-out | test NDCG@10 | " + OURS + " minus this |",
-        "|---|---|---|---|---|",
-    ]
     ranked = sorted(choices, key=lambda c: -by_query(runs, c.method).mean())
-    lines += [_row(choice, by_query(runs, choice.method), ours) for choice in ranked]
-    text = "\n".join(lines) + "\n"
-    write_whole(out, text.encode())
-    return text
+    header = ["trained with", "settings", "held-out", "test NDCG@10", f"{OURS} minus this"]
+    return (
+        f"NDCG@10 on the {ours.shape[1]} test queries with relevant documents, {len(ours)} seeds: mean of the seeds' means\n"
+        "(standard deviation over seeds). Settings are the best of each method on held-out training queries. The last\n"
+        f"column compares {OURS} with the row, query by query (means over seeds): mean difference, two-sided p of a\n"
+        "sign-flip test over queries.\n\n"
+        f"{table(header, [_row(choice, by_query(runs, choice.method), ours) for choice in ranked])}\n"
+    )
 
 
-def _row(choice: Choice, values: np.ndarray, ours: np.ndarray) -> str:
+def _row(choice: Choice, values: np.ndarray, ours: np.ndarray) -> list[str]:
     unit = "trees" if choice.method == "LambdaRank" else "epochs"
     settings = f"{choice.arm}, rate {choice.rate:g}, {choice.epochs} {unit}"
     spread = values.mean(1).std(ddof=1) if len(values) > 1 else 0.0
     difference = ours.mean(0) - values.mean(0)
     compared = "" if choice.method == OURS else f"{difference.mean():+.4f} (p = {paired_p(difference):.4f})"
-    return f"| {choice.method} | {settings} | {choice.held_out:.4f} | {values.mean():.4f} ({spread:.4f}) | {compared} |"
+    return [choice.method, settings, f"{choice.held_out:.4f}", f"{values.mean():.4f} ({spread:.4f})", compared]

@@ -1,102 +1,91 @@
-"""Writes docs/results.md: the page's prose from results_page.md, its tables and figure from the runs on record.
+"""Writes the pages and figures of the experiments from their runs on record.
 
-python -m experiments.render
+python -m experiments.render                                # all of them
+python -m experiments.render yolo/heads drop_in             # some
+python -m experiments.render yolo/heads --runs FILE.jsonl   # the page or figure of your own runs, beside them
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from experiments.results import Run, load_runs, mean_and_spread
-from experiments.rows import GRID, ROWS, Row
-from experiments.window_head import Tuning
+from experiments import (
+    balance,
+    batch_bias,
+    box_gradient,
+    curves,
+    detector,
+    drop_in_table,
+    finetune_bccd_table,
+    ranking_table,
+    tables,
+    unfrozen,
+)
+from experiments.deployed import table as deployed_table
+from experiments.endless import arms_table, new_head, where
+from experiments.yolo import budgets, gain_plot, heads_table, own_logits, train_for_map, ways
+from stepgrad.errors import one_of
 from stepgrad.files import write_whole
 
-HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "results.md"
-RUNS = HERE / "results"
-CONTROL = "nll-more"  # what gains are measured against
-CONTROLS = {"S": "scratch-nll", "P": "paper-start", "W": "w-nll-more"}  # and in these tables
+RESULTS = Path(__file__).parent / "results"
+PAGES: dict[str, Callable[[Path], str]] = {
+    "balance": balance.page,
+    "batch_bias": batch_bias.page,
+    "box_gradient": box_gradient.page,
+    "deployed/heads": deployed_table.page,
+    "detector": detector.page,
+    "drop_in": drop_in_table.page,
+    "endless/arms": arms_table.page,
+    "endless/new_head": new_head.page,
+    "finetune_bccd": finetune_bccd_table.page,
+    "ranking": ranking_table.page,
+    "results": tables.page,
+    "unfrozen": unfrozen.page,
+    "yolo/budgets": budgets.page,
+    "yolo/heads": heads_table.page,
+    "yolo/own_logits": own_logits.page,
+    "yolo/train_for_map": train_for_map.page,
+    "yolo/ways": ways.page,
+}
+"""By name: what makes the page from a file of runs."""
+FIGURES: dict[str, Callable[[Path, Path], None]] = {
+    "batch_bias": batch_bias.draw,
+    "curves": curves.draw,
+    "endless/where": where.draw,
+    "yolo/gain": gain_plot.draw,
+}
+"""By name: what draws from a file of runs to an SVG."""
+OTHER_RUNS = {"results": "table", "yolo/gain": "yolo/heads"}
+"""Files of runs that are not named like what is made of them."""
 
 
-def main() -> None:
-    finals, tunes = read_runs("final"), read_runs("tune")
-    text = (HERE / "results_page.md").read_text(encoding="utf-8")
-    for table in sorted({letter for row in ROWS.values() for letter in row.table}):
-        text = text.replace(f"{{table {table}}}", table_of(table, finals))
-    for grid in GRID:
-        text = text.replace(f"{{tuning {grid}}}", tuning_table(tunes, grid))
-    write_whole(PAGE, text.encode())
-    print(f"wrote {PAGE}")
+def runs_of(name: str) -> Path:
+    return RESULTS / f"{OTHER_RUNS.get(name, name)}.jsonl"
 
 
-def read_runs(phase: str) -> dict[str, list[Run]]:
-    """Runs of all tables by row, in order of seed."""
-    found: dict[str, list[Run]] = {}
-    for run in [run for file in sorted(RUNS.glob("table_*.jsonl")) for run in load_runs(file, phase)]:
-        found.setdefault(run["row"]["name"], []).append(run)
-    return {name: sorted(runs, key=lambda run: run["seed"]) for name, runs in found.items()}
+def page_file(name: str) -> Path:
+    return RESULTS.parents[1] / "docs/results.md" if name == "results" else RESULTS / f"{name}.md"
 
 
-def table_of(letter: str, finals: dict[str, list[Run]]) -> str:
-    """One table: its rows in the order of rows.py, those without a run yet left out."""
-    rows = [row for row in ROWS.values() if letter in row.table and row.name in finals]
-    further = [protocol for protocol, table in (("voc07", "A"), ("coco", "D")) if letter == table]
-    control = CONTROLS.get(letter, CONTROL)
-    head = ["row", "training", "optimiser", "voc12", f"against `{control}`", *further, "seconds", "seeds"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    return "\n".join(lines + [line_of(row, finals, control, further) for row in rows])
-
-
-def line_of(row: Row, finals: dict[str, list[Run]], control: str, further: Sequence[str] = ()) -> str:
-    runs = finals[row.name]
-    cells = [f"`{row.name}`", row.says, str(Tuning(**runs[0]["tuning"])), spread_of(runs, "voc12")]
-    cells += [gain_of(runs, finals.get(control, [])), *(spread_of(runs, protocol) for protocol in further)]
-    cells += [f"{statistics.mean(run['train_seconds'] for run in runs):.0f}", str(len(runs))]
-    return "| " + " | ".join(cells) + " |"
-
-
-def spread_of(runs: list[Run], protocol: str) -> str:
-    """Mean (standard deviation) over seeds; a failed seed makes the cell say so.
-
-    >>> spread_of([{"map": {"val": {"voc12": 30.0}}}, {"map": {"val": {"voc12": 32.0}}}], "voc12")
-    '31.0 (1.4)'
-    >>> spread_of([{"map": {}, "failure": "NaN"}], "voc12")
-    'failed in 1 of 1'
-    """
-    if any(run["map"].get("val") and protocol not in run["map"]["val"] for run in runs):
-        return "-"
-    values = [run["map"]["val"][protocol] for run in runs if run["map"].get("val")]
-    if len(values) < len(runs):
-        return f"failed in {len(runs) - len(values)} of {len(runs)}"
-    return mean_and_spread(values)
-
-
-def gain_of(runs: list[Run], control: list[Run]) -> str:
-    """Mean (standard deviation) of the difference to the control of the same seed."""
-    base = {run["seed"]: run["map"]["val"]["voc12"] for run in control if run["map"].get("val")}
-    gains = [r["map"]["val"]["voc12"] - base[r["seed"]] for r in runs if r["map"].get("val") and r["seed"] in base]
-    if not gains or len(gains) < len(runs):
-        return "-"
-    return mean_and_spread(gains, signed=True)
-
-
-def tuning_table(tunes: dict[str, list[Run]], name_of_grid: str) -> str:
-    """Held-out mAP of every tuned row at every point of its grid."""
-    grid = GRID[name_of_grid]
-    lines = ["| row | " + " | ".join(map(str, grid)) + " |", "|---" * (len(grid) + 1) + "|"]
-    for name in (row.name for row in ROWS.values() if row.name in tunes and row.grid == name_of_grid):
-        found = {str(Tuning(**run["tuning"])): run for run in tunes[name]}
-        lines.append(f"| `{name}` | " + " | ".join(_held_out(found.get(str(point))) for point in grid) + " |")
-    return "\n".join(lines)
-
-
-def _held_out(run: Run | None) -> str:
-    if run is None:
-        return "-"
-    return f"{run['map']['heldout']['voc12']:.1f}" if run["map"].get("heldout") else "failed"
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = list(dict.fromkeys([*PAGES, *FIGURES]))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("--runs", type=Path, help="runs of your own")
+    options = parser.parse_args(arguments)
+    for name in options.names or names:
+        one_of("name", name, names)
+        runs = options.runs or runs_of(name)
+        if name in PAGES:
+            file = options.runs.with_suffix(".md") if options.runs else page_file(name)
+            write_whole(file, PAGES[name](runs).encode())
+            print(file)
+        if name in FIGURES:
+            file = options.runs.with_suffix(".svg") if options.runs else RESULTS / f"{name}.svg"
+            FIGURES[name](runs, file)
+            print(file)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m experiments.run ROW --tune --data FOLDER --cache DIR       # the grid of rates, on held-out training images
     python -m experiments.run ROW --seed 0 1 2 --data FOLDER --cache DIR # at the rate chosen so; then val, once
     python -m experiments.run --table A --tune ...                       # all rows of a table
-    python -m experiments.render                                         # the tables in docs/results.md
+    python -m experiments.render results                                 # the tables in docs/results.md
 
 All 4000 training images; the last 500 are held out for tuning. Every run is one line of its table's JSONL file, with its
 config, command, versions and commit (of the first table, where its row stands in several); a run that is on record is not
@@ -31,7 +31,7 @@ import stepgrad
 from experiments.cross_fit import CrossEntropyModels
 from experiments.frozen_features import load_parts
 from experiments.head_training import train_row
-from experiments.results import Run, commit, load_runs, save_runs
+from experiments.records import Run, commit, load_runs, save_run
 from experiments.rows import GRID, NLL_TUNING, ROWS, Row
 from experiments.window_head import (
     NUM_CLASSES,
@@ -158,7 +158,7 @@ def table_file(row: Row, results: Path) -> Path:
 
 def record(phase: str, results: Path, result: Run) -> None:
     row = ROWS[result["row"]["name"]]
-    save_runs(table_file(row, results), phase, result)
+    save_run(table_file(row, results), phase, result)
     found = ", ".join(f"{where} {maps.get('voc12', float('nan')):.2f}" for where, maps in result["map"].items())
     what = f"{row.name}, {Tuning(**result['tuning'])}, seed {result['seed']}"
     print(f"{what}: {found or result['failure']} in {result['seconds']:.0f} s", flush=True)

@@ -1,4 +1,4 @@
-"""Scored windows of a dataset in one .npz file, and which of them NMS keeps and which find an object.
+"""Scored windows of a dataset, and which of them NMS keeps and which find an object.
 
 NMS and matching look at one image at a time, so they are done once; the mAP of any choice of images is then a matter of
 sorting.
@@ -6,7 +6,6 @@ sorting.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from stepgrad.engine.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.evaluation.judge import ClassJudgement
 from stepgrad.evaluation.judge import judge as judge_evidence
 from stepgrad.evaluation.records import Evidence
-from stepgrad.files import write_whole
 from stepgrad.losses.functional import suppress_and_rank
 from stepgrad.metric.protocol import get_protocol
 
@@ -44,28 +42,6 @@ class ScoredImages:
     @property
     def num_classes(self) -> int:
         return self.scores[0].shape[1]
-
-    def save(self, file: Path) -> None:
-        """Write one compressed file."""
-        arrays = {
-            "windows": np.array([len(s) for s in self.scores]),
-            "objects": np.array([len(t["labels"]) for t in self.targets]),
-            "scores": torch.cat(self.scores).numpy(),
-            "boxes": torch.cat(self.boxes).numpy(),
-            **{f"object_{key}": torch.cat([t[key] for t in self.targets]).numpy() for key in _KEYS},
-        }
-        content = io.BytesIO()
-        np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-        write_whole(file, content.getvalue())
-
-    @staticmethod
-    def load(file: Path) -> ScoredImages:
-        with np.load(file) as archive:
-            content = {name: torch.from_numpy(archive[name]) for name in archive.files}
-        windows, objects = content["windows"].tolist(), content["objects"].tolist()
-        columns = {key: content[f"object_{key}"].split(objects) for key in _KEYS}
-        targets = [{key: columns[key][i] for key in _KEYS} for i in range(len(objects))]
-        return ScoredImages(list(content["scores"].split(windows)), list(content["boxes"].split(windows)), targets)
 
 
 _KEYS = ("boxes", "labels", "difficult")

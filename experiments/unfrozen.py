@@ -1,7 +1,6 @@
 """The whole network fine-tuned for mAP: a cross-entropy model of some images, then mAP or cross-entropy on others.
 
     python -m experiments.unfrozen run --data FOLDER --runs DIR
-    python -m experiments.unfrozen render
 
 `start`: 1000 images of VOC 2012, trunk frozen, 150 steps of 16 images x 64 windows. From its weights, with all layers but conv1
 trained, on the next 500 images, each shown once: `nll` in minibatches of 16 x 64 windows, `map` in steps of 32 images x 150
@@ -13,19 +12,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.detector import PROTOCOLS, RESULTS, settings
-from experiments.results import commit, load_runs, save_runs
+from experiments.detector import PROTOCOLS, RESULTS, measure, settings, trained
+from experiments.records import Run, about, load_runs, once, table
 from stepgrad.detector.training.checkpoint import list_checkpoints
 from stepgrad.detector.training.config import TrainConfig, from_dict
-from stepgrad.detector.training.engine import resume, train
-from stepgrad.detector.training.features import source_for
-from stepgrad.detector.training.finish import validate
-from stepgrad.detector.training.inputs import open_data
-from stepgrad.detector.training.run_folder import open_run
-from stepgrad.files import write_whole
 from stepgrad.progress import RichProgress
 
 FILE = RESULTS / "unfrozen.jsonl"
@@ -62,57 +57,38 @@ def run_arm(arm: str, data: Path, runs: Path, progress: RichProgress) -> Path:
     start = None
     if arm != "start":
         start = list_checkpoints(run_arm("start", data, runs, progress) / "checkpoints")[-1]
-    folder = runs / arm
-    if not (folder / "evaluation.json").exists():
-        progress.say(f"{folder}")
-        if (folder / "config.yaml").exists():
-            resume(folder, progress=progress)
-        else:
-            train(config(arm, data, start, runs / "features"), folder, progress=progress)
-    return folder
+    return trained(runs / arm, partial(config, arm, data, start, runs / "features"), progress)
 
 
-def one(arm: str, data: Path, runs: Path) -> dict[str, Any]:
-    """The record of a run, made if there is none: mAP in per cent of its last weights."""
-    known = [r for r in load_runs(FILE, "final") if r["arm"] == arm]
-    if known:
-        return known[0]
-    with RichProgress() as progress:
-        folder = run_arm(arm, data, runs, progress)
-        run = open_run(folder, "last")
-        d = run.config.data
-        images = open_data(d.path, VAL[0], d.windows, VAL[1], d.max_windows)
-        result = validate(run.model, images, PROTOCOLS, progress, source_for(run.model, runs / "features")).compute()
-    found = {name: 100 * result[name].map for name in PROTOCOLS}
-    row = {"arm": arm, "rate": RATES[arm], "map": found, "images": len(images), "commit": commit()}
-    save_runs(FILE, "final", row)
-    print(row, flush=True)
-    return row
+def one(arm: str, data: Path, runs: Path) -> None:
+    """A run, unless it is on record."""
+
+    def make() -> Run:
+        with RichProgress() as progress:
+            return measure(run_arm(arm, data, runs, progress), VAL, runs, progress)
+
+    once(FILE, "final", {"arm": arm, "rate": RATES[arm]}, make)
 
 
-def render() -> str:
-    """The page, written beside the results."""
-    lines = ["| training | rate | voc12 | voc07 | coco |", "|---|---|---|---|---|"]
-    for row in load_runs(FILE, "final"):
-        cells = [f"{row['map'][name]:.1f}" for name in PROTOCOLS]
-        lines.append(f"| `{row['arm']}` | {row['rate']:g} | {' | '.join(cells)} |")
-    text = "\n".join(["# The whole network fine-tuned", (__doc__ or "").split("\n", 1)[1], *lines, ""])
-    write_whole(FILE.with_suffix(".md"), text.encode())
-    return text
+def page(file: Path) -> str:
+    """The page of the runs on record."""
+    rows = [
+        [f"`{run['arm']}`", f"{run['rate']:g}", *(f"{run['map'][name]:.1f}" for name in PROTOCOLS)]
+        for run in load_runs(file, "final")
+    ]
+    return f"# The whole network fine-tuned\n{about(__doc__)}\n{table(['training', 'rate', *PROTOCOLS], rows)}\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["run", "render"])
+    parser.add_argument("phase", choices=["run"])
     parser.add_argument("--data", type=Path, default=os.environ.get("STEPGRAD_DATA"), help="folder with VOC2012-320")
     parser.add_argument("--runs", type=Path, default=Path("runs/unfrozen"))
-    options = parser.parse_args()
-    if options.phase == "run":
-        if options.data is None:
-            parser.error("--data (or STEPGRAD_DATA) is needed")
-        for arm in RATES:
-            one(arm, Path(options.data), options.runs)
-    print(render())
+    options = parser.parse_args(arguments)
+    if options.data is None:
+        parser.error("--data (or STEPGRAD_DATA) is needed")
+    for arm in RATES:
+        one(arm, Path(options.data), options.runs)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from experiments.deployed.heads import LABELS, open_runs
 from experiments.deployed.measure import PRECISION
 from experiments.deployed.sets import SETS
 from experiments.deployed.table import COLUMNS, chosen_ways
-from experiments.results import load_runs
+from experiments.figures import svg_figure
+from experiments.records import load_runs
 from stepgrad.evaluation.result import EvaluationResult
 
 LEVELS = np.linspace(0.0, 1.0, 201)
@@ -40,26 +41,20 @@ def mean_curve(result: EvaluationResult) -> NDArray[np.float64]:
 
 
 def draw(curves: dict[str, NDArray[np.float64]], file: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams.update({"svg.hashsalt": "curves", "svg.fonttype": "none", "font.size": 9})
-    figure, (above, below) = pyplot.subplots(2, 1, figsize=(6.4, 5.2), sharex=True, height_ratios=[3, 2])
     names = {**COLUMNS, "more": "cross-entropy", "metric": "recall at precision 0.9"}
-    for name, colour in SHOWN.items():
-        above.plot(LEVELS, 100 * curves[name], color=colour, label=names[name], linewidth=1.4)
-        if name != "more":
-            below.plot(LEVELS, 100 * (curves[name] - curves["more"]), color=colour, linewidth=1.4)
-    above.axhline(100 * PRECISION, color="black", linewidth=0.6, linestyle=":")
-    below.axhline(0.0, color="grey", linewidth=0.8)
-    above.set_ylabel("precision, mean over classes (%)")
-    below.set_ylabel("gain over cross-entropy")
-    below.set_xlabel("recall")
-    above.legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
+    with svg_figure(file, (6.4, 5.2)) as figure:
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+        for name, colour in SHOWN.items():
+            above.plot(LEVELS, 100 * curves[name], color=colour, label=names[name], linewidth=1.4)
+            if name != "more":
+                below.plot(LEVELS, 100 * (curves[name] - curves["more"]), color=colour, linewidth=1.4)
+        above.axhline(100 * PRECISION, color="black", linewidth=0.6, linestyle=":")
+        below.axhline(0.0, color="grey", linewidth=0.8)
+        above.set_ylabel("precision, mean over classes (%)")
+        below.set_ylabel("gain over cross-entropy")
+        below.set_xlabel("recall")
+        above.legend(frameon=False)
+        figure.tight_layout()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,7 +2,6 @@
 
     python -m experiments.deployed.heads choose --set voc --data DIR --cache DIR --out FILE.jsonl   # one seed, held-out images
     python -m experiments.deployed.heads final --set voc --data DIR --cache DIR --out FILE.jsonl    # seeds, val, what was chosen
-    python -m experiments.deployed.table FILE.jsonl
 
 Two metrics: the recall left at precision 0.9, and the cost of a false alarm against ten for a miss, both at IoU 0.5 after NMS.
 Cross-entropy has hard labels, as most detectors have them, or task-aligned ones, which know of duplicates and of how well a box
@@ -22,6 +21,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ from torch import nn
 
 from experiments.deployed.measure import FALSE_ALARM, MISS, PRECISION, cheapest, judge, lists_of, thresholds_of
 from experiments.deployed.sets import SETS
-from experiments.results import commit, save_runs
-from experiments.yolo.heads import Records, Trial
+from experiments.records import Run, once
+from experiments.yolo.heads import Trial
 from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.metric.metrics import Cost, RecallAtPrecision
@@ -142,18 +142,18 @@ class Runs:
 
     def found(self, way: Way, seed: int) -> dict[str, float]:
         """What a training gave, which goes on record."""
-        key = {"set": self.name, "seed": seed, **asdict(way)}
-        known = Records(self.file, self.name).find(self.phase, way, seed)
-        if known is None:
-            heads = self.heads(seed)
-            head, seconds = heads.make(way)
-            held_out = heads.lists(head, "held_out")
-            values = judge(held_out, held_out if self.test == "held_out" else heads.lists(head, self.test))
-            known = {**key, "found": values, "s": round(seconds, 1), "commit": commit()}
-            save_runs(self.file, self.phase, known)
-            print(self.name, self.phase, seed, way, values, flush=True)
-        found: dict[str, float] = known["found"]
+        run = once(
+            self.file, self.phase, {"set": self.name, "seed": seed, **asdict(way)}, partial(self._make, way, seed)
+        )
+        found: dict[str, float] = run["found"]
         return found
+
+    def _make(self, way: Way, seed: int) -> Run:
+        heads = self.heads(seed)
+        head, seconds = heads.make(way)
+        held_out = heads.lists(head, "held_out")
+        values = judge(held_out, held_out if self.test == "held_out" else heads.lists(head, self.test))
+        return {"found": values, "s": round(seconds, 1)}
 
     def best(self, ways: Sequence[Way], measure: str) -> Way:
         """With the first seed."""

@@ -1,19 +1,16 @@
-"""Tables of `experiments.deployed.heads`, as Markdown: one per metric, a row per head.
-
-python -m experiments.deployed.table FILE.jsonl [--write FILE.md]
-"""
+"""The page of `experiments.deployed.heads`, from its runs: a table per metric, a row per head."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from statistics import fmean
 
 from experiments.deployed.heads import LABELS, METRICS, START_RATE, Way, best_of, ways_on
-from experiments.results import Run, load_runs, mean_and_spread
-from stepgrad.files import write_whole
+from experiments.records import Run, gain, grouped, load_runs, mean_and_spread, table
 
+TITLE = "# Heads trained for the metric they are deployed by"
 NAMES = {"voc": "VOC, YOLOv8n", "alexnet": "VOC, AlexNet", "visdrone": "VisDrone, YOLOv8n"}
 TITLES = {
     "recall": "Recall at precision 0.9 on val, per cent, mean over classes",
@@ -21,7 +18,6 @@ TITLES = {
     "cost": "Cost of 100 images of val, a false alarm 1, a miss 10, thresholds from held-out images",
 }
 COLUMNS = {"start": "cross-entropy", "more": "more of it", "map": "mAP", "metric": "the metric"}
-SIZES = {0: "linear"}
 
 
 def way_of(run: Run) -> Way:
@@ -46,53 +42,27 @@ def values_of(runs: Sequence[Run], way: Way, measure: str) -> dict[int, float]:
 
 
 def row(chosen: Sequence[Run], final: Sequence[Run], labels: str, measure: str) -> list[str]:
+    """The cells of a head: each way, and the gain of the metric over more cross-entropy and over mAP."""
     ways = chosen_ways(chosen, "cost" if measure == "cost" else "recall", labels)
     by_way = {name: values_of(final, way, measure) for name, way in ways.items()}
-    cells = [mean_and_spread(list(values.values())) if values else "" for values in by_way.values()]
+    cells = [mean_and_spread(list(values.values())) for values in by_way.values()]
     if measure == "deployed recall":
-        precise = [values_of(final, way, "deployed precision") for way in ways.values()]
-        cells = [
-            f"{cell} [{sum(p.values()) / len(p):.0f}]" if p else "" for cell, p in zip(cells, precise, strict=True)
-        ]
-    gains = [
-        [by_way["metric"][s] - by_way[other][s] for s in by_way["metric"] if s in by_way[other]]
-        for other in ("more", "map")
-    ]
-    return cells + [mean_and_spread(gain, signed=True) if gain else "" for gain in gains]
+        precise = [values_of(final, way, "deployed precision").values() for way in ways.values()]
+        cells = [f"{cell} [{fmean(p):.0f}]" if p else "" for cell, p in zip(cells, precise, strict=True)]
+    return cells + [gain(by_way["metric"], by_way[other]) for other in ("more", "map")]
 
 
-def table(file: Path, measure: str) -> list[str]:
-    runs = {phase: load_runs(file, phase) for phase in ("choose", "final")}
-    lines = [
-        f"| features, head, labels | {' | '.join(COLUMNS.values())} | over more cross-entropy | over mAP |",
-        f"|---|{'---|' * (len(COLUMNS) + 2)}",
-    ]
-    heads = {(list(NAMES).index(run["set"]), run["units"]) for run in runs["final"]}
-    for name, units in ((list(NAMES)[n], units) for n, units in sorted(heads)):
-        own = {phase: [r for r in found if (r["set"], r["units"]) == (name, units)] for phase, found in runs.items()}
+def metric_table(file: Path, measure: str) -> str:
+    chosen, final = (grouped(load_runs(file, phase), "set", "units") for phase in ("choose", "final"))
+    rows = []
+    for name, units in sorted(final, key=lambda head: (list(NAMES).index(head[0]), head[1])):
         for labels in LABELS:
-            cells = row(own["choose"], own["final"], labels, measure)
-            lines.append(f"| {NAMES[name]}, {SIZES.get(units, f'{units} units')}, {labels} | {' | '.join(cells)} |")
-    return lines
+            cells = row(chosen[name, units], final[name, units], labels, measure)
+            rows.append([f"{NAMES[name]}, {f'{units} units' if units else 'linear'}, {labels}", *cells])
+    return table(["features, head, labels", *COLUMNS.values(), "over more cross-entropy", "over mAP"], rows)
 
 
-def render(file: Path) -> str:
-    parts: list[str] = []
-    for measure, title in TITLES.items():
-        parts += [f"**{title}**", "", *table(file, measure), ""]
-    return "\n".join(parts)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--write", type=Path)
-    options = parser.parse_args(arguments)
-    text = render(options.file)
-    if options.write:
-        write_whole(options.write, f"# Heads trained for the metric they are deployed by\n\n{text}".encode())
-    print(text)
-
-
-if __name__ == "__main__":
-    main()
+def page(file: Path) -> str:
+    """The page of the runs on record."""
+    tables = [f"**{title}**\n\n{metric_table(file, measure)}\n" for measure, title in TITLES.items()]
+    return "\n".join([f"{TITLE}\n", *tables])

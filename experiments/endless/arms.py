@@ -3,7 +3,6 @@
     python -m experiments.endless.arms choose --start runs/endless/ssd --out FILE.jsonl     # the grid, one seed, on val
     python -m experiments.endless.arms final --start runs/endless/ssd --out FILE.jsonl      # five seeds, on test
     python -m experiments.endless.arms trial --start runs/endless/ssd --out FILE.jsonl --arms coco --rate 3e-3 --share 3
-    python -m experiments.endless.arms_table FILE.jsonl
 
 Every arm goes on from the start's weights by AdamW, the rate restarted and taken to zero by a cosine, on images of a seed
 that the start never saw; all arms of a seed see the very same images in the same order. `stock` goes on with the stock loss,
@@ -29,7 +28,7 @@ from torch import nn
 from experiments.endless.families import FAMILIES
 from experiments.endless.held_out import evaluate, held_out
 from experiments.endless.run_files import Config, load_start
-from experiments.results import Run, commit, load_runs, save_runs
+from experiments.records import Run, grouped, load_runs, once
 from stepgrad.data import EndlessShapes, FreshImage
 from stepgrad.errors import ConfigError, DataError
 
@@ -125,23 +124,21 @@ def _draw(seed: int, count: int) -> list[FreshImage]:
     return EndlessShapes(FIRST_SEED + seed).batch(0, count)
 
 
-def one(phase: str, start: Path, name: str, seed: int, point: Point, budget: Budget, out: Path) -> Run:
-    """The record of a run, made if there is none; the arm "start" is the start itself."""
+def one(phase: str, start: Path, name: str, seed: int, point: Point, budget: Budget, out: Path) -> None:
+    """A run, unless it is on record; the arm "start" is the start itself."""
     family = load_start(start)[0].family
+
+    def make() -> Run:
+        began = time.monotonic()
+        model = load_start(start)[1] if name == "start" else go_on(start, ARMS[name], point, seed, budget)
+        seconds = round(time.monotonic() - began, 1)
+        run: Run = {"val": judge(family, model, "val", budget.val_images)}
+        if phase == "final":
+            run["test"] = judge(family, model, "test", budget.test_images)
+        return {**run, "seconds": seconds}
+
     key = {"family": family, "arm": name, "seed": seed, **point, "steps": budget.steps, "images": budget.images}
-    known = [run for run in load_runs(out, phase) if key.items() <= run.items()]
-    if known:
-        return known[0]
-    began = time.monotonic()
-    model = load_start(start)[1] if name == "start" else go_on(start, ARMS[name], point, seed, budget)
-    seconds = round(time.monotonic() - began, 1)
-    run = {**key, "val": judge(family, model, "val", budget.val_images)}
-    if phase == "final":
-        run["test"] = judge(family, model, "test", budget.test_images)
-    run |= {"seconds": seconds, "commit": commit()}
-    save_runs(out, phase, run)
-    print(run, flush=True)
-    return run
+    once(out, phase, key, make)
 
 
 def judge(family: str, model: nn.Module, split: str, images: int) -> dict[str, float]:
@@ -160,7 +157,7 @@ def choose(start: Path, budget: Budget, out: Path, names: Sequence[str] = tuple(
 
 def best_point(family: str, name: str, out: Path) -> Point:
     """The point of an arm with the highest sum of both metrics on val."""
-    tried = [run for run in load_runs(out, "choose") if (run["family"], run["arm"]) == (family, name)]
+    tried = grouped(load_runs(out, "choose"), "family", "arm").get((family, name))
     if not tried:
         raise DataError(f"{out}: holds no run of {family}, {name}, to choose by; run `choose` first")
     best = max(tried, key=lambda run: sum(run["val"].values()))

@@ -1,70 +1,54 @@
-"""The page of `experiments.endless.arms`, from its runs: `python -m experiments.endless.arms_table FILE.jsonl`."""
+"""The page of `experiments.endless.arms`, from its runs."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.endless import arms
 from experiments.endless.held_out import PROTOCOLS
-from experiments.results import Run, load_runs, mean_and_spread
-from stepgrad.files import write_whole
+from experiments.records import Run, about, gain, grouped, load_runs, mean_and_spread, table
 
-Cells = list[str]
 KEPT = {"kept, coco": "coco", "kept, voc12": "voc12"}
 """What `keep_best` ends with: of the start, `stock` and the arm of a protocol, the best by that protocol on val."""
+HEADER = ["family", "arm", "rate", "trains"]
 
 
-def render(file: Path) -> str:
-    """Write the page beside the file and return it."""
+def page(file: Path) -> str:
+    """The page of the runs on record."""
     final, choose = load_runs(file, "final"), load_runs(file, "choose")
     families = list(dict.fromkeys(run["family"] for run in [*final, *choose]))
+    gains = [f"{name}{what}" for name in PROTOCOLS for what in ("", " gain")]
     parts = [
         "# From a converged start: more of the stock loss, mAP beside it, or soft labels",
-        (arms.__doc__ or "").split("\n", 1)[1].strip("\n"),
+        about(arms.__doc__).strip("\n"),
         "mAP in points on test images, mean (standard deviation) over seeds; gains are over `stock`, seed by seed. `kept, "
         "coco` is what a user of `keep_best` ends with: of the start, `stock` and `coco`, the weights that are best by "
         "COCO's AP on val; `kept, voc12` likewise. The starts differ in length (steps in their config.json): the rate of each "
         "ended at zero, but those of 3000 or 6000 steps (FCOS, Faster R-CNN, RetinaNet) would learn more from more.",
-        table([HEADER, *(row for family in families for row in rows_of(family, final))]),
+        table([*HEADER, *gains, "seeds"], [row for family in families for row in rows_of(family, final)]),
         "## What was tried",
         "On val, one seed: the sum of both metrics decides.",
-        table([CHOOSE_HEADER, *map(choose_row, choose)]),
+        table([*HEADER, *PROTOCOLS, "seconds"], [[*_point(r), *_val(r), f"{r['seconds']:.0f}"] for r in choose]),
         "## Trials",
         "On val, one seed, of no weight in any choice: other settings of mAP. `share`: the length of its gradient at the class "
         "logits, next to the stock classification loss's.",
-        table([TRIAL_HEADER, *map(trial_row, load_runs(file, "trial"))]),
+        table(
+            [*HEADER, "mode", "share", "steps", "images", *PROTOCOLS], list(map(trial_row, load_runs(file, "trial")))
+        ),
     ]
-    text = "\n\n".join(parts) + "\n"
-    write_whole(file.with_suffix(".md"), text.encode())
-    return text
+    return "\n\n".join(parts) + "\n"
 
 
-HEADER = [
-    "family",
-    "arm",
-    "rate",
-    "trains",
-    *(f"{name}{what}" for name in PROTOCOLS for what in ("", " gain")),
-    "seeds",
-]
-CHOOSE_HEADER = ["family", "arm", "rate", "trains", *PROTOCOLS, "seconds"]
-
-
-TRIAL_HEADER = ["family", "arm", "rate", "trains", "mode", "share", "steps", "images", *PROTOCOLS]
-
-
-def rows_of(family: str, final: Sequence[Run]) -> list[Cells]:
+def rows_of(family: str, final: Sequence[Run]) -> list[list[str]]:
     """The rows of one family: the start, its arms, and what `keep_best` would have kept."""
-    by_arm: dict[str, dict[int, Run]] = {}
-    for run in final:
-        if run["family"] == family:
-            by_arm.setdefault(run["arm"], {})[run["seed"]] = run
-    stock = by_arm.get("stock", {})
-    for name, protocol in KEPT.items():
-        by_arm[name] = kept(by_arm, protocol)
-    return [_row(family, name, runs, stock) for name, runs in by_arm.items() if runs]
+    by_arm = {
+        arm: {run["seed"]: run for run in runs}
+        for (of, arm), runs in grouped(final, "family", "arm").items()
+        if of == family
+    }
+    by_arm |= {name: kept(by_arm, protocol) for name, protocol in KEPT.items()}
+    return [_row(family, name, runs, by_arm.get("stock", {})) for name, runs in by_arm.items() if runs]
 
 
 def kept(by_arm: dict[str, dict[int, Run]], protocol: str) -> dict[int, Run]:
@@ -78,40 +62,22 @@ def kept(by_arm: dict[str, dict[int, Run]], protocol: str) -> dict[int, Run]:
     }
 
 
-def _row(family: str, name: str, runs: dict[int, Run], stock: dict[int, Run]) -> Cells:
-    point = [""] * 2 if name in KEPT or name == "start" else _point(next(iter(runs.values())))
-    cells = [family, name, *point]
+def _row(family: str, name: str, runs: dict[int, Run], stock: dict[int, Run]) -> list[str]:
+    cells = [family, name, "", ""] if name in KEPT or name == "start" else _point(next(iter(runs.values())))
     for protocol in PROTOCOLS:
-        cells.append(mean_and_spread([run["test"][protocol] for run in runs.values()]))
-        gains = [run["test"][protocol] - stock[seed]["test"][protocol] for seed, run in runs.items() if seed in stock]
-        cells.append(mean_and_spread(gains, signed=True) if gains and name != "stock" else "")
+        values, control = ({seed: run["test"][protocol] for seed, run in own.items()} for own in (runs, stock))
+        cells += [mean_and_spread(list(values.values())), gain(values, control) if name != "stock" else ""]
     return [*cells, "" if name == "start" else str(len(runs))]
 
 
-def choose_row(run: Run) -> Cells:
-    scores = [f"{run['val'][protocol]:.1f}" for protocol in PROTOCOLS]
-    return [run["family"], run["arm"], *_point(run), *scores, f"{run['seconds']:.0f}"]
-
-
-def trial_row(run: Run) -> Cells:
+def trial_row(run: Run) -> list[str]:
     options = [run["mode"], f"{run['share']:g}"] if run["arm"] in ("coco", "voc12") else ["", ""]
-    scores = [f"{run['val'][protocol]:.1f}" for protocol in PROTOCOLS]
-    return [run["family"], run["arm"], *_point(run), *options, str(run["steps"]), str(run["images"]), *scores]
+    return [*_point(run), *options, str(run["steps"]), str(run["images"]), *_val(run)]
 
 
-def _point(run: Run) -> Cells:
-    return [f"{run['rate']:g}", run["trains"]]
+def _point(run: Run) -> list[str]:
+    return [run["family"], run["arm"], f"{run['rate']:g}", run["trains"]]
 
 
-def table(rows: Sequence[Cells]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [rows[0], ["---"] * len(rows[0]), *rows[1:]])
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    print(render(parser.parse_args(arguments).file))
-
-
-if __name__ == "__main__":
-    main()
+def _val(run: Run) -> list[str]:
+    return [f"{run['val'][protocol]:.1f}" for protocol in PROTOCOLS]

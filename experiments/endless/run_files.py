@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from experiments.endless.families import FAMILIES
+from experiments.records import Run, read_lines
 from stepgrad.detector.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.files import write_whole
@@ -95,14 +96,9 @@ class RunFiles:
     def save(self, step: int, model: nn.Module, optimizer: dict[str, Tensor], state: dict[str, Any]) -> None:
         save_checkpoint(self._checkpoints, Checkpoint(step, weights_of(model), optimizer, state), KEPT_CHECKPOINTS)
 
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[Run]:
         """The log so far; a last line that was cut short does not count."""
-        *lines, _ = self.log.read_text(encoding="utf-8").split("\n") if self.log.is_file() else [""]
-        return [json.loads(line) for line in lines]
-
-    def add_line(self, line: dict[str, Any]) -> None:
-        with open(self.log, "a", encoding="utf-8") as handle:
-            handle.write(json.dumps(line) + "\n")
+        return read_lines(self.log)
 
     def finish(self, config: Config, model: nn.Module) -> None:
         """Write the weights that later training starts from."""

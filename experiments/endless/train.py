@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from torch import nn
 from experiments.endless.families import FAMILIES
 from experiments.endless.held_out import evaluate, held_out
 from experiments.endless.run_files import Config, RunFiles, load_trunk
+from experiments.records import add_line
 from stepgrad.data import EndlessShapes, FreshImage
 from stepgrad.detector.training.checkpoint import optimizer_tensors, restore_optimizer
 from stepgrad.detector.training.progress import Progress, QuietProgress
@@ -125,13 +127,13 @@ class _Training:
             "images": config.val_images,
             "seconds": round(self.seconds, 1),
         }
-        self.files.add_line(line)
+        add_line(self.files.log, line)
         self.progress.val({**line, "phase": config.family})
         self.sums = {}
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line; every field of the config is an option."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train; every field of the config is an option."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=list(FAMILIES), required=True)
     parser.add_argument("--steps", type=int, required=True)
@@ -142,15 +144,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1, help="of torch; with another number the last bits differ")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    args = vars(parse(arguments))
-    torch.set_num_threads(args.pop("threads"))
-    out = args.pop("out")
+    given = vars(parser.parse_args(arguments))
+    torch.set_num_threads(given.pop("threads"))
+    out = given.pop("out")
     with RichProgress() as progress:
-        train(Config(**args), out, progress)
+        train(Config(**given), out, progress)
         progress.say(f"{out / 'start.safetensors'} is there")
 
 

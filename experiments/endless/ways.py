@@ -3,7 +3,7 @@
     python -m experiments.endless.ways --out FILE.jsonl
 
 From the best cross-entropy head with soft labels, three seeds, on held-out images ("val"): another number of steps or of images
-per step; noise on the scores; scores of earlier steps kept in a `ScoreMemory`; both losses at once for the whole training from
+per step; noise on the scores; scores of earlier steps kept in a memory; both losses at once for the whole training from
 random weights. All see as many images as the plain way unless the name says otherwise.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,11 @@ from torch import Tensor, nn
 import stepgrad as sg
 from experiments.endless.new_head import STEPS, Point, fit, measure, pictures, start_head
 from experiments.endless.windows import MAP_RATE, NMS_THRESHOLD, START_RATE, WEIGHT_DECAY
-from experiments.score_memory import RememberingLoss, ScoreMemory
+from experiments.records import add_line, mean_and_spread, read_lines
+from experiments.score_memory import RememberingLoss
 from stepgrad.models.demo.detector import CLASSES
 from stepgrad.models.fine_tuning.training import outputs_of
 from stepgrad.models.fine_tuning.windows import Labelled, batches
-from stepgrad.number_text import mean_and_spread
 
 SEEDS = (0, 1, 2)
 START = Point("soft", "start", START_RATE, WEIGHT_DECAY)
@@ -89,7 +88,7 @@ def train(head: nn.Module, way: Way, seed: int) -> nn.Module:
 
 def _map_loss(way: Way, generator: torch.Generator) -> Callable[[Tensor, Sequence[Labelled]], Tensor]:
     plain = sg.MAPLoss(CLASSES, "coco", nms_threshold=NMS_THRESHOLD, absent_classes="zero")
-    loss_fn = RememberingLoss(plain, ScoreMemory(way.memory)) if way.memory else plain
+    loss_fn = RememberingLoss(plain, way.memory)
 
     def loss(outputs: Tensor, images: Sequence[Labelled]) -> Tensor:
         noisy = outputs.double() + way.noise * torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
@@ -100,6 +99,11 @@ def _map_loss(way: Way, generator: torch.Generator) -> Callable[[Tensor, Sequenc
     return loss
 
 
+def go_on(way: Way, start: nn.Module, seed: int) -> nn.Module:
+    """A head after training for mAP, from a start or from random weights."""
+    return train(start_head(seed) if way.from_random else start, way, seed + 50)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -107,15 +111,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     starts = [fit(start_head(seed), START, seed) for seed in SEEDS]
-    found = {"cross-entropy": [measure(head, START, "val") for head in starts]}
-    for name in options.ways:
-        way = WAYS[name]
-        begun = [start_head(seed) for seed in SEEDS] if way.from_random else starts
-        found[name] = [measure(train(h, way, s + 50), START, "val") for h, s in zip(begun, SEEDS, strict=True)]
-        report = [mean_and_spread([run[p] for run in found[name]]) for p in ("coco", "voc12")]
-        print(f"| {name} | " + " | ".join(f"{mean:.1f} ({spread:.1f})" for mean, spread in report) + " |", flush=True)
-    with open(options.out, "w", encoding="utf-8") as handle:
-        handle.writelines(json.dumps({"way": name, "val": runs}) + "\n" for name, runs in found.items())
+    known = [line["way"] for line in read_lines(options.out)]
+    for name in (name for name in ("cross-entropy", *options.ways) if name not in known):
+        heads = starts
+        if name != "cross-entropy":
+            heads = [go_on(WAYS[name], start, seed) for start, seed in zip(starts, SEEDS, strict=True)]
+        found = [measure(head, START, "val") for head in heads]
+        add_line(options.out, {"way": name, "val": found})
+        print(name, *(mean_and_spread([run[p] for run in found]) for p in ("coco", "voc12")), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Where mAP pays: the gain over more cross-entropy against the size of the head, the number of images, and wrong labels.
 
     python -m experiments.endless.where run --out FILE.jsonl
-    python -m experiments.endless.where draw --out FILE.jsonl      # where.svg beside it
 
 The head of `experiments.endless.new_head`, soft labels, with one thing changed at a time. At every place cross-entropy has the
 better of two weight decays on val, 0 and 1; three seeds, test images.
@@ -10,7 +9,6 @@ better of two weight decays on val, 0 and 1; three seeds, test images.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,11 +17,12 @@ from typing import Any
 
 import torch
 
-from experiments.endless.new_head import Point, fit, measure, pictures, read
+from experiments.endless.new_head import Point, fit, measure, pictures
 from experiments.endless.windows import MAP_RATE, MORE_RATE, START_RATE, new_head
+from experiments.figures import svg_figure
+from experiments.records import Run, add_line, mean_and_spread, read_lines
 from stepgrad.models.demo.detector import CLASSES
 from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled, labelled
-from stepgrad.number_text import mean_and_spread
 
 SEEDS = (0, 1, 2)
 DECAYS = (0.0, 1.0)
@@ -85,8 +84,8 @@ def measure_on(head: torch.nn.Module, images: Sequence[Labelled]) -> dict[str, f
     return {"coco": round(100 * judge(head, images[:300], point.task, [get_protocol("coco")])[0], 2)}
 
 
-def run() -> Iterator[dict[str, Any]]:
-    known: dict[Place, list[dict[str, Any]]] = {}
+def run() -> Iterator[Run]:
+    known: dict[Place, list[Run]] = {}
     for axis, places in PLACES.items():
         for place in places:
             if place not in known:
@@ -94,57 +93,43 @@ def run() -> Iterator[dict[str, Any]]:
             yield {"axis": axis, **asdict(place), "runs": known[place]}
 
 
-def draw(lines: Sequence[dict[str, Any]], file: Path) -> None:
+def draw(file: Path, out: Path) -> None:
     """One panel per axis: COCO AP of both ways, with the spread of the gain written beside."""
-    import matplotlib
+    lines = read_lines(file)
+    with svg_figure(out, (10, 3)) as figure:
+        panels = figure.subplots(1, len(PLACES), sharey=False)
+        for panel, axis in zip(panels, PLACES, strict=True):
+            _draw_axis(panel, axis, [line for line in lines if line["axis"] == axis])
+        panels[0].set_ylabel("COCO AP, test")
+        panels[0].legend(frameon=False, loc="lower right")
+        figure.tight_layout()
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    matplotlib.rcParams.update({"svg.hashsalt": "where", "svg.fonttype": "none", "font.size": 9})
-    figure, panels = pyplot.subplots(1, len(PLACES), figsize=(10, 3), sharey=False)
-    for panel, axis in zip(panels, PLACES, strict=True):
-        rows = [line for line in lines if line["axis"] == axis]
-        x = [row[axis] for row in rows]
-        for name, label, style in (("more", "more cross-entropy", "--o"), ("map", "mAP", "-o")):
-            panel.plot(
-                x, [fmean(r[name]["coco"] for r in row["runs"]) for row in rows], style, label=label, markersize=4
-            )
-        for place, row in zip(x, rows, strict=True):
-            gain, spread = mean_and_spread([r["map"]["coco"] - r["more"]["coco"] for r in row["runs"]])
-            top = max(fmean(r[name]["coco"] for r in row["runs"]) for name in ("more", "map"))
-            panel.annotate(
-                f"{gain:+.1f}\n({spread:.1f})",
-                (place, top),
-                (0, 5),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
-            )
-        if axis != "wrong":
-            panel.set_xscale("log", base=2)
-            panel.set_xticks(x, [str(v) for v in x])
-        panel.margins(x=0.12, y=0.25)
-        panel.set_xlabel(TITLES[axis])
-    panels[0].set_ylabel("COCO AP, test")
-    panels[0].legend(frameon=False, loc="lower right")
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
+def _draw_axis(panel: Any, axis: str, rows: Sequence[Run]) -> None:
+    x = [row[axis] for row in rows]
+    means = {name: [fmean(r[name]["coco"] for r in row["runs"]) for row in rows] for name in ("more", "map")}
+    panel.plot(x, means["more"], "--o", label="more cross-entropy", markersize=4)
+    panel.plot(x, means["map"], "-o", label="mAP", markersize=4)
+    for place, row, *tops in zip(x, rows, *means.values(), strict=True):
+        gain = mean_and_spread([r["map"]["coco"] - r["more"]["coco"] for r in row["runs"]], signed=True)
+        style = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
+        panel.annotate(gain.replace(" ", "\n"), (place, max(tops)), (0, 5), **style)
+    if axis != "wrong":
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(x, [str(v) for v in x])
+    panel.margins(x=0.12, y=0.25)
+    panel.set_xlabel(TITLES[axis])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "draw"])
+    parser.add_argument("what", choices=["run"])
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    if options.what == "draw":
-        draw(read(options.out), options.out.with_suffix(".svg"))
-        return
     for line in run():
-        print(json.dumps(line), flush=True)
-        with open(options.out, "a", encoding="utf-8") as handle:
-            handle.write(json.dumps(line) + "\n")
+        print(line, flush=True)
+        add_line(options.out, line)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -196,13 +197,13 @@ def run(name: str, data: Path, work: Path, count: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--images", type=int, default=300)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     rows = [run(name, options.data.resolve(), options.work.resolve(), options.images) for name in ("voc", "visdrone")]
     options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(options.out.read_text(encoding="utf-8"))

@@ -20,14 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import box_iou, complete_box_iou_loss
 
-from experiments.yolo.network import BINS, STRIDES, YOLOv8n, load
+from experiments.yolo.network import BINS, GREY, STRIDES, WEIGHTS, YOLOv8n, load
 from stepgrad.data import DetectionDataset, load_dataset
 from stepgrad.files import write_whole
 from stepgrad.progress import RichProgress
 
-WEIGHTS = Path("weights/yolov8n_coco_fp32.onnx")
 FILE = "box_branch.safetensors"
-GREY = 114 / 255
 EPOCHS = 6
 IMAGES_PER_STEP = 8
 RATE = 1e-3

@@ -2,7 +2,6 @@
 
     python -m experiments.yolo.budgets choose --set visdrone --data DIR --cache DIR --out FILE.jsonl
     python -m experiments.yolo.budgets final --set visdrone --data DIR --cache DIR --out FILE.jsonl
-    python -m experiments.yolo.budgets render --out FILE.jsonl
 
 Rare classes learn slowly under cross-entropy; the mean over classes of AP pushes them as hard as the others. So the question is
 how far each loss gets with a usual budget, and where it ends. Every training has a rate that falls to zero at its end, the best
@@ -13,20 +12,29 @@ cross-entropies.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from experiments.results import load_runs, mean_and_spread
-from experiments.yolo.heads import OBJECTIVES, Point, Records, Runs, Trial, chosen
-from experiments.yolo.heads_table import HEADINGS, RAREST, Run, label, value
+from experiments.records import Run, grouped, load_runs, mean_and_spread, table
+from experiments.yolo.heads import OBJECTIVES, Point, Runs, Trial, chosen
+from experiments.yolo.heads_table import HEADINGS, RAREST, label, value
 from experiments.yolo.losses import CROSS_ENTROPIES
 from experiments.yolo.sets import SETS
 
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 EPOCHS = (3, 12, 36)
+INTRODUCTION = """# Heads by budget: VisDrone, and VOC made long-tailed
+
+    python -m experiments.yolo.box_branch --data DIR --cache DIR/VisDrone-640      # once, before the windows of visdrone
+    python -m experiments.yolo.windows --data DIR --cache DIR --set visdrone
+    python -m experiments.yolo.budgets choose --set visdrone --data DIR --cache DIR --out FILE.jsonl
+    python -m experiments.yolo.budgets final --set visdrone --data DIR --cache DIR --out FILE.jsonl
+
+Mean (standard deviation) over seeds, in points, on val. "Then" halves the budget. Intel Xeon (family 6, model 207), one thread.
+"""
 
 
 def choose(runs: Runs, units: int, epochs: float, losses: Sequence[str], after: Sequence[str]) -> None:
@@ -44,42 +52,36 @@ def choose(runs: Runs, units: int, epochs: float, losses: Sequence[str], after: 
         runs.heads.clear()
 
 
-def final(runs: Runs, units: int, epochs: float, seeds: Sequence[int]) -> Iterator[float]:
+def final(runs: Runs, units: int, epochs: float, seeds: Sequence[int]) -> None:
     """Every way at its best rate, on test."""
-    whole = chosen(runs.records, units, epochs)
-    halves = chosen(runs.records, units, epochs / 2)
+    whole = chosen(runs.file, runs.name, units, epochs)
+    halves = chosen(runs.file, runs.name, units, epochs / 2)
     for seed in seeds:
         for (start, _), point in whole.items():
             if start is None:
-                yield runs.value(point, seed)
+                runs.value(point, seed)
         for (start, _), point in halves.items():
             if start is not None:
-                first = replace(whole[None, start], epochs=epochs / 2)
-                yield runs.value(point, seed, first)
+                runs.value(point, seed, replace(whole[None, start], epochs=epochs / 2))
         runs.heads.clear()
 
 
-def render(file: Path) -> str:
-    """Per head, a row per way and a column per budget."""
-    runs = load_runs(file, "final")
-    parts: list[str] = []
-    for name, units in dict.fromkeys((run["set"], run["units"]) for run in runs):
-        own = [run for run in runs if (run["set"], run["units"]) == (name, units)]
+def page(file: Path) -> str:
+    """The page of the runs on record: per head, a row per way and a column per budget."""
+    parts = [INTRODUCTION]
+    for (name, units), runs in grouped(load_runs(file, "final"), "set", "units").items():
         for metric in ("coco", "ap50", *(["rare"] if name in RAREST else [])):
             size = f"{units} units" if units else "a linear head"
-            parts += [f"**{name}, {size}: {HEADINGS[metric]}**", "", *_table(own, metric), ""]
+            parts += [f"**{name}, {size}: {HEADINGS[metric]}**", "", _budgets_table(runs, metric), ""]
     return "\n".join(parts)
 
 
-def _table(runs: Sequence[Run], metric: str) -> list[str]:
-    budgets = sorted({_budget(run) for run in runs})
-    lines = [f"| training | {' | '.join(f'{b:g} epochs' for b in budgets)} |", f"|---|{'---|' * len(budgets)}"]
-    for way in dict.fromkeys((run["start"], run["loss"]) for run in runs):
-        own = [run for run in runs if (run["start"], run["loss"]) == way]
+def _budgets_table(runs: Sequence[Run], metric: str) -> str:
+    budgets, rows = sorted({_budget(run) for run in runs}), []
+    for way, own in grouped(runs, "start", "loss").items():
         values = [[value(run, metric) for run in own if _budget(run) == b] for b in budgets]
-        cells = [mean_and_spread(of_budget) if of_budget else "" for of_budget in values]
-        lines.append(f"| {label(*way)} | {' | '.join(cells)} |")
-    return lines
+        rows.append([label(*way), *map(mean_and_spread, values)])
+    return table(["training", *(f"{b:g} epochs" for b in budgets)], rows)
 
 
 def _budget(run: Run) -> float:
@@ -89,33 +91,27 @@ def _budget(run: Run) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["choose", "final", "render"])
-    parser.add_argument("--set", choices=list(SETS))
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--cache", type=Path)
+    parser.add_argument("what", choices=["choose", "final"])
+    parser.add_argument("--set", choices=list(SETS), required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--units", type=int, nargs="+", default=[0, 64])
     parser.add_argument("--epochs", type=float, nargs="+", default=list(EPOCHS))
-    parser.add_argument("--losses", nargs="+", default=list(CROSS_ENTROPIES))
-    parser.add_argument("--after", nargs="+", default=["coco", "voc12"])
+    parser.add_argument("--losses", nargs="+", choices=CROSS_ENTROPIES, default=list(CROSS_ENTROPIES))
+    parser.add_argument("--after", nargs="+", choices=list(OBJECTIVES), default=["coco", "voc12"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args(arguments)
-    assert set(options.after) <= set(OBJECTIVES), options.after
-    if options.what == "render":
-        print(render(options.out))
-        return
     torch.set_num_threads(1)
     of = SETS[options.set]
     trial = Trial(of, of.load(options.data, options.cache, test=options.what == "final"))
-    records = Records(options.out, options.set)
+    runs = Runs(trial, options.out, options.set, options.what)
     for units in options.units:
         for epochs in options.epochs:
             if options.what == "choose":
-                choose(
-                    Runs(trial, records, "choose", "train", "held_out"), units, epochs, options.losses, options.after
-                )
+                choose(runs, units, epochs, options.losses, options.after)
             else:
-                list(final(Runs(trial, records, "final", "all", "test"), units, epochs, options.seeds))
+                final(runs, units, epochs, options.seeds)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,19 @@
 """The gain of training for mAP against how far the training images are fitted: the plot of docs/when_it_pays.md.
 
-    python -m experiments.yolo.gain_plot experiments/results/yolo/heads.jsonl      # gain.svg beside it
-
 From the curves of `experiments.yolo.heads`: heads of 64 units, for which the rates were chosen, on several numbers of images. How
 far a head has fitted is its COCO AP on training images less that on val, before the last part of the training.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from experiments.results import load_runs
+from experiments.figures import svg_figure
+from experiments.records import Run, load_runs
 
-Run = dict[str, Any]
 LABELS = {"soft": "IoU as the label", "aligned": "task-aligned labels"}
 
 
@@ -48,37 +45,22 @@ def places(runs: Sequence[Run], start: str) -> list[Place]:
     return found
 
 
-def draw(runs: Sequence[Run], file: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams.update({"svg.hashsalt": "gain", "svg.fonttype": "none", "font.size": 9})
-    figure, panel = pyplot.subplots(figsize=(6.4, 3.6))
-    for marker, (start, says) in zip("os", LABELS.items(), strict=True):
-        of_labels = places(runs, start)
-        x, y = [p.fitted for p in of_labels], [p.gain for p in of_labels]
-        panel.errorbar(x, y, [p.spread for p in of_labels], fmt=marker, capsize=2, label=says, markersize=5)
-        for place in of_labels:
-            panel.annotate(
-                f"{place.images} images", (place.fitted, place.gain), (5, 4), textcoords="offset points", fontsize=7
-            )
-    panel.margins(x=0.15, y=0.12)
-    panel.axhline(0.0, color="grey", linewidth=0.8)
-    panel.set_xlabel("overfitting before: COCO AP on training images minus COCO AP on val")
-    panel.set_ylabel("gain in COCO AP over more cross-entropy")
-    panel.legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    file = parser.parse_args(arguments).file
-    draw([run for run in load_runs(file, "curve") if run["units"] == 64], file.with_name("gain.svg"))
-
-
-if __name__ == "__main__":
-    main()
+def draw(file: Path, out: Path) -> None:
+    """A point per number of images, for each kind of labels."""
+    runs = [run for run in load_runs(file, "curve") if run["units"] == 64]
+    with svg_figure(out, (6.4, 3.6)) as figure:
+        panel = figure.subplots()
+        for marker, (start, says) in zip("os", LABELS.items(), strict=True):
+            of_labels = places(runs, start)
+            x, y = [p.fitted for p in of_labels], [p.gain for p in of_labels]
+            panel.errorbar(x, y, [p.spread for p in of_labels], fmt=marker, capsize=2, label=says, markersize=5)
+            for place in of_labels:
+                panel.annotate(
+                    f"{place.images} images", (place.fitted, place.gain), (5, 4), textcoords="offset points", fontsize=7
+                )
+        panel.margins(x=0.15, y=0.12)
+        panel.axhline(0.0, color="grey", linewidth=0.8)
+        panel.set_xlabel("overfitting before: COCO AP on training images minus COCO AP on val")
+        panel.set_ylabel("gain in COCO AP over more cross-entropy")
+        panel.legend(frameon=False)
+        figure.tight_layout()

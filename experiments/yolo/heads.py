@@ -3,7 +3,6 @@
     python -m experiments.yolo.heads choose --set voc --data DIR --cache DIR --out FILE.jsonl  # one seed, held-out images
     python -m experiments.yolo.heads final --set voc --data DIR --cache DIR --out FILE.jsonl   # seeds, val, what was chosen
     python -m experiments.yolo.heads curve --set voc --images 250 1000 4000 --units 64 ...             # what was chosen, else
-    python -m experiments.yolo.heads_table FILE.jsonl
 
 The windows come from `python -m experiments.yolo.windows`. A run that is on record is not made again, so both commands go on
 where they were stopped. Every loss has the same rates; its best on held-out images, for 64 units and all images, is what the
@@ -15,16 +14,15 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from experiments.results import commit, load_runs, save_runs
+from experiments.records import Run, grouped, load_runs, once
 from experiments.yolo.losses import CROSS_ENTROPIES, OTHERS, stock_loss
 from experiments.yolo.sets import SETS, Parts, Set
 from stepgrad.losses.functional import mean_average_precision
@@ -128,32 +126,12 @@ class Trial:
         return [round(100 * value, 2) for value in (found.map, *found.ap.tolist())]
 
 
-class Records:
-    """Runs in a file: made once."""
-
-    def __init__(self, file: Path, name: str) -> None:
-        self.file, self.name = file, name
-
-    def find(self, phase: str, point: Any, seed: int) -> dict[str, Any] | None:
-        """The run of a training, which is any dataclass that says all of it."""
-        key = {"set": self.name, "seed": seed, **asdict(point)}
-        return next((run for run in load_runs(self.file, phase) if key.items() <= run.items()), None)
-
-    def add(
-        self, phase: str, point: Point, seed: int, found: dict[str, Any], seconds: float, more: dict[str, Any]
-    ) -> dict[str, Any]:
-        run = {"set": self.name, "seed": seed, **asdict(point), "found": found, "s": round(seconds, 1)}
-        save_runs(self.file, phase, {**run, **more, "commit": commit()})
-        print(self.name, phase, seed, point, {name: values[0] for name, values in found.items()}, flush=True)
-        return run
-
-
 class Runs:
-    """Trainings, on record or made now; a head that others go on from is kept in memory, or made again."""
+    """Trainings of a set, on record or made now; a head that others go on from is kept in memory, or made again."""
 
-    def __init__(self, trial: Trial, records: Records, phase: str, train_part: str, test_part: str) -> None:
-        self.trial, self.records, self.phase = trial, records, phase
-        self.train_part, self.test_part = train_part, test_part
+    def __init__(self, trial: Trial, file: Path, name: str, phase: str) -> None:
+        self.trial, self.file, self.name, self.phase = trial, file, name, phase
+        self.train_part, self.test_part = ("train", "held_out") if phase == "choose" else ("all", "test")
         self.heads: dict[tuple[Point, int], nn.Module] = {}
 
     def head(self, point: Point, seed: int) -> nn.Module:
@@ -166,20 +144,17 @@ class Runs:
 
     def value(self, point: Point, seed: int, start: Point | None = None) -> float:
         """COCO AP of a training, which goes on record."""
-        known = self.records.find(self.phase, point, seed)
-        if known is None:
-            began = time.perf_counter()
-            if start is None:
-                head = self.head(point, seed)
-            else:
-                first = self.head(start, seed)
-                began = time.perf_counter()
-                head = self.trial.fit(first, point, self.train_part, seed + 50)
-            seconds = time.perf_counter() - began
-            found = self.trial.measure(head, self.test_part)
-            more = {"fitted": self.trial.fitted(head, point, self.train_part)} if self.phase == "curve" else {}
-            known = self.records.add(self.phase, point, seed, found, seconds, more)
-        return float(known["found"]["coco"][0])
+        facts = {"set": self.name, "seed": seed, **asdict(point)}
+        run = once(self.file, self.phase, facts, lambda: self._train(point, seed, start))
+        return float(run["found"]["coco"][0])
+
+    def _train(self, point: Point, seed: int, start: Point | None) -> Run:
+        first = None if start is None else self.head(start, seed)
+        began = time.perf_counter()
+        head = self.head(point, seed) if first is None else self.trial.fit(first, point, self.train_part, seed + 50)
+        seconds = round(time.perf_counter() - began, 1)
+        run: Run = {"found": self.trial.measure(head, self.test_part), "s": seconds}
+        return {**run, "fitted": self.trial.fitted(head, point, self.train_part)} if self.phase == "curve" else run
 
 
 def choose(runs: Runs, units: int, losses: Sequence[str], after: Sequence[str], starts: int) -> None:
@@ -195,29 +170,23 @@ def choose(runs: Runs, units: int, losses: Sequence[str], after: Sequence[str], 
             for rate in MORE_RATES:
                 decay = start.weight_decay if loss == start.loss else 0.0
                 runs.value(replace(start, loss=loss, rate=rate, weight_decay=decay, start=start.loss), 0, start)
+    runs.heads.clear()
 
 
-def chosen(records: Records, units: int, epochs: float | None = None) -> dict[tuple[str | None, str], Point]:
-    """By (start, loss), the point with the best COCO AP on held-out images."""
-    best: dict[tuple[str | None, str], tuple[float, Point]] = {}
-    names = [name for name in Point.__dataclass_fields__]
-    for run in load_runs(records.file, "choose"):
-        if (run["set"], run["units"], run["epochs"]) == (records.name, units, epochs):
-            point = Point(**{name: run[name] for name in names})
-            pair = (float(run["found"]["coco"][0]), point)
-            key = (point.start, point.loss)
-            best[key] = max(best.get(key, pair), pair, key=lambda p: p[0])
-    return {key: point for key, (_, point) in best.items()}
+def chosen(file: Path, name: str, units: int, epochs: float | None = None) -> dict[tuple[str | None, str], Point]:
+    """By (start, loss), the point of a set with the best COCO AP on held-out images; of equals the first."""
+    tried = grouped(load_runs(file, "choose"), "set", "units", "epochs").get((name, units, epochs), [])
+    best = [max(own, key=lambda run: run["found"]["coco"][0]) for own in grouped(tried, "start", "loss").values()]
+    points = [Point(**{field.name: run[field.name] for field in fields(Point)}) for run in best]
+    return {(point.start, point.loss): point for point in points}
 
 
-def final(
-    runs: Runs, points: dict[tuple[str | None, str], Point], seeds: Sequence[int], **changes: Any
-) -> Iterator[float]:
+def final(runs: Runs, points: dict[tuple[str | None, str], Point], seeds: Sequence[int], **changes: Any) -> None:
     """Every chosen point with every seed, on val."""
     for seed in seeds:
         for (start, _), point in points.items():
             first = None if start is None else replace(points[None, start], **changes)
-            yield runs.value(replace(point, **changes), seed, first)
+            runs.value(replace(point, **changes), seed, first)
         runs.heads.clear()
 
 
@@ -236,25 +205,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    wanted = [*options.losses, *options.after]
     of = SETS[options.set]
     trial = Trial(of, of.load(options.data, options.cache, test=options.what != "choose"))
-    records = Records(options.out, options.set)
-    if options.what == "curve":
-        points = chosen(records, 64)
-        points = {way: points[way] for start, loss in CURVE for way in ((None, start), (start, loss))}
-        for units, images in product(options.units, options.images):
-            runs = Runs(trial, records, "curve", "all", "test")
-            list(final(runs, points, options.seeds, units=units, images=images))
-        return
+    runs = Runs(trial, options.out, options.set, options.what)
     for units in options.units:
         if options.what == "choose":
-            runs = Runs(trial, records, "choose", "train", "held_out")
             choose(runs, units, options.losses, options.after, options.starts)
+        elif options.what == "final":
+            points = chosen(options.out, options.set, units)
+            wanted = [*options.losses, *options.after]
+            final(runs, {way: p for way, p in points.items() if way[1] in (way[0], *wanted)}, options.seeds)
         else:
-            runs = Runs(trial, records, "final", "all", "test")
-            points = chosen(records, units)
-            list(final(runs, {way: p for way, p in points.items() if way[1] in (way[0], *wanted)}, options.seeds))
+            points = chosen(options.out, options.set, 64)
+            points = {way: points[way] for start, loss in CURVE for way in ((None, start), (start, loss))}
+            for images in options.images:
+                final(runs, points, options.seeds, units=units, images=images)
 
 
 if __name__ == "__main__":

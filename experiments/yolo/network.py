@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+WEIGHTS = Path("weights/yolov8n_coco_fp32.onnx")
+"""In the folder of the data."""
+GREY = 114 / 255  # around pictures
 STRIDES = (8, 16, 32)
 BINS = 16
 WIDTHS = (64, 128, 256)  # of the pyramid, by stride

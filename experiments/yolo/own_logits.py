@@ -2,7 +2,6 @@
 
     python -m experiments.yolo.own_logits bounds --data DIR --cache DIR --out FILE.jsonl
     python -m experiments.yolo.own_logits rescore --data DIR --cache DIR --out FILE.jsonl
-    python -m experiments.yolo.own_logits render --out FILE.jsonl
 
 Its logits for VOC's classes come from the cached features and its last layer; it has never seen these pictures. Rescoring is in
 the setting of Pato et al. 2020: scores, classes and boxes of the hundred best detections after NMS, no pixels. Attention
@@ -24,10 +23,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torchvision.ops import box_iou
 
-from experiments.results import commit, load_runs, mean_and_spread, save_runs
-from experiments.yolo.network import load
+from experiments.records import commit, grouped, load_runs, mean_and_spread, save_run, table
+from experiments.yolo.network import WEIGHTS, load
 from experiments.yolo.sets import SETS
-from experiments.yolo.windows import WEIGHTS
 from stepgrad.evaluation import Evaluator
 from stepgrad.losses.detection import MAPLoss
 from stepgrad.losses.functional import suppress_and_rank
@@ -46,6 +44,10 @@ MAP_STEPS = 250
 GONE = -1e6  # a score below all others
 RATES = (3e-4, 1e-3, 3e-3)
 PROTOCOLS = ("coco", "voc12")
+INTRODUCTION = """# YOLOv8n's own detections on VOC 2012 val: bounds, and rescoring by neighbours
+
+    python -m experiments.yolo.own_logits bounds --data DIR --cache DIR --out FILE.jsonl
+    python -m experiments.yolo.own_logits rescore --data DIR --cache DIR --out FILE.jsonl"""
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def rescore(train: Sequence[Found], test: Sequence[Found], out: Path, seeds: Seq
             starts[f"{name} {seed} {len(images)}"] = network
         return network
 
-    save_runs(out, "choose", {"way": "as it is", "held_out": judge(held_out, [i.logits for i in held_out])})
+    save_run(out, "choose", {"way": "as it is", "held_out": judge(held_out, [i.logits for i in held_out])})
     for name in ("regressed", "more regressed", "coco", "coco after regressed"):
         tried: dict[float, Rescorer] = {}
         for rate in RATES:
@@ -242,44 +244,41 @@ def rescore(train: Sequence[Found], test: Sequence[Found], out: Path, seeds: Seq
             found = measure(tried[rate], held_out)
             best[name] = max(best.get(name, (-1.0, rate)), (found["coco"], rate))
             print(name, rate, found, flush=True)
-            save_runs(out, "choose", {"way": name, "rate": rate, "held_out": found, "commit": commit()})
+            save_run(out, "choose", {"way": name, "rate": rate, "held_out": found, "commit": commit()})
         if name == "regressed":
             starts[f"regressed 0 {len(rest)}"] = tried[best[name][1]]
-    save_runs(out, "final", {"way": "as it is", "seed": 0, "test": judge(test, [i.logits for i in test])})
+    save_run(out, "final", {"way": "as it is", "seed": 0, "test": judge(test, [i.logits for i in test])})
     for seed in seeds:
         for name in losses:
             found = measure(run(name, best[name][1], seed, train), test)
-            save_runs(
+            save_run(
                 out, "final", {"way": name, "seed": seed, "rate": best[name][1], "test": found, "commit": commit()}
             )
 
 
-def render(file: Path) -> str:
-    lines = ["| scores of YOLOv8n's detections on VOC val | COCO AP | area mAP |", "|---|---|---|"]
-    lines += [
-        f"| {run['what']} | {run['test']['coco']:.1f} | {run['test']['voc12']:.1f} |"
-        for run in load_runs(file, "bounds")
+def page(file: Path) -> str:
+    """The page of the runs on record."""
+    found = [[run["what"], *(f"{run['test'][name]:.1f}" for name in PROTOCOLS)] for run in load_runs(file, "bounds")]
+    rescored = [
+        [way, *(mean_and_spread([run["test"][name] for run in runs]) for name in PROTOCOLS)]
+        for (way,), runs in grouped(load_runs(file, "final"), "way").items()
     ]
-    lines += ["", "| rescored by its neighbours | COCO AP | area mAP |", "|---|---|---|"]
-    runs = load_runs(file, "final")
-    for way in dict.fromkeys(run["way"] for run in runs):
-        values = [[run["test"][name] for run in runs if run["way"] == way] for name in PROTOCOLS]
-        lines.append(f"| {way} | {mean_and_spread(values[0])} | {mean_and_spread(values[1])} |")
-    return "\n".join(lines)
+    tables = [
+        table(["scores of YOLOv8n's detections on VOC val", "COCO AP", "area mAP"], found),
+        table(["rescored by its neighbours", "COCO AP", "area mAP"], rescored),
+    ]
+    return "\n\n".join([INTRODUCTION, *tables]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["bounds", "rescore", "render"])
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--cache", type=Path)
+    parser.add_argument("what", choices=["bounds", "rescore"])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    if options.what == "render":
-        print(render(options.out))
-        return
     layers = last_layers(options.data)
     caches = SETS["voc"].caches(options.data, options.cache)
     images = {split: cache.images() for split, cache in caches.items()}
@@ -287,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.what == "bounds":
         for what, found in bounds(images["val"], logits["val"]).items():
             print(what, found, flush=True)
-            save_runs(options.out, "bounds", {"what": what, "test": found, "commit": commit()})
+            save_run(options.out, "bounds", {"what": what, "test": found, "commit": commit()})
         return
     found = {
         split: [detect(image, own) for image, own in zip(images[split], logits[split], strict=True)] for split in images

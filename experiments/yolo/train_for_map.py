@@ -1,7 +1,6 @@
 """YOLOv8n from COCO weights, fine-tuned on drone photos, blood cells and VOC: the stock trainer against MAPTrainer.
 
     python -m experiments.yolo.train_for_map run --data FOLDER --runs FOLDER --out FILE.jsonl    # continues where it was stopped
-    python -m experiments.yolo.train_for_map table FILE.jsonl
 
 FOLDER of --data holds VisDrone-640, BCCD, VOC2012-320 and weights/yolov8n_coco_fp32.onnx. Both trainers have the same settings,
 images, order and random numbers; they differ from the epoch on in which mosaic is closed. The weights after the last epoch are
@@ -15,19 +14,19 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from experiments.results import Run, commit, load_runs, mean_and_spread, save_runs
+from experiments.records import Run, gain, grouped, load_runs, mean_and_spread, once, table
+from experiments.yolo.network import WEIGHTS
 from experiments.yolo.weights import write_checkpoint
-from experiments.yolo.windows import WEIGHTS, letterbox
+from experiments.yolo.windows import letterbox
 from stepgrad.data import load_dataset
 from stepgrad.data.convert import convert
-from stepgrad.files import write_whole
 
 ARMS = ("stock", "map")
 CALIBRATION_IMAGES = 32
@@ -130,69 +129,56 @@ def judge(file: Path, data_yaml: Path, split: str, plan: Plan) -> dict[str, floa
 
 def one_run(options: argparse.Namespace, name: str, arm: str, seed: int, plan: Plan) -> None:
     """A training and what is known of it, unless that is on record."""
-    settings = {"set": name, "arm": arm, "seed": seed, **plan.__dict__}
-    if any(settings.items() <= run.items() for run in load_runs(options.out, "final")):
-        return
-    data_yaml = as_yolo(options.data, options.runs, name)
-    start = start_weights(options.data, options.runs, name, data_yaml, plan.size)
-    folder = options.runs / f"{name}-{arm}-{seed}-{plan.epochs}x{plan.size}"
-    begun = time.monotonic()
-    given = {**plan.arguments(), "seed": seed, "val": SETS[name].val_every_epoch}
-    train(start, data_yaml, folder, arm, given, options.threads)
-    seconds = round(time.monotonic() - begun)
-    judged = {
-        which: judge(folder / "weights" / f"{which}.pt", data_yaml, SETS[name].judged, plan)
-        for which in (("last", "best") if SETS[name].val_every_epoch else ("last",))
-    }
-    save_runs(options.out, "final", {**settings, **judged, "seconds": seconds, "commit": commit()})
+    of = SETS[name]
+
+    def make() -> Run:
+        data_yaml = as_yolo(options.data, options.runs, name)
+        start = start_weights(options.data, options.runs, name, data_yaml, plan.size)
+        folder = options.runs / f"{name}-{arm}-{seed}-{plan.epochs}x{plan.size}"
+        begun = time.monotonic()
+        given = {**plan.arguments(), "seed": seed, "val": of.val_every_epoch}
+        train(start, data_yaml, folder, arm, given, options.threads)
+        seconds = round(time.monotonic() - begun)
+        judged = {
+            which: judge(folder / "weights" / f"{which}.pt", data_yaml, of.judged, plan)
+            for which in (("last", "best") if of.val_every_epoch else ("last",))
+        }
+        return {**judged, "seconds": seconds}
+
+    once(options.out, "final", {"set": name, "arm": arm, "seed": seed, **asdict(plan)}, make)
 
 
-def table(runs: Sequence[Run]) -> str:
-    """Mean (standard deviation) over seeds, and the gain seed by seed."""
-    lines = [
-        "| data | images judged | seeds | measure | stock | MAPTrainer | gain |",
-        "|" + "---|" * 7,
-    ]
-    for name in sorted({run["set"] for run in runs}):
-        by_arm = {arm: {r["seed"]: r["last"] for r in runs if (r["set"], r["arm"]) == (name, arm)} for arm in ARMS}
-        seeds = sorted(by_arm["stock"].keys() & by_arm["map"].keys())
-        for measure, title in MEASURES.items() if seeds else ():
-            stock, ours = ([by_arm[arm][seed][measure] for seed in seeds] for arm in ARMS)
-            gains = [b - a for a, b in zip(stock, ours, strict=True)]
-            cells = [name, SETS[name].judged, str(len(seeds)), title]
-            cells += [mean_and_spread(stock), mean_and_spread(ours), mean_and_spread(gains, signed=True)]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    actions = parser.add_subparsers(dest="action", required=True)
-    run = actions.add_parser("run")
-    run.add_argument("--data", type=Path, required=True)
-    run.add_argument("--runs", type=Path, required=True, help="folder for data as YOLO has it, weights and checkpoints")
-    run.add_argument("--out", type=Path, required=True)
-    run.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
-    run.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
-    run.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    run.add_argument("--epochs", type=int, default=20)
-    run.add_argument("--close-mosaic", type=int, default=8)
-    run.add_argument("--size", type=int, default=320)
-    run.add_argument("--batch", type=int, default=16)
-    run.add_argument("--fraction", type=float, default=1.0, help="of the training images")
-    run.add_argument("--threads", type=int, default=1)
-    page = actions.add_parser("table")
-    page.add_argument("file", type=Path)
-    return parser.parse_args(arguments)
+def page(file: Path) -> str:
+    """The page of the runs on record: mean (standard deviation) over seeds, and the gain seed by seed."""
+    groups, rows = grouped(load_runs(file, "final"), "set", "arm"), []
+    for name in sorted({name for name, _ in groups}):
+        for measure, title in MEASURES.items():
+            stock, ours = ({r["seed"]: r["last"][measure] for r in groups.get((name, arm), [])} for arm in ARMS)
+            both = sorted(stock.keys() & ours.keys())
+            cells = [mean_and_spread([values[seed] for seed in both]) for values in (stock, ours)]
+            rows += [[name, SETS[name].judged, str(len(both)), title, *cells, gain(ours, stock)]] if both else []
+    header = ["data", "images judged", "seeds", "measure", "stock", "MAPTrainer", "gain"]
+    return f"# YOLOv8n, stock and for mAP\n\n{table(header, rows)}\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse(arguments)
-    if options.action == "table":
-        text = table(load_runs(options.file, "final"))
-        write_whole(options.file.with_suffix(".md"), f"# YOLOv8n, stock and for mAP\n\n{text}".encode())
-        print(text)
-        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["run"])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument(
+        "--runs", type=Path, required=True, help="folder for data as YOLO has it, weights and checkpoints"
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--close-mosaic", type=int, default=8)
+    parser.add_argument("--size", type=int, default=320)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--fraction", type=float, default=1.0, help="of the training images")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args(arguments)
     plan = Plan(options.epochs, options.close_mosaic, options.size, options.batch, options.fraction)
     for name in options.sets:
         for seed in options.seeds:

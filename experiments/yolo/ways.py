@@ -1,7 +1,6 @@
 """Ways to train a head on YOLOv8n's features for mAP after task-aligned cross-entropy: what makes more of it.
 
     python -m experiments.yolo.ways --set voc --data DIR --cache DIR --chosen HEADS.jsonl --out FILE.jsonl
-    python -m experiments.yolo.ways --render --out FILE.jsonl
 
 From the start that `experiments.yolo.heads choose` found best, measured on held-out training images, three seeds. The first row
 is the start, the second more of the same cross-entropy.
@@ -10,17 +9,15 @@ is the start, the second more of the same cross-entropy.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from experiments.results import commit, load_runs, mean_and_spread, save_runs
-from experiments.yolo.heads import Records, Trial, chosen
+from experiments.records import Run, commit, grouped, load_runs, mean_and_spread, save_run, table
+from experiments.yolo.heads import Point, Trial, chosen
 from experiments.yolo.sets import SETS
 from stepgrad.losses.detection import MAPLoss
 from stepgrad.metric.protocol import COCO
@@ -29,6 +26,13 @@ from stepgrad.models.fine_tuning.training import Plan, Task, train
 from stepgrad.models.fine_tuning.windows import Labelled
 
 START = "aligned"
+INTRODUCTION = """# Ways to train for mAP after task-aligned labels
+
+    python -m experiments.yolo.ways --set voc --data DIR --cache DIR --chosen heads.jsonl --out FILE.jsonl
+
+VOC 2012, 500 held-out training images; rows without a spread have one seed, the others two. Intel Xeon (family 6, model 207), one
+thread.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,8 @@ def loss_of(way: Way, trial: Trial) -> Callable[[Tensor, Sequence[Labelled]], Te
     return loss
 
 
-def run(trial: Trial, records: Records, out: Path, seeds: Sequence[int]) -> None:
-    point = chosen(records, 64)[None, START]
+def run(trial: Trial, point: Point, out: Path, seeds: Sequence[int]) -> None:
+    """Every way from the start that the point describes, on record."""
     for seed in seeds:
         start = trial.fit(trial.new_head(64, seed), point, "train", seed)
         ways: list[Way | None] = [None, *WAYS]
@@ -97,20 +101,20 @@ def run(trial: Trial, records: Records, out: Path, seeds: Sequence[int]) -> None
             found = {name: values[0] for name, values in trial.measure(head, "held_out").items()}
             print(way, found, flush=True)
             described = None if way is None else asdict(way)
-            save_runs(out, "ways", {"way": described, "seed": seed, "found": found, "commit": commit()})
+            save_run(out, "ways", {"way": described, "seed": seed, "found": found, "commit": commit()})
 
 
-def render(file: Path) -> str:
-    runs = load_runs(file, "ways")
-    lines = ["| way | COCO AP | area mAP |", "|---|---|---|"]
-    for key in dict.fromkeys(json.dumps(run["way"]) for run in runs):
-        own = [run["found"] for run in runs if json.dumps(run["way"]) == key]
-        cells = [mean_and_spread([found[name] for found in own]) for name in ("coco", "voc12")]
-        lines.append(f"| {_says(json.loads(key))} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def page(file: Path) -> str:
+    """The page of the runs on record."""
+    runs = [{**run, "says": _says(run["way"])} for run in load_runs(file, "ways")]
+    rows = [
+        [says, *(mean_and_spread([run["found"][name] for run in own]) for name in ("coco", "voc12"))]
+        for (says,), own in grouped(runs, "says").items()
+    ]
+    return f"{INTRODUCTION}\n{table(['way', 'COCO AP', 'area mAP'], rows)}\n"
 
 
-def _says(way: dict[str, Any] | None) -> str:
+def _says(way: Run | None) -> str:
     if way is None:
         return "task-aligned cross-entropy, the start"
     text = f"{way['steps']} steps of {way['images']} images, rate {way['rate']:g}"
@@ -125,20 +129,16 @@ def _says(way: dict[str, Any] | None) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", choices=list(SETS), default="voc")
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--cache", type=Path)
-    parser.add_argument("--chosen", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--chosen", type=Path, required=True, help="the runs of experiments.yolo.heads")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--render", action="store_true")
     options = parser.parse_args(arguments)
-    if options.render:
-        print(render(options.out))
-        return
     torch.set_num_threads(1)
     of = SETS[options.set]
     trial = Trial(of, of.load(options.data, options.cache, test=False))
-    run(trial, Records(options.chosen, options.set), options.out, options.seeds)
+    run(trial, chosen(options.chosen, options.set, 64)[None, START], options.out, options.seeds)
 
 
 if __name__ == "__main__":

@@ -22,17 +22,15 @@ from torch.nn import functional as F
 from torchvision.ops import nms
 
 from experiments.yolo.box_branch import FILE, BoxBranch, load_branch, padded
-from experiments.yolo.network import BINS, Found, YOLOv8n, load
+from experiments.yolo.network import BINS, GREY, WEIGHTS, Found, YOLOv8n, load
 from stepgrad.data import DetectionDataset
 from stepgrad.files import write_whole
 from stepgrad.models.fine_tuning import ImageWindows
 from stepgrad.progress import RichProgress
 
 SIDE = 640
-GREY = 114 / 255
 NEARLY_EQUAL = 0.8  # IoU
 PART = 100  # images per file
-WEIGHTS = Path("weights/yolov8n_coco_fp32.onnx")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     PACKAGE / "engine/README.md",
+    *(ROOT / folder / "README.md" for folder in ("experiments", "benchmarks")),
 ]
 FOLDERS = {path.name for place in (ROOT, PACKAGE) for path in place.iterdir() if path.is_dir()}
 OUTSIDE_THE_PACKAGE = ("tests/", "experiments/", "benchmarks/", "examples/", "docs/", "src/")
@@ -107,6 +108,28 @@ def test_scripts_and_modules_that_a_page_tells_to_run_exist(page: Path) -> None:
     tests = [path for line in re.findall(r"pytest [^`\n]*", text) for path in re.findall(r"tests/[\w/.]*", line)]
     assert [script for script in scripts + tests if not (ROOT / script).exists()] == []
     assert [m for m in modules if not ((ROOT / f"{m}.py").is_file() or (ROOT / m / "__main__.py").is_file())] == []
+
+
+def scripts_run(text: str) -> set[str]:
+    """Experiments and benchmarks that a page tells to run.
+
+    >>> sorted(scripts_run("`python -m experiments.yolo.heads choose`, then `python benchmarks/loss.py`"))
+    ['benchmarks/loss.py', 'experiments.yolo.heads']
+    """
+    return set(re.findall(r"python (?:-m )?((?:experiments|benchmarks)[./][\w./]*\w)", text))
+
+
+def test_every_script_of_a_page_stands_in_the_table_of_its_folder_and_every_script_in_the_table() -> None:
+    listed = {folder: scripts_run(text_of(ROOT / folder / "README.md")) for folder in ("experiments", "benchmarks")}
+    told = {script for page in PAGES for script in scripts_run(text_of(page))}
+    assert told == listed["experiments"] | listed["benchmarks"]
+    there = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for folder in listed
+        for path in (ROOT / folder).rglob("*.py")
+        if "\ndef main(" in text_of(path)
+    }
+    assert told == there
 
 
 def test_every_file_of_the_reference_is_named_where_its_mathematics_stand() -> None:

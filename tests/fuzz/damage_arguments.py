@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from tests.fuzz.damage_tree import places_in
 
 _TYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64),
@@ -61,7 +62,7 @@ _THINGS: tuple[Any, ...] = (
 def damage_arguments(arguments: dict[str, Any], random: Random) -> dict[str, Any]:
     """The same with one or two defects."""
     for _ in range(random.choice((1, 1, 2))):
-        places = list(_places(arguments))
+        places = list(places_in(arguments))
         container, key = random.choice(places)
         container[key] = _damaged(container, key, random)
         if container[key] is _GONE:
@@ -70,13 +71,6 @@ def damage_arguments(arguments: dict[str, Any], random: Random) -> dict[str, Any
 
 
 _GONE = object()
-
-
-def _places(container: Any) -> Iterator[tuple[Any, Any]]:
-    for key in list(container) if isinstance(container, dict) else range(len(container)):
-        yield container, key
-        if isinstance(container[key], (dict, list)):
-            yield from _places(container[key])
 
 
 def _damaged(container: Any, key: Any, random: Random) -> Any:

@@ -16,18 +16,19 @@ Place = tuple[Any, Any]
 def damage_tree(tree: Any, random: Random, values: list[Any] = VALUES) -> Any:
     """A copy with one defect; `values` are those that leaves are replaced by."""
     holder = [copy.deepcopy(tree)]
-    places = list(_places(holder))
+    places = list(places_in(holder))
     action = random.choice(_ACTIONS)
     action(places, random, values)
     return holder[0] if holder else None
 
 
-def _places(container: Any) -> Iterator[Place]:
+def places_in(container: Any) -> Iterator[Place]:
+    """All places of a tree, from the outside in."""
     keys = list(container) if isinstance(container, dict) else range(len(container))
     for key in keys:
         yield container, key
         if isinstance(container[key], (dict, list)):
-            yield from _places(container[key])
+            yield from places_in(container[key])
 
 
 def _replace(places: list[Place], random: Random, values: list[Any]) -> None:

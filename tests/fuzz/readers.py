@@ -33,33 +33,16 @@ def _look_at(dataset: object) -> None:
         dataset.source(index)
 
 
-def _voc(folder: Path) -> None:
-    from stepgrad.data import load_dataset
+def _dataset(name: str, split: str | None = None) -> Callable[[Path], object]:
+    def read(folder: Path) -> None:
+        from stepgrad.data import load_dataset
 
-    _look_at(load_dataset(folder / "VOC", "train"))
+        _look_at(load_dataset(folder / name, split))
 
-
-def _voc_drop(folder: Path) -> None:
-    from stepgrad.data import load_dataset
-
-    dataset = load_dataset(folder, need_images=False, degenerate="drop")
-    for index in range(len(dataset)):
-        dataset.target(index)
+    return read
 
 
-def _voc_doctor(folder: Path) -> None:
-    from stepgrad.data.doctor import examine
-
-    [str(problem) for problem in examine(folder / "VOC").problems]
-
-
-def _coco(folder: Path) -> None:
-    from stepgrad.data import load_dataset
-
-    _look_at(load_dataset(folder / "coco.json"))
-
-
-def _coco_drop(folder: Path) -> None:
+def _without_pictures(folder: Path) -> None:
     from stepgrad.data import load_dataset
 
     dataset = load_dataset(folder, need_images=False, degenerate="drop")
@@ -67,10 +50,13 @@ def _coco_drop(folder: Path) -> None:
         dataset.target(index)
 
 
-def _coco_doctor(folder: Path) -> None:
-    from stepgrad.data.doctor import examine
+def _doctor(name: str) -> Callable[[Path], object]:
+    def read(folder: Path) -> None:
+        from stepgrad.data.doctor import examine
 
-    [str(problem) for problem in examine(folder / "coco.json").problems]
+        [str(problem) for problem in examine(folder / name).problems]
+
+    return read
 
 
 def _yolo(folder: Path) -> None:
@@ -78,12 +64,6 @@ def _yolo(folder: Path) -> None:
 
     _look_at(load_dataset(folder / "data.yaml", "train"))
     _look_at(load_dataset(folder, degenerate="drop"))
-
-
-def _yolo_doctor(folder: Path) -> None:
-    from stepgrad.data.doctor import examine
-
-    [str(problem) for problem in examine(folder / "data.yaml").problems]
 
 
 def _convert(to: Literal["yolo", "voc", "coco"]) -> Callable[[Path], object]:
@@ -225,14 +205,14 @@ def _record(folder: Path) -> None:
 READERS = {
     reader.name: reader
     for reader in (
-        Reader("voc", seeds.voc, _voc),
-        Reader("voc-drop", seeds.voc, _voc_drop),
-        Reader("voc-doctor", seeds.voc, _voc_doctor),
-        Reader("coco", seeds.coco, _coco),
-        Reader("coco-drop", seeds.coco, _coco_drop),
-        Reader("coco-doctor", seeds.coco, _coco_doctor),
+        Reader("voc", seeds.voc, _dataset("VOC", "train")),
+        Reader("voc-drop", seeds.voc, _without_pictures),
+        Reader("voc-doctor", seeds.voc, _doctor("VOC")),
+        Reader("coco", seeds.coco, _dataset("coco.json")),
+        Reader("coco-drop", seeds.coco, _without_pictures),
+        Reader("coco-doctor", seeds.coco, _doctor("coco.json")),
         Reader("yolo", seeds.yolo, _yolo),
-        Reader("yolo-doctor", seeds.yolo, _yolo_doctor),
+        Reader("yolo-doctor", seeds.yolo, _doctor("data.yaml")),
         Reader("convert-yolo-to-voc", seeds.yolo, _convert("voc")),
         Reader("convert-coco-to-yolo", seeds.coco, _convert("yolo")),
         Reader("convert-voc-to-coco", seeds.voc, _convert("coco")),

@@ -128,6 +128,12 @@ def mat_windows() -> Files:
     return {"windows.mat": packed.getvalue()} | voc()
 
 
+def _content(place: Path, which: str = "**/*") -> tuple[tuple[str, bytes], ...]:
+    """The files of a folder."""
+    files = sorted(path for path in place.glob(which) if path.is_file())
+    return tuple((str(path.relative_to(place)), path.read_bytes()) for path in files)
+
+
 @cache
 def _cached_windows() -> tuple[tuple[str, bytes], ...]:
     from stepgrad.data.images import file_fingerprint
@@ -140,9 +146,7 @@ def _cached_windows() -> tuple[tuple[str, bytes], ...]:
         record = WindowsRecord(windows, '{"method": "selective search"}', file_fingerprint(picture_file), "VOC train")
         for image_id in IDS:
             write_record(record_path(Path(place) / "windows", image_id), record)
-        return tuple(
-            (f"windows/{path.name}", path.read_bytes()) for path in sorted((Path(place) / "windows").iterdir())
-        )
+        return _content(Path(place), "windows/*")
 
 
 def cached_windows() -> Files:
@@ -209,8 +213,7 @@ def _run() -> tuple[tuple[str, bytes], ...]:
         momentum = {f"{name}/momentum_buffer": tensor for name, tensor in tensors.items()}
         for step in (1, 2):
             save_checkpoint(folder.checkpoints, Checkpoint(step, tensors, momentum, state), keep=2)
-        files = sorted(path for path in Path(place).rglob("*") if path.is_file())
-        return tuple((str(path.relative_to(place)), path.read_bytes()) for path in files)
+        return _content(Path(place))
 
 
 def run() -> Files:
@@ -254,9 +257,7 @@ def _features() -> tuple[tuple[str, bytes], ...]:
         FeatureCache(Path(place) / "features", "0" * 64).put(
             "key", Features(torch.zeros(1, 2, 3, 3), (1.0, 0.5), (6, 3))
         )
-        return tuple(
-            (str(path.relative_to(place)), path.read_bytes()) for path in Path(place).rglob("*") if path.is_file()
-        )
+        return _content(Path(place))
 
 
 def features() -> Files:

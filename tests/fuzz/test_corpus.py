@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import known, made
+from tests.fuzz import known
 from tests.fuzz.damage_bytes import Files
 from tests.fuzz.guarded import run_case
 from tests.fuzz.readers import READERS
@@ -29,11 +29,6 @@ def test_what_once_escaped_gets_an_answer_or_a_stepgrad_error(reader: str, fault
     _check(reader, _files(CORPUS / reader / fault), tmp_path)
 
 
-@pytest.mark.parametrize(("reader", "fault"), list(made.CASES))
-def test_what_once_escaped_and_is_made_by_code_gets_one_too(reader: str, fault: str, tmp_path: Path) -> None:
-    _check(reader, made.CASES[reader, fault], tmp_path)
-
-
 @pytest.mark.parametrize(("reader", "fault"), list(known.CASES))
-def test_known_fault_gets_an_answer_or_a_stepgrad_error(reader: str, fault: str, tmp_path: Path) -> None:
+def test_a_known_fault_gets_an_answer_or_a_stepgrad_error(reader: str, fault: str, tmp_path: Path) -> None:
     _check(reader, known.CASES[reader, fault], tmp_path)

@@ -92,3 +92,43 @@ class Command(ABC):
     @abstractmethod
     def mend(self, torn: Path) -> list[str]:
         """Follow the advice of the error message; returns the command to go on with."""
+
+
+class FileByFile(Command):
+    """A command that makes files one after the other, each once: what is there stays, and is that of the unbroken run."""
+
+    seen: set[Path]
+
+    def prepare(self) -> None:
+        """It needs nothing."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.seen = set()
+
+    @abstractmethod
+    def made(self) -> set[Path]:
+        """The files so far, relative to the folder."""
+
+    @abstractmethod
+    def fault(self, path: Path) -> str:
+        """What is wrong with one of them; nothing if it is right."""
+
+    def check(self) -> Problems:
+        made = self.made()
+        problems: Problems = Counter(filter(None, map(self.fault, made)))
+        problems["files lost"] += len(self.seen - made)
+        self.seen = made
+        return problems
+
+    def tear(self) -> Path | None:
+        made = sorted(self.made())
+        if not made:
+            return None
+        cut_in_half(self.folder / made[-1])
+        return self.folder / made[-1]
+
+    def mend(self, torn: Path) -> list[str]:
+        torn.unlink()
+        self.seen.discard(torn.relative_to(self.folder))
+        return self.words(self.folder)

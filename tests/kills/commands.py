@@ -18,7 +18,7 @@ from stepgrad.detector.training.run_log import read_log
 from stepgrad.errors import DataError
 from stepgrad.weights_file import load_weights
 from tests.detector.training.small_runs import fingerprint, small_config, without_times
-from tests.kills.command import Command, Problems, cut_in_half, half_written, sha256
+from tests.kills.command import Command, FileByFile, Problems, cut_in_half, half_written, sha256
 from tests.kills.server import Server
 
 
@@ -64,14 +64,11 @@ class Train(Command):
         return str(lines[-1].get("phase") or lines[-1]["kind"])
 
     def check(self) -> Problems:
-        problems: Problems = Counter()
         saved = list_checkpoints(self.folder / "checkpoints")
+        problems: Problems = Counter(filter(None, map(self._fault, saved)))
         newest = max(map(checkpoint_step, saved), default=0)
         problems["files lost"] += newest < self.newest
         self.newest = newest
-        for path in saved:
-            problems[self._fault(path)] += 1
-        del problems[""]
         return problems
 
     def _fault(self, path: Path) -> str:
@@ -107,21 +104,14 @@ class Train(Command):
         return [*self.words(self.folder), "--step", str(step)]
 
 
-class Propose(Command):
+class Propose(FileByFile):
     name = "propose"
-
-    def prepare(self) -> None:
-        self.seen: set[Path] = set()
-
-    def begin(self) -> None:
-        super().begin()
-        self.seen = set()
 
     def words(self, folder: Path) -> list[str]:
         return ["propose", "shapes:val,length=12", "--out", str(folder), "--workers", "1"]
 
     def made(self) -> set[Path]:
-        return set(self.folder.glob("[!.]*.npz"))
+        return {path.relative_to(self.folder) for path in self.folder.glob("[!.]*.npz")}
 
     def phase(self) -> str:
         if half_written(self.folder):
@@ -129,38 +119,17 @@ class Propose(Command):
         made = len(self.made())
         return "starting" if made == 0 else "finishing" if made == 12 else "searching"
 
-    def check(self) -> Problems:
-        problems: Problems = Counter()
-        problems["files lost"] += len(self.seen - self.made())
-        self.seen = self.made()
-        for path in self.seen:
-            problems[self._fault(path)] += 1
-        del problems[""]
-        return problems
-
-    def _fault(self, path: Path) -> str:
+    def fault(self, path: Path) -> str:
         try:
-            read_record(path)
+            read_record(self.folder / path)
         except DataError:
             return "files damaged"
-        return "results that differ" if sha256(path) != sha256(self.root / "unbroken" / path.name) else ""
+        return "results that differ" if sha256(self.folder / path) != sha256(self.root / "unbroken" / path) else ""
 
     def check_end(self) -> Problems:
         problems = self.check()
         problems["files lost"] += 12 - len(self.seen)
         return problems
-
-    def tear(self) -> Path | None:
-        made = sorted(self.made())
-        if not made:
-            return None
-        cut_in_half(made[-1])
-        return made[-1]
-
-    def mend(self, torn: Path) -> list[str]:
-        torn.unlink()
-        self.seen.discard(torn)
-        return self.words(self.folder)
 
 
 class Evaluate(Command):

@@ -12,7 +12,7 @@ from stepgrad.errors import DataError, StepgradError
 from stepgrad.files import write_whole
 from stepgrad.models.fine_tuning.folder import digest, fingerprint
 from stepgrad.weights_file import read_tensors
-from tests.kills.command import Command, Problems, cut_in_half, half_written, sha256
+from tests.kills.command import FileByFile, Problems, half_written, sha256
 
 OPTIONS: dict[str, Any] = {
     "num_classes": 3,
@@ -47,15 +47,8 @@ def call(folder: str) -> int:
     return 0
 
 
-class TrainNewHead(Command):
+class TrainNewHead(FileByFile):
     name = "train_new_head"
-
-    def prepare(self) -> None:
-        self.seen: set[Path] = set()
-
-    def begin(self) -> None:
-        super().begin()
-        self.seen = set()
 
     def words(self, folder: Path) -> list[str]:
         return [self.name, str(folder)]
@@ -71,17 +64,7 @@ class TrainNewHead(Command):
             return "finishing" if (self.folder / "fine-tuning/report.html").exists() else "fine-tuning"
         return "cross-entropy" if parts["cross-entropy-1"] else "features" if parts else "starting"
 
-    def check(self) -> Problems:
-        problems: Problems = Counter()
-        made = self.made()
-        problems["files lost"] += len(self.seen - made)
-        self.seen = made
-        for path in made:
-            problems[self._fault(path)] += 1
-        del problems[""]
-        return problems
-
-    def _fault(self, path: Path) -> str:
+    def fault(self, path: Path) -> str:
         try:
             found, right = (read_tensors(root / path)[0] for root in (self.folder, self.root / "unbroken"))
         except DataError:
@@ -95,16 +78,3 @@ class TrainNewHead(Command):
         problems["files lost"] += not (self.folder / "fine-tuning/report.html").exists()
         problems["results that differ"] += sha256(self.folder / "result.json") != sha256(unbroken / "result.json")
         return problems
-
-    def tear(self) -> Path | None:
-        made = sorted(self.made())
-        if not made:
-            return None
-        torn = self.folder / made[-1]
-        cut_in_half(torn)
-        return torn
-
-    def mend(self, torn: Path) -> list[str]:
-        torn.unlink()
-        self.seen.discard(torn.relative_to(self.folder))
-        return self.words(self.folder)

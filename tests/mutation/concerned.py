@@ -90,7 +90,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "metric/over_classes.py": _METRICS,
     "metric/boxes.py": (
         "tests/metric/test_measurable.py",
-        "tests/experiments/baselines/test_windows.py",
+        "tests/experiments/baselines/test_definitions.py",
         "tests/evaluation/test_found.py",
     ),
     "metric/protocol.py": (

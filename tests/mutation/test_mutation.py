@@ -119,31 +119,24 @@ def test_a_fault_changes_nothing_outside_its_folder_and_cannot_wait_for_ever(
     assert {path.name: path.is_file() and path.read_text() for path in tmp_path.glob("[mn]*")} == {"mine.txt": "mine"}
 
 
+def mutation_run(out: Path, *words: str) -> str:
+    """What `python -m tests.mutation` prints."""
+    command = [sys.executable, "-m", "tests.mutation", "--out", str(out / "r.jsonl"), *words]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
 def test_a_fault_that_matters_is_found_and_the_file_on_disk_stays(tmp_path: Path) -> None:
     source = (PACKAGE / "metric/boxes.py").read_bytes()
-    words = [sys.executable, "-m", "tests.mutation", "--count", "1", "--only", "metric/boxes.py"]
-    run = subprocess.run([*words, "--out", str(tmp_path / "r.jsonl")], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert "all: 1 of 1 killed" in run.stdout
-    again = subprocess.run([*words, "--out", str(tmp_path / "r.jsonl")], cwd=ROOT, capture_output=True, text=True)
-    assert "clean:" not in again.stdout  # all known: nothing is run twice
+    first, again = (mutation_run(tmp_path, "--count", "1", "--only", "metric/boxes.py") for _ in range(2))
+    assert "all: 1 of 1 killed" in first
+    assert "clean:" not in again  # all known: nothing is run twice
     assert (PACKAGE / "metric/boxes.py").read_bytes() == source
 
 
 @pytest.mark.nightly
 def test_nine_of_ten_faults_are_found(tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "tests.mutation",
-        "--count",
-        "300",
-        "--seed",
-        "0",
-        "--out",
-        str(tmp_path / "r.jsonl"),
-    ]
-    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    (line,) = [line for line in run.stdout.splitlines() if line.startswith("all:")]
-    assert float(line.split(", ")[1].split()[0]) >= 90.0, run.stdout
+    printed = mutation_run(tmp_path, "--count", "300", "--seed", "0")
+    (line,) = [line for line in printed.splitlines() if line.startswith("all:")]
+    assert float(line.split(", ")[1].split()[0]) >= 90.0, printed

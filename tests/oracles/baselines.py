@@ -106,18 +106,6 @@ def greedy_ranking(positives: Floats, negatives: Floats, weight: float) -> Float
     return (after[None, :] < t[:, None]).sum(axis=1)
 
 
-def best_interleaving(positives: Floats, negatives: Floats, weight: float) -> float:
-    """The largest F + weight * (1 - AP) over all ways to merge two sorted lists."""
-    P, N = len(positives), len(negatives)
-    rank = np.arange(1, P + 1)
-    found = -math.inf
-    for above in itertools.combinations_with_replacement(range(N + 1), P):
-        y = np.where(np.arange(N)[None, :] < np.array(above)[:, None], -1, 1)
-        score = float((y * (positives[:, None] - negatives[None, :])).mean())
-        found = max(found, score + weight * (1.0 - float((rank / (rank + np.array(above))).mean())))
-    return found
-
-
 def soft_ap(positives: Sequence[float], negatives: Sequence[float], sigma: float) -> float:
     """The expected AP, every comparison with a positive a coin of its own, over all outcomes of the coins."""
     total = 0.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -201,7 +200,3 @@ def box_gradient(batch: Batch, options: Options, how: Taken) -> list[Array]:
             own = gradient[i][b] if gradient[i].ndim == 2 else gradient[i][b, c]
             own[q] += float(math.fsum(slopes) * share)
     return gradient
-
-
-def with_boxes(batch: Batch, boxes: Sequence[Array]) -> Batch:
-    return replace(batch, boxes=list(boxes))
