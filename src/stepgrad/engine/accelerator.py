@@ -88,6 +88,7 @@ class Accelerated:
         super().__init__(py_func, locals, targetoptions, **rest)  # type: ignore[call-arg]
         self._numbas_compiler = self._compiler
         self._parts: dict[tuple[Any, ...], Any] = {}
+        # A part is called by compiled code only: without the wrappers by which Python and C would call it.
         if switch.is_on:
             inner = {**self.targetoptions, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
             self._part_compiler = _Compiler(self._numbas_compiler, inner, lambda: None)
@@ -114,6 +115,7 @@ class Accelerated:
         """Nothing yet: numba's own set-up takes half a second, and a kernel that comes from the disk needs none of it."""
 
     def _ensure_part(self, args: tuple[Any, ...]) -> None:
+        # numba's own lock: two threads may meet the same part while each compiles a kernel of its own.
         with global_compiler_lock, self._compiling_counter:
             if args not in self._parts:
                 with event.trigger_event("numba:compile", {"dispatcher": self, "args": args, "return_type": None}):
@@ -129,6 +131,7 @@ class Accelerated:
         args = tuple(widened(kind) for kind in args)
         self._ensure_part(args)
         name = self.py_func.__name__
+        # numba chooses among all signatures that are offered, so those of earlier callers are listed too.
         signatures = [part.signature for part in self._parts.values()]
         template = typing.make_concrete_template(f"CallTemplate({name})", key=name, signatures=signatures)
         return template, pysig, args, {}
@@ -219,6 +222,7 @@ class _Lowered(_Library):
         self._final_module.verify()
         self._finalize_final_module()
         for variable in self._final_module.global_variables:
+            # Python constants of the code (its *environment*) were found by name; now they have an address.
             bound = variable.name.startswith(_ENVIRONMENT) and environment.lookup_environment(variable.name)
             if bound:
                 self._codegen.set_env(variable.name, bound)
@@ -261,6 +265,7 @@ class Part(_Lowered):
     def as_lowered(self) -> Any:
         """A copy to link: this function alone."""
         module = self._final_module.clone()
+        # Two wholes in one process may hold the same part: the linker takes one copy, and does not complain.
         for function in module.functions:
             if not function.is_declaration and function.linkage == llvm.Linkage.external:
                 function.linkage = "linkonce_odr"
@@ -302,6 +307,7 @@ class Whole(_Lowered):
     def serialize_using_object_code(self) -> Any:
         self._ensure_finalized()
         module = self._final_module
+        # Loaded code must be found by name again, as if it had been compiled here.
         named = [*module.functions, *module.global_variables]
         symbols = [value.name for value in named if not value.is_declaration and value.linkage != llvm.Linkage.internal]
         return self.name, self._get_compiled_object(), symbols
@@ -313,6 +319,7 @@ class Whole(_Lowered):
         self.enable_object_caching()
         self._set_compiled_object(machine_code)
         self._finalize_final_module()
+        # Without this numba would look for these names in the process, and fail.
         codegen._engine._defined_symbols.update(symbols)
         return self
 
@@ -329,6 +336,7 @@ def _below(library: Any) -> Iterator[Any]:
     waiting = list(reversed(library._linking_libraries))
     while waiting:
         other = waiting.pop()
+        # A part that two others call is linked once: a second copy would be a second definition.
         if id(other) not in seen:
             seen.add(id(other))
             yield other
@@ -339,6 +347,7 @@ def _below(library: Any) -> Iterator[Any]:
 @contextmanager
 def libraries_are(kind: type[_Lowered], codegen: Any) -> Iterator[None]:
     """Functions compiled or loaded within become this kind of library. For one thread: hold numba's compiler lock."""
+    # An attribute of this one object hides that of its class, and is removed in the end.
     before = codegen.__dict__.get("_library_class")
     codegen._library_class = kind
     try:

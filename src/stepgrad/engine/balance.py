@@ -66,6 +66,7 @@ def _remove_scale(gradient: NDArray[np.float64], scores: NDArray[np.floating]) -
         if gradient[i] != 0.0:
             along += gradient[i] * (scores[i] - mean)
             square += (scores[i] - mean) ** 2
+    # All scores equal, or too far apart to square: there is no stretch to take away.
     if not 0.0 < square < np.inf:
         return
     for i in range(len(gradient)):
@@ -99,6 +100,7 @@ def finish_class(
         out[i] = min(max(gradient[i] * scale, -clip), clip)
     if shift_free:
         _scale_to_smaller(out)
+    # The projection may lift single elements above the clip again.
     if scale_free:
         _remove_scale(out, scores)
         _shrink_to(out, clip)

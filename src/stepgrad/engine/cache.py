@@ -68,6 +68,7 @@ def _check_above(place: Path) -> None:
     trusted = (0, os.getuid(), os.lstat(place.anchor).st_uid)  # in a container, the owner of `/` may be another number
     if not stat.S_ISDIR(status.st_mode) or status.st_uid not in trusted:
         _refuse(place, "is not a folder of ours or of the system's")
+    # Where the sticky bit is set, others may add entries but not replace ours.
     if not status.st_mode & stat.S_ISVTX:
         _check_closed(place, status)
 
@@ -78,6 +79,7 @@ def _check_content(folder: Path) -> None:
         _refuse(folder, "cannot be written to")
     if not hasattr(os, "getuid"):
         return
+    # Nobody can open a file in a folder that he may not enter, whatever the file allows.
     reachable = os.lstat(folder).st_mode & (stat.S_IXGRP | stat.S_IXOTH)
     for above, folders, files in os.walk(folder):
         for place in (os.path.join(above, name) for name in (*folders, *files)):
@@ -133,6 +135,7 @@ def sources_hash(folder: Path) -> str:
 def _fit_folder(home: str, ours: str) -> tuple[Path | None, str]:
     """The folder, or None and why not."""
     try:
+        # Links are followed here, once; what is checked and what is used are then the same path.
         folder = Path(os.path.realpath(home), ours, f"kernels-{sources_hash(Path(__file__).parent)}")
         make_private(folder)
         _check_content(folder)
@@ -219,6 +222,7 @@ class KernelCache(NullCache):
         # A pickle is never read before its checksum is right.
         if hashlib.sha256(content[32:]).digest() != content[:32]:
             raise ValueError("a checksum is wrong")
+        # A file under a wrong name is whole, but belongs to another kernel or another machine.
         saved_key, reduced = pickle.loads(content[32:])
         if saved_key != key:
             return None
@@ -229,6 +233,7 @@ class KernelCache(NullCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled kernel; where that fails, a warning says why."""
         try:
+            # The folder may have been removed since it was found, by a clean-up say.
             make_private(self._folder)
             key = self._key(sig, data.target_context)
             pickled = dumps((key, data._reduce()))
@@ -250,6 +255,7 @@ def cache_of(function: Callable[..., Any]) -> KernelCache | _Nowhere:
     folder, complaint = find_folder()
     if folder is None:
         return _Nowhere(complaint)
+    # Kernels of losses and steps have files of their own, which may change while the engine's stay.
     beside = Path(inspect.getfile(function)).resolve().parent
     own = folder / f"{beside.name}_{sources_hash(beside)}"
     try:

@@ -82,6 +82,7 @@ class Prepared:
         """Order class c, run NMS, and find which windows reach which objects."""
         batch = self.batch
         boxes = np.ascontiguousarray(batch.boxes[:, c]) if batch.boxes_by_class else batch.boxes
+        # Boxes regressed by class overlap differently in each class; else the classes share one table.
         neighbours = self.neighbours or _neighbours(batch, boxes, self.nms_threshold, 1)
         # Everything from here on is of this class alone; what the classes share came in by `prepare`.
         column = np.ascontiguousarray(batch.scores[:, c])
@@ -129,6 +130,7 @@ class Prepared:
         batch, there = self.batch, counted_objects(self.batch, self.protocol)
         object_areas = batch.object_areas[there[batch.object_labels[there] == c]]
         areas = self.areas.windows if self.areas else areas_of(sizes_of(boxes), self.protocol.pixel_offset)
+        # COCO: an object outside the range is ignored, and so is a window outside it that finds nothing.
         wrong_objects = (object_areas < low) | (object_areas > high)
         wrong = np.flatnonzero((areas < low) | (areas > high))
         images = np.searchsorted(batch.offsets, wrong, side="right") - 1

@@ -18,6 +18,7 @@ ROUNDING = 2.0**-52  # two sums of the same rational value, made of rounded quot
 def add(hi: float, lo: float, x: float) -> tuple[float, float]:
     """(hi, lo) + x."""
     total = hi + x
+    # Knuth's two-sum: what the addition of hi and x lost, exactly, joins the lower half.
     virtual = total - hi
     low = lo + ((hi - (total - virtual)) + (x - virtual))
     high = total + low
@@ -31,6 +32,7 @@ def add_multiple(hi: float, lo: float, count: int, x: float) -> tuple[float, flo
         return hi, lo
     if count == 1:
         return add(hi, lo, x)
+    # Veltkamp's split: each half of x times the count fits a double, so neither product is rounded.
     scaled = _SPLIT * x
     upper = scaled - (scaled - x)
     hi, lo = add(hi, lo, count * upper)

@@ -83,6 +83,7 @@ def _compiled(**options: Any) -> Callable[[F], F]:
     """A decorator that compiles; where numba is switched off (NUMBA_DISABLE_JIT), kernels run as Python."""
 
     def decorate(function: F) -> F:
+        # nogil: classes are worked on by threads. error_model: a division by zero gives inf or nan, as in NumPy.
         settings = {"nopython": True, "boundscheck": None, "nogil": True, "error_model": "numpy", **options}
         return Kernel(function, {}, settings)
 
@@ -107,6 +108,7 @@ inlined = _compiled(forceinline=True)
 @intrinsic
 def _lowest_bit(typingctx: Any, word: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # 1: the word is not zero, so the machine's own instruction can be used as it is.
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
     return types.int64(types.uint64), codegen
@@ -190,6 +192,7 @@ def _read_field(context: Any, builder: Any, ref: RefType, address: Any, name: st
     whole = builder.bitcast(address, context.get_value_type(ref.inner).as_pointer())
     # A field of the record in memory; a record inside it is passed on by its own address.
     at = cgutils.gep_inbounds(builder, whole, 0, i)
+    # No copy: the inner record lies inside the outer one, which stays where it is.
     if isinstance(kind, types.BaseTuple):
         return builder.bitcast(at, ir.IntType(8).as_pointer())
     value = builder.load(at)
@@ -210,6 +213,7 @@ class _CompilationNotice(event.Listener):
 
     def on_start(self, started: Any) -> None:
         self._compiling += 1
+        # One kernel compiles others on its way; only the outermost starts the clock.
         if self._compiling == 1 and not self.told:
             self._timer = threading.Timer(_SECONDS_BEFORE_TELLING, self._tell)
             self._timer.daemon = True

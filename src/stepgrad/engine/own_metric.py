@@ -119,6 +119,7 @@ def own_slopes(
     present = known.values(one)
     slopes = np.zeros(len(one.neighbours.number_of))
     form = sde_at if method.estimator == "sde" else mee_at
+    # A function of the user's is asked as a whole for every window: slow, and right for whatever it computes.
     for moved, x in _each_moved(one, method.through_nms, known):
         if method.estimator == "radius":
             raised, lowered = moved.at_score(x + method.radius), moved.at_score(x - method.radius)
@@ -146,6 +147,7 @@ def _each_moved(one: OneClass, through_nms: str, known: KnownLists) -> Iterator[
     fixed_kept = through_nms == "none"
     for p, index in enumerate(by_score.tolist()):
         window = ranking.order[p]
+        # The threshold is no window of the user's, and a suppressed one cannot matter while NMS is held fixed.
         if window == one.rules.cut or (fixed_kept and ranking.suppressor[window] >= 0):
             continue
         others, scores = np.delete(by_score, p), np.delete(ranking.scores[ranking.order], p)

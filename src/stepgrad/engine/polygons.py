@@ -36,6 +36,7 @@ def shared_areas(
                 before = count - 1 if i == 0 else i - 1
                 side = (bx - ax) * (ys[i] - ay) - (by - ay) * (xs[i] - ax)
                 side_before = (bx - ax) * (ys[before] - ay) - (by - ay) * (xs[before] - ax)
+                # The edge crosses the line: the crossing is a corner of what stays.
                 if (side >= 0.0) != (side_before >= 0.0):
                     t = side_before / (side_before - side)
                     new_xs[kept] = xs[before] + t * (xs[i] - xs[before])
@@ -50,6 +51,7 @@ def shared_areas(
             count = kept
             if count == 0:
                 break
+        # Boxes that only touch may leave a sliver of rounding, below zero by a hair.
         shared[m] = max(_area(xs, ys, count), 0.0)
     return shared
 

@@ -55,6 +55,7 @@ def resampled_values(
         drawn = weights[r]
         total = 0
         at = 0
+        # Plain false positives are the same at every threshold: counted once for all of them.
         for c in range(C + 1):
             while at < lists.plain_ptr[c]:
                 total += drawn[lists.plain_unit[at]]
@@ -67,6 +68,7 @@ def resampled_values(
             for c in range(C):
                 role = lists.roles[t, c]
                 w = np.int64(drawn[lists.unit[c]])
+                # An image that was not drawn has weight 0: its detections are not in the list.
                 if role == TRUE_POSITIVE and w > 0:
                     T += w
                     true[count] = T
@@ -85,6 +87,7 @@ def _value(
     """The metric of one list, from the counts at its true positives."""
     last = len(true) - 1
     T = true[last] if last >= 0 else 0
+    # Metrics with a fixed threshold see the whole list: it was cut before it came here.
     if worth.kind == COST_AT_CUT:
         return worth.first * (everything - T) + worth.second * (P - T)
     if worth.kind == F1_AT_CUT:
@@ -93,10 +96,12 @@ def _value(
         return 0.0
     if worth.kind == BEST_F1:
         best = 0.0
+        # F1 falls with every false positive, so it is best right behind a true one.
         for k in range(last + 1):
             best = max(best, 2 * true[k] / (counted[k] + P))
         return best
     if worth.kind == RECALL_AT_PRECISION:
+        # The deepest place with that precision has the highest recall.
         for k in range(last, -1, -1):
             if true[k] / counted[k] >= worth.first:
                 return true[k] / P
@@ -124,6 +129,7 @@ def _interpolated(true: NDArray[np.int64], counted: NDArray[np.int64], worth: Wo
     for k in range(len(true) - 1, -1, -1):
         best = max(best, true[k] / counted[k])
         before = true[k - 1] if k > 0 else 0
+        # No levels: every true positive is a level of its own, and copies of one are levels side by side.
         if slope > 0.0:
             total += best * (min(true[k] * slope, worth.cap[row]) - min(before * slope, worth.cap[row]))
             continue

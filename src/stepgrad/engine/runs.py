@@ -52,6 +52,7 @@ def runs_of_pixels(
                     stops[count] = p
                     count += 1
             p += 1
+        # A run that reaches the last pixel ends with the mask.
         if inside:
             stops[count] = size
             count += 1
@@ -107,6 +108,7 @@ def joined_runs(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[ND
     new_stops = np.empty(len(starts), dtype=np.int64)
     count = 0
     for i in order:
+        # A run without pixels, where an outline crosses a column twice at one place.
         if stops[i] <= starts[i]:
             continue
         if count > 0 and starts[i] <= new_stops[count - 1]:
@@ -142,8 +144,10 @@ def counts_of_text(text: NDArray[np.uint8], ptr: NDArray[np.int64]) -> tuple[NDA
                 more = (group & 32) != 0
                 shift += 5
                 at += 1
+                # The sign: all bits above those that were written are ones.
                 if not more and group & 16:
                     number |= np.int64(-1) << shift
+            # The first three lengths stand as they are.
             if filled - first > 2:
                 number += counts[filled - 2]
             counts[filled] = number
@@ -188,6 +192,7 @@ def runs_of_polygon(
             last_u = u
             last_v = v
     ordered = np.sort(crossings[:count])
+    # Crossings in pairs: in and out. A last one without partner runs to the end of the image.
     runs = (count + 1) // 2
     starts = np.empty(runs, dtype=np.int64)
     stops = np.empty(runs, dtype=np.int64)
