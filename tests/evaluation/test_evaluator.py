@@ -285,3 +285,44 @@ def test_the_twelve_numbers_count_a_hundred_detections_per_image_unless_told() -
     judge.update([found], [{"boxes": place, "labels": torch.tensor([0])}])
     assert judge.coco_numbers()["AP"] == 0.0
     assert judge.coco_numbers((1, 10, 101))["AP"] > 0.0
+
+
+def test_one_unusual_image_changes_no_number() -> None:
+    """Ordinary columns are joined at once; lists, other types and images without rows are looked at one by one."""
+    generator = torch.Generator().manual_seed(0)
+    corners = torch.randint(0, 50, (40, 2), generator=generator).float()
+    boxes = torch.cat([corners, corners + 20], dim=1).split(10)
+    labels = torch.randint(0, 3, (40,), generator=generator).split(10)
+    scores = torch.rand(40, generator=generator).half().float().split(10)
+    nothing = {"boxes": torch.zeros(0, 4), "scores": torch.zeros(0), "labels": torch.zeros(0)}  # labels of any type
+    preds = [
+        *({"boxes": b + 3, "scores": s, "labels": y} for b, s, y in zip(boxes, scores, labels, strict=True)),
+        nothing,
+    ]
+    targets = [
+        *({"boxes": b[:6], "labels": y[:6]} for b, y in zip(boxes, labels, strict=True)),
+        {"boxes": torch.zeros(0), "labels": torch.zeros(0)},
+    ]
+    unusual = [
+        {"boxes": preds[0]["boxes"].tolist(), "scores": scores[0].half(), "labels": labels[0].to(torch.uint16)},
+        *preds[1:],
+    ]
+    values = []
+    for given in (preds, unusual):
+        evaluator = sg.Evaluator(3, "coco")
+        evaluator.update(given, targets)
+        values.append(evaluator.compute().ap.tolist())
+    assert values[0] == values[1]
+    assert 0.0 < values[0][0] < 1.0
+
+
+def test_a_limit_on_detections_counts_in_images_without_objects_too() -> None:
+    """Such images are taken together, but not where a limit per image leaves some of their detections out."""
+    box, far = torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([[50.0, 50.0, 60.0, 60.0]])
+    wrong = {"boxes": far.repeat(3, 1), "scores": torch.tensor([0.9, 0.8, 0.7]), "labels": torch.zeros(3).long()}
+    right = {"boxes": box, "scores": torch.tensor([0.5]), "labels": torch.tensor([0])}
+    objects = [{"boxes": far[:0], "labels": torch.zeros(0).long()}, {"boxes": box, "labels": torch.tensor([0])}]
+    for limit, above in ((None, 3), (3, 3), (2, 2), (1, 1)):
+        evaluator = sg.Evaluator(1, replace(get_protocol("voc12"), max_detections=limit))
+        evaluator.update([wrong, right], objects)
+        assert evaluator.compute().map == 1 / (1 + above)

@@ -371,12 +371,18 @@ def judge_detections(
     took = np.full((thresholds, windows), NONE, dtype=np.int32)
     sums = np.zeros(thresholds)
     other_sums = np.zeros(thresholds)
+    for p in range(windows):
+        window = one.ranking.order[p]
+        r = known.number[window]
+        if r >= 0:
+            for t in range(thresholds):
+                roles[t, p] = known.role[t, r]
+                took[t, p] = known.took[t, r]
+        else:  # the same at all thresholds
+            role = role_at(known, one.ranking, one.neighbours, 0, window)
+            for t in range(thresholds):
+                roles[t, p] = role
     for t in range(thresholds):
-        for p in range(windows):
-            window = one.ranking.order[p]
-            roles[t, p] = role_at(known, one.ranking, one.neighbours, t, window)
-            if known.number[window] >= 0:
-                took[t, p] = known.took[t, known.number[window]]
         sums[t] = _sum_of(listed, one.rules.cumulative, t)
         other_sums[t] = _sum_of(listed, levels, t)
     take_back(owned)

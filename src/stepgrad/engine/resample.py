@@ -13,17 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.engine.jit import kernel
-from stepgrad.engine.matching import FALSE_POSITIVE, TRUE_POSITIVE
 from stepgrad.metric.list_metric import BEST_F1, COST_AT_CUT, F1_AT_CUT, LEVELS, RECALL_AT_PRECISION
 
 
 class Contenders(NamedTuple):
-    """The list of a class, with runs of detections that are false positives at every threshold taken together."""
+    """The list of a class: its contenders, which are no false positives at some threshold, and the plain ones between them."""
 
-    unit: NDArray[np.int32]  # (C,) unit (image, or group of images) of each detection that is something else somewhere
-    roles: NDArray[np.int8]  # (t, C)
+    unit: NDArray[np.int32]  # (C,) unit (image, or group of images) of each contender, by decreasing score
     plain_unit: NDArray[np.int32]  # (F,) units of the others, by decreasing score ...
     plain_ptr: NDArray[np.int64]  # (C + 1,) ... those above contender c are the first plain_ptr[c]
+    special: NDArray[np.int32]  # (S,) contenders that are no false positives, threshold after threshold, ...
+    is_true: NDArray[np.bool_]  # (S,) ... true positives or ignored, ...
+    special_ptr: NDArray[np.int64]  # (t + 1,) ... those of threshold t from ptr[t] to ptr[t + 1]
 
 
 class Worth(NamedTuple):
@@ -46,11 +47,12 @@ def resampled_values(
     lists: Contenders, weights: NDArray[np.uint8], objects: NDArray[np.int64], worth: Worth
 ) -> NDArray[np.float64]:
     """(R, t) the metric of a class in each resample; weights (R, units), objects (R,) to find."""
-    resamples, thresholds, C = len(weights), len(lists.roles), len(lists.unit)
+    resamples, thresholds, C = len(weights), len(lists.special_ptr) - 1, len(lists.unit)
     values = np.zeros((resamples, thresholds))
-    true = np.empty(C + 1, dtype=np.int64)  # of each true positive: true positives up to it, ...
-    counted = np.empty(C + 1, dtype=np.int64)  # ... and detections up to it
-    above = np.zeros(C + 1, dtype=np.int64)  # plain false positives above each contender
+    true = np.empty(C, dtype=np.int64)  # of each true positive: true positives up to it, ...
+    counted = np.empty(C, dtype=np.int64)  # ... and detections up to it
+    weight = np.empty(C, dtype=np.int64)
+    upto = np.empty(C, dtype=np.int64)  # detections up to each contender
     for r in range(resamples):
         drawn = weights[r]
         total = 0
@@ -60,23 +62,24 @@ def resampled_values(
             while at < lists.plain_ptr[c]:
                 total += drawn[lists.plain_unit[at]]
                 at += 1
-            above[c] = total
+            if c < C:
+                weight[c] = drawn[lists.unit[c]]
+                total += weight[c]
+                upto[c] = total
         for t in range(thresholds):
             T = 0  # true positives so far
-            F = 0  # false positives among the contenders so far
+            ignored = 0
             count = 0
-            for c in range(C):
-                role = lists.roles[t, c]
-                w = np.int64(drawn[lists.unit[c]])
-                # An image that was not drawn has weight 0: its detections are not in the list.
-                if role == TRUE_POSITIVE and w > 0:
-                    T += w
+            for s in range(lists.special_ptr[t], lists.special_ptr[t + 1]):
+                c = lists.special[s]
+                if not lists.is_true[s]:
+                    ignored += weight[c]
+                elif weight[c] > 0:
+                    T += weight[c]
                     true[count] = T
-                    counted[count] = T + F + above[c]
+                    counted[count] = upto[c] - ignored
                     count += 1
-                elif role == FALSE_POSITIVE:
-                    F += w
-            values[r, t] = _value(true[:count], counted[:count], T + F + above[C], objects[r], worth, worth.row[r])
+            values[r, t] = _value(true[:count], counted[:count], total - ignored, objects[r], worth, worth.row[r])
     return values
 
 

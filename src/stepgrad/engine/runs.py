@@ -157,6 +157,34 @@ def counts_of_text(text: NDArray[np.uint8], ptr: NDArray[np.int64]) -> tuple[NDA
 
 
 @kernel
+def runs_of_counts(
+    counts: NDArray[np.int64], count_ptr: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Runs from lengths of stretches, outside and inside in turn: starts, stops, and where those of each mask begin."""
+    masks = len(count_ptr) - 1
+    starts = np.empty(len(counts) // 2 + masks, dtype=np.int64)
+    stops = np.empty(len(counts) // 2 + masks, dtype=np.int64)
+    ptr = np.zeros(masks + 1, dtype=np.int64)
+    filled = 0
+    for m in range(masks):
+        at = np.int64(0)
+        for k in range(count_ptr[m], count_ptr[m + 1]):
+            length = counts[k]
+            inside = (k - count_ptr[m]) & 1
+            if inside and length > 0:
+                # A stretch outside may have no pixels: then two runs touch, and are one.
+                if filled > ptr[m] and stops[filled - 1] == at:
+                    stops[filled - 1] = at + length
+                else:
+                    starts[filled] = at
+                    stops[filled] = at + length
+                    filled += 1
+            at += length
+        ptr[m + 1] = filled
+    return starts[:filled].copy(), stops[:filled].copy(), ptr
+
+
+@kernel
 def runs_of_polygon(
     xs: NDArray[np.float64], ys: NDArray[np.float64], height: int, width: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -164,27 +164,49 @@ def _class_batch(
     Windows must lie image by image. Their scores serve only to order them, so each gets minus its rank.
     """
     detections, objects = evidence.detections, evidence.objects
-    images = detections.images[ranked]
-    rank = np.argsort(images, kind="stable")  # of each window
-    counts = np.bincount(images, minlength=evidence.num_images)
+    images, object_images, count, protocol = _gathered(
+        detections.images[ranked], objects.images[chosen], evidence.num_images, protocol
+    )
+    rank = np.argsort(
+        images.astype(np.min_scalar_type(count)), kind="stable"
+    )  # of each window; small types sort faster
+    windows = ranked[rank]
     batch = Batch(
-        offsets=np.concatenate([[0], np.cumsum(counts)]),
+        offsets=np.concatenate([[0], np.cumsum(np.bincount(images, minlength=count))]),
         scores=-rank[:, None].astype(np.float64),
-        boxes=detections.boxes[ranked[rank]],
+        boxes=detections.boxes.take(windows, axis=0),
         object_boxes=objects.boxes[chosen],
         object_labels=np.zeros(len(chosen), dtype=np.int64),
-        object_images=objects.images[chosen],
+        object_images=object_images,
         difficult=objects.difficult[chosen],
         crowd=objects.crowd[chosen],
         annotated_areas=objects.area[chosen],
     )
     if evidence.has_shapes:
-        batch = replace(batch, **_shape_fields(evidence, protocol, ranked[rank], chosen))
-        areas = Areas(evidence.overlap.areas(detections.shapes)[ranked[rank]], objects.area[chosen])
+        batch = replace(batch, **_shape_fields(evidence, protocol, windows, chosen))
+        areas = Areas(evidence.overlap.areas(detections.shapes)[windows], objects.area[chosen])
     else:
-        sizes = detections.sizes[ranked[rank]], objects.sizes[chosen]
+        sizes = detections.sizes.take(windows, axis=0), objects.sizes[chosen]
         areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))
     return {"batch": batch, "protocol": protocol, "nms_threshold": None, "threads": 1, "areas": areas}
+
+
+def _gathered(
+    images: NDArray[np.int32], object_images: NDArray[np.int32], count: int, protocol: Protocol
+) -> tuple[NDArray[np.int32], NDArray[np.int32], int, Protocol]:
+    """Images of detections and of objects numbered anew, all images without objects as one; how many that makes; the protocol.
+
+    Where there is nothing to find, it does not matter in which image a detection lies, unless only so many of an image count.
+    Most images have no object of a class, and the engine's time and memory grow with the number of images.
+    """
+    if protocol.max_detections is not None:
+        if np.bincount(images, minlength=1).max() > protocol.max_detections:
+            return images, object_images, count, protocol
+        protocol = replace(protocol, max_detections=None)
+    there = np.flatnonzero(np.bincount(object_images, minlength=count))
+    number = np.full(count, len(there), dtype=np.int32)
+    number[there] = np.arange(len(there))
+    return number[images], number[object_images], len(there) + 1, protocol
 
 
 def _shape_fields(

@@ -141,13 +141,16 @@ def contenders(units: NDArray[np.int32], verdicts: NDArray[np.int8]) -> Contende
     """A list with its plain false positives taken together."""
     plain = (verdicts == FALSE_POSITIVE).all(axis=0)
     ignored = (verdicts == IGNORED).all(axis=0)
-    special = np.flatnonzero(~plain & ~ignored)
+    rows = np.flatnonzero(~plain & ~ignored)
     before = np.concatenate([[0], np.cumsum(plain)])
+    threshold, special = np.nonzero(verdicts[:, rows] != FALSE_POSITIVE)
     return Contenders(
-        unit=units[special],
-        roles=np.ascontiguousarray(verdicts[:, special]),
+        unit=units[rows],
         plain_unit=units[plain],
-        plain_ptr=np.append(before[special], before[-1]),
+        plain_ptr=np.append(before[rows], before[-1]),
+        special=special.astype(np.int32),
+        is_true=verdicts[threshold, rows[special]] == TRUE_POSITIVE,
+        special_ptr=np.searchsorted(threshold, np.arange(len(verdicts) + 1)),
     )
 
 

@@ -10,7 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.engine.runs import counts_of_text, joined_runs, runs_of_pixels, runs_of_polygon, shared_pixels
+from stepgrad.engine.runs import (
+    counts_of_text,
+    joined_runs,
+    runs_of_counts,
+    runs_of_pixels,
+    runs_of_polygon,
+    shared_pixels,
+)
 from stepgrad.errors import InputError
 from stepgrad.overlaps.base import Flags, Floats, Overlap, Rows
 
@@ -124,29 +131,46 @@ def _runs(pixels: NDArray[np.uint8]) -> tuple[Ints, Ints, Ints]:
 
 def runs_of_coco(given: Sequence[Any], where: str) -> Runs:
     """Runs of masks in COCO's form, column by column."""
-    sizes = np.array([_size_of(mask, f"{where}: mask {i}") for i, mask in enumerate(given)], dtype=np.int64).reshape(
-        -1, 2
-    )
-    compressed = [i for i, mask in enumerate(given) if isinstance(mask.get("counts"), (str, bytes))]
-    runs: dict[int, tuple[Ints, Ints]] = {}
-    texts = [np.frombuffer(_bytes(given[i]["counts"]), dtype=np.uint8) for i in compressed]
-    if texts:
-        ends = np.cumsum([0, *(len(text) for text in texts)])
-        counts, ptr = counts_of_text(np.concatenate(texts), ends)
-        for place, i in enumerate(compressed):
-            runs[i] = _runs_of_counts(counts[ptr[place] : ptr[place + 1]], sizes[i], f"{where}: mask {i}")
+    sizes = _sizes_of(given, where)
+    texts: list[bytes] = []
+    lengths: list[Ints] = []
+    compressed = np.zeros(len(given), dtype=np.bool_)
     for i, mask in enumerate(given):
-        if i in runs:
-            continue
-        if "polygons" in mask:
-            runs[i] = _runs_of_polygons(mask["polygons"], sizes[i], f"{where}: mask {i}")
+        counts = mask.get("counts")
+        if isinstance(counts, (str, bytes)):
+            compressed[i] = True
+            texts.append(counts.encode("latin-1", "replace") if isinstance(counts, str) else counts)
+        elif counts is not None:
+            lengths.append(np.asarray(counts, dtype=np.int64).reshape(-1))
         else:
-            runs[i] = _runs_of_counts(np.asarray(mask["counts"], dtype=np.int64), sizes[i], f"{where}: mask {i}")
-    ordered = [runs[i] for i in range(len(given))]
-    none = np.zeros(0, dtype=np.int64)
-    starts, stops = (np.concatenate([none, *(pair[side] for pair in ordered)]) for side in (0, 1))
-    ptr = np.cumsum([0, *(len(pair[0]) for pair in ordered)])
-    return _measured(starts, stops, ptr, sizes, False)
+            lengths.append(_lengths_of_polygons(mask["polygons"], sizes[i], f"{where}: mask {i}"))
+    ends = np.cumsum([0, *map(len, texts)])
+    counts, ptr = counts_of_text(np.frombuffer(b"".join(texts), dtype=np.uint8), ends)
+    if lengths:
+        counts, ptr = _in_turn(compressed, (counts, ptr), lengths)
+    _check_lengths(counts, ptr, sizes, where)
+    return _measured(*runs_of_counts(counts, ptr), sizes, False)
+
+
+def _in_turn(compressed: Flags, texts: tuple[Ints, Ints], lengths: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Run lengths that were compressed and those that were not, in the order of their masks, and where those of each begin."""
+    counts, ptr = texts
+    first, others = iter(np.split(counts, ptr[1:-1])), iter(lengths)
+    ordered = [next(first) if short else next(others) for short in compressed]
+    return np.concatenate(ordered), np.cumsum([0, *map(len, ordered)])
+
+
+def _sizes_of(given: Sequence[Any], where: str) -> Ints:
+    """(n, 2) heights and widths."""
+    try:
+        sizes = np.array([mask["size"] for mask in given], dtype=np.int64).reshape(len(given), 2)
+        fit = all("counts" in mask or "polygons" in mask for mask in given)
+    except (TypeError, ValueError, KeyError, OverflowError):
+        fit = False
+    if fit and (sizes > 0).all() and (sizes[:, 0] * sizes[:, 1].astype(np.float64) < _LARGEST).all():
+        return sizes
+    # One of them is wrong: they are looked at one by one.
+    return np.array([_size_of(mask, f"{where}: mask {i}") for i, mask in enumerate(given)], dtype=np.int64)
 
 
 def _size_of(mask: Any, where: str) -> tuple[int, int]:
@@ -162,23 +186,21 @@ def _size_of(mask: Any, where: str) -> tuple[int, int]:
     return height, width
 
 
-def _bytes(counts: str | bytes) -> bytes:
-    return counts.encode("latin-1", "replace") if isinstance(counts, str) else counts
-
-
-def _runs_of_counts(counts: Ints, size: Ints, where: str) -> tuple[Ints, Ints]:
-    """Runs from lengths of stretches that are outside and inside in turn."""
-    if counts.ndim != 1 or (counts < 0).any() or int(counts.sum()) != int(size.prod()):
+def _check_lengths(counts: Ints, ptr: Ints, sizes: Ints, where: str) -> None:
+    before = np.concatenate([[0], np.cumsum(counts)])
+    totals = before[ptr[1:]] - before[ptr[:-1]]
+    wrong = totals != sizes.prod(axis=1)
+    wrong[np.searchsorted(ptr, np.flatnonzero(counts < 0), side="right") - 1] = True
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        (height, width), total = sizes[i].tolist(), int(totals[i])
         raise InputError(
-            f"{where}: expected run lengths that add up to {size[0]} x {size[1]} pixels but they add up to {int(counts.sum())}."
+            f"{where}: mask {i}: expected run lengths that add up to {height} x {width} pixels but they add up to {total}."
         )
-    ends = np.cumsum(counts)
-    starts, stops = ends[0:-1:2] if len(counts) % 2 else ends[0::2][: len(ends) // 2], ends[1::2]
-    return joined_runs(starts.copy(), stops.copy())
 
 
-def _runs_of_polygons(polygons: Any, size: Ints, where: str) -> tuple[Ints, Ints]:
-    """Runs of the union of several polygons, filled by COCO's rule."""
+def _lengths_of_polygons(polygons: Any, size: Ints, where: str) -> Ints:
+    """Run lengths of the union of several polygons, filled by COCO's rule."""
     starts, stops = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for polygon in polygons:
         numbers = np.asarray(polygon, dtype=np.float64).reshape(-1)
@@ -192,7 +214,8 @@ def _runs_of_polygons(polygons: Any, size: Ints, where: str) -> tuple[Ints, Ints
         start, stop = runs_of_polygon(points[:, 0].copy(), points[:, 1].copy(), int(size[0]), int(size[1]))
         starts.append(start)
         stops.append(stop)
-    return joined_runs(np.concatenate(starts), np.concatenate(stops))
+    bounds = np.stack(joined_runs(np.concatenate(starts), np.concatenate(stops)), axis=1).reshape(-1)
+    return np.diff(np.concatenate([[0], bounds, [size.prod()]]))
 
 
 def no_runs() -> Runs:
