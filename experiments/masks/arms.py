@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -15,13 +15,15 @@ from torch.nn import functional as F
 from experiments.masks.windows import Tensors
 from stepgrad.data import VOC_CLASSES
 from stepgrad.losses.detection import MAPLoss
-from stepgrad.metric.protocol import COCO
+from stepgrad.metric.protocol import COCO, VOC12
 from stepgrad.models.fine_tuning.outputs import Reading
 from stepgrad.models.fine_tuning.training import outputs_of
 from stepgrad.models.fine_tuning.windows import Labelled
 
 CLASSES = len(VOC_CLASSES)
 NMS = 0.6
+AREA = replace(VOC12, absent_classes="skip")
+METRICS = {"mask AP": (COCO, "mask"), "mask AP50": (AREA, "mask"), "box AP": (COCO, "box")}
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 

@@ -1,24 +1,14 @@
-"""Intervals of gains over images: every image gets a random weight, the same for all arms (a paired bootstrap).
-
-python -m experiments.masks.intervals --cache DIR --out FILE.jsonl
-"""
+"""Intervals of mAP over images: every image gets a random weight (the bootstrap)."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from itertools import product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.masks.arms import CLASSES, NMS, Seen
-from experiments.masks.trial import METRICS, Images
-from experiments.results import commit, load_runs, save_runs
+from experiments.masks.arms import CLASSES, METRICS, NMS, Seen
 from stepgrad.engine.classes import prepare
 from stepgrad.engine.lists import judge_detections
 from stepgrad.engine.matching import TRUE_POSITIVE
@@ -26,13 +16,12 @@ from stepgrad.metric.protocol import Protocol
 from stepgrad.overlaps.batch import Given, read_batch
 
 Floats = NDArray[np.float64]
-RESAMPLES = 1000
 
 
 def draw_weights(images: int, resamples: int, seed: int = 0) -> Floats:
-    """(images, resamples) how often each image is drawn."""
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(images, np.full(images, 1 / images), size=resamples).T.astype(np.float64)
+    """(images, 1 + resamples) how often each image is drawn; at first each once."""
+    drawn = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=resamples)
+    return np.concatenate([np.ones((1, images)), drawn]).T
 
 
 def resampled_map(scores: Sequence[Tensor], images: Sequence[Seen], metric: str, weights: Floats) -> Floats:
@@ -57,7 +46,9 @@ def resampled_map(scores: Sequence[Tensor], images: Sequence[Seen], metric: str,
     return np.nanmean(values, axis=0)
 
 
-def _class_ap(roles: NDArray[np.int8], image_of: Any, weights: Floats, objects: Floats, protocol: Protocol) -> Floats:
+def _class_ap(
+    roles: NDArray[np.int8], image_of: NDArray[np.int64], weights: Floats, objects: Floats, protocol: Protocol
+) -> Floats:
     """(resamples,) AP of one class at one threshold, from the roles of its detections by decreasing score."""
     counts = roles <= TRUE_POSITIVE
     hit, image_of = roles[counts] == TRUE_POSITIVE, image_of[counts]
@@ -77,48 +68,8 @@ def _class_ap(roles: NDArray[np.int8], image_of: Any, weights: Floats, objects: 
     return np.array([column[places].mean() for column, places in zip(best.T, reached, strict=True)])
 
 
-def resampled(images: Images, arm: str, count: int | None, seeds: Sequence[int]) -> dict[str, Floats]:
-    """(resamples,) of each metric in points, the mean over seeds."""
-    val = images("val")
-    weights = draw_weights(len(val), RESAMPLES)
-    found = []
-    for seed in seeds:
-        scores = torch.from_numpy(np.load(images.scores_file(arm, count, seed))).double()
-        parts = list(scores.split([len(image.boxes) for image in val]))
-        found.append([resampled_map(parts, val, metric, weights) for metric in METRICS])
-    return dict(zip(METRICS, 100 * np.mean(found, axis=0), strict=True))
-
-
-def compare(images: Images, out: Path) -> None:
-    """Gains of every arm over the detector's own scores and over mask scoring, for each number of training images."""
-    runs = [run for run in load_runs(out, "final") if run["void"] == images.void]
-    own = resampled(images, "own", None, [0])
-    for count in dict.fromkeys(run["images"] for run in runs):
-        seeds: dict[str, list[int]] = {}
-        for run in runs:
-            if run["images"] == count:
-                seeds.setdefault(run["arm"], []).append(run["seed"])
-        found = {"own": own, **{arm: resampled(images, arm, count, seeds[arm]) for arm in seeds}}
-        for arm, over in product(seeds, ("own", "scoring")):
-            if arm != over and over in found:
-                facts = {"void": images.void, "arm": arm, "images": count, "seeds": seeds[arm], "over": over}
-                save_runs(out, "interval", {**facts, "gain": gain(found[arm], found[over]), "commit": commit()})
-
-
-def gain(found: dict[str, Floats], other: dict[str, Floats]) -> dict[str, list[float]]:
-    """Of each metric the 2.5 %, 50 % and 97.5 % quantiles of the difference."""
-    return {m: np.quantile(found[m] - other[m], [0.025, 0.5, 0.975]).round(2).tolist() for m in METRICS}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--void", choices=["removed", "background"], default="removed")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    compare(Images(options.cache, options.void), options.out)
-
-
-if __name__ == "__main__":
-    main()
+def interval(found: Floats, other: Floats) -> list[float]:
+    """The difference of two mAPs, in points, between the 2.5 % and the 97.5 % quantile of those that were drawn."""
+    gain = 100 * (found - other)
+    low, high = np.quantile(gain[1:], [0.025, 0.975]).tolist()
+    return [round(value, 2) for value in (low, float(gain[0]), high)]

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.masks.arms import ARMS
-from experiments.masks.trial import METRICS
+from experiments.masks.arms import ARMS, METRICS
 from experiments.results import load_runs, mean_and_spread
 
 BOUNDS = {
@@ -36,7 +35,7 @@ class Page:
         return mean_and_spread([run["found"][metric] for run in self.runs("final", **facts)])
 
     def gain(self, metric: str, **facts: Any) -> str:
-        """The median gain and its interval over images."""
+        """The gain and its interval over images."""
         found = self.runs("interval", **facts)
         return "{1:+.1f} [{0:+.1f}, {2:+.1f}]".format(*found[-1]["gain"][metric]) if found else ""
 

@@ -3,7 +3,7 @@
     python -m experiments.masks.trial bounds --cache DIR --out FILE.jsonl    # the detector's own scores; true IoU as scores
     python -m experiments.masks.trial choose --cache DIR --out FILE.jsonl    # one seed, held-out images
     python -m experiments.masks.trial final --cache DIR --out FILE.jsonl     # three seeds, val, what was chosen
-    python -m experiments.masks.intervals --cache DIR --out FILE.jsonl
+    python -m experiments.masks.trial intervals --cache DIR --out FILE.jsonl # of the gains, over images of val
     python -m experiments.masks.table FILE.jsonl
 
 The windows come from `python -m experiments.masks.windows`. A run that is on record is not made again, so every command goes on
@@ -30,6 +30,7 @@ from torch.nn import functional as F
 from experiments.masks.arms import (
     ARMS,
     CLASSES,
+    METRICS,
     NMS,
     STAGES,
     Point,
@@ -39,17 +40,17 @@ from experiments.masks.arms import (
     new_network,
     read_scores,
 )
+from experiments.masks.intervals import draw_weights, interval, resampled_map
 from experiments.masks.windows import Tensors, load
 from experiments.results import commit, load_runs, save_runs
 from stepgrad.losses.functional import mean_average_precision
-from stepgrad.metric.protocol import COCO, VOC12
+from stepgrad.metric.protocol import COCO
 from stepgrad.models.fine_tuning.outputs import Reading
 from stepgrad.models.fine_tuning.training import Plan, Task, outputs_of, train
 
 AVERAGE = 0.98  # running mean of the weights, in every arm
 HELD_OUT = 5  # one of so many training images
-AREA = replace(VOC12, absent_classes="skip")
-METRICS = {"mask AP": (COCO, "mask"), "mask AP50": (AREA, "mask"), "box AP": (COCO, "box")}
+RESAMPLES = 1000
 
 
 class Images:
@@ -193,10 +194,33 @@ class Trial:
                     self.record("bounds", {**facts, "found": measure([each.double() for each in own], images)})
         self.keep(scores["own"], Point("own"), 0)
 
+    def resampled(self, arm: str, count: int | None, seeds: Sequence[int]) -> np.ndarray:
+        """(metrics, 1 + resamples) on val, the mean over seeds."""
+        val = self.images("val")
+        weights = draw_weights(len(val), RESAMPLES)
+        found = []
+        for seed in seeds:
+            scores = torch.from_numpy(np.load(self.images.scores_file(arm, count, seed))).double()
+            parts = list(scores.split([len(image.boxes) for image in val]))
+            found.append([resampled_map(parts, val, metric, weights) for metric in METRICS])
+        return np.mean(found, axis=0)
+
+    def intervals(self, count: int | None) -> None:
+        """Gains of every arm over the detector's own scores and over mask scoring."""
+        own = {"void": self.images.void, "images": count}
+        runs = [run for run in load_runs(self.out, "final") if own.items() <= run.items()]
+        seeds = {arm: [run["seed"] for run in runs if run["arm"] == arm] for arm in ARMS}
+        found = {arm: self.resampled(arm, count, numbers) for arm, numbers in seeds.items() if numbers}
+        found["own"] = self.resampled("own", None, [0])
+        for arm, over in product(ARMS, ("own", "scoring")):
+            if arm != over and arm in found and over in found:
+                gains = zip(METRICS, map(interval, found[arm], found[over]), strict=True)
+                self.record("interval", {**own, "arm": arm, "seeds": seeds[arm], "over": over, "gain": dict(gains)})
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["bounds", "choose", "final"])
+    parser.add_argument("what", choices=["bounds", "choose", "final", "intervals"])
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--void", choices=["removed", "background"], default="removed")
@@ -208,6 +232,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     trial = Trial(Images(options.cache, options.void), options.out)
     if options.what == "bounds":
         trial.bounds()
+    if options.what == "intervals":
+        for images in options.images:
+            trial.intervals(images)
     for images, arm in product(options.images, options.arms):
         if options.what == "choose":
             trial.choose(arm, images)

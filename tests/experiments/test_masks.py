@@ -61,7 +61,7 @@ def test_every_arm_goes_from_windows_to_the_table_once(cache: Path, monkeypatch:
     few = {"aligned": arms.grid(rate=(1e-2,), steps=(3,)), "exact": arms.grid(rate=(1e-2,), steps=(3,), radius=(1.0,))}
     few["scoring"] = arms.grid(rate=(1e-2,), steps=(40,), alpha=(1.0, 4.0))
     monkeypatch.setattr(trial, "STAGES", {name: [stage] for name, stage in few.items()})
-    monkeypatch.setattr(intervals, "RESAMPLES", 20)
+    monkeypatch.setattr(trial, "RESAMPLES", 20)
     file = cache / "runs.jsonl"
     where = ["--cache", str(cache), "--out", str(file)]
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_every_arm_goes_from_windows_to_the_table_once(cache: Path, monkeypatch:
     assert len(load_runs(file, "bounds")) == 2 * 3
     assert len(load_runs(file, "choose")) == len(arms.ARMS) + 1 + 3
     assert len(load_runs(file, "final")) == 2 * (len(arms.ARMS) + 2)
-    intervals.main(where)
+    trial.main(["intervals", *where])
     gains = {(run["arm"], run["images"], run["over"]): run["gain"]["mask AP"] for run in load_runs(file, "interval")}
     assert gains["scoring", None, "own"][0] > 0.0, "the first statistic is the mask's quality"
     page = table.render(file)
@@ -87,7 +87,7 @@ def test_weights_of_one_give_the_usual_map_and_weights_count_images(cache: Path)
     repeated = [n for n, times in enumerate(twice) for _ in range(times)]
     of_repeated = trial.measure([scores[n] for n in repeated], [images[n] for n in repeated])
     weights = np.stack([np.ones(len(images)), twice], axis=1).astype(np.float64)
-    for metric in trial.METRICS:
+    for metric in arms.METRICS:
         found = 100 * intervals.resampled_map(scores, images, metric, weights)
         assert found == pytest.approx([usual[metric], of_repeated[metric]], abs=0.01), metric
 
