@@ -25,6 +25,7 @@ from experiments import (
 )
 from experiments.deployed import table as deployed_table
 from experiments.endless import arms_table, new_head, where
+from experiments.masks import table as masks_table
 from experiments.yolo import budgets, gain_plot, heads_table, own_logits, train_for_map, ways
 from stepgrad.errors import one_of
 from stepgrad.files import write_whole
@@ -40,6 +41,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "endless/arms": arms_table.page,
     "endless/new_head": new_head.page,
     "finetune_bccd": finetune_bccd_table.page,
+    "masks": masks_table.page,
     "ranking": ranking_table.page,
     "results": tables.page,
     "unfrozen": unfrozen.page,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
@@ -85,11 +84,6 @@ class Seen(Labelled):
 
     own: Tensor  # (N, K) the detector's logits
     tables: Tensors  # (N, G) IoU by "mask" and by "box"
-    by: str
-
-    @cached_property
-    def by_object(self) -> Tensor:
-        return self.tables[self.by].float() * ~self.target["difficult"]
 
 
 def best_of_class(table: Tensor, labels: Tensor) -> Tensor:

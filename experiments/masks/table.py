@@ -1,23 +1,26 @@
-"""Tables of `experiments.masks.trial`, as Markdown.
-
-python -m experiments.masks.table FILE.jsonl
-"""
+"""The page of `experiments.masks.trial`: `python -m experiments.render masks`."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.masks.arms import ARMS, METRICS
-from experiments.results import load_runs, mean_and_spread
+from experiments.records import load_runs, mean_and_spread, table
 
 BOUNDS = {
     "own": "the detector's own scores",
     "mask": "bound: true mask IoU as score",
     "box": "bound: true box IoU as score",
 }
+INTRODUCTION = """# Scores that follow masks: a frozen YOLO11n-seg on VOC's instances
+
+`python -m experiments.masks.windows --data VOC2012 --weights yolo11n-seg.onnx --cache DIR`, then
+`python -m experiments.masks.trial choose --cache DIR --out FILE.jsonl`, `bounds`, `final`, `intervals`.
+
+Trained on the 1,464 images of VOC 2012 train with instance masks, judged on the 1,449 of val, once. Every arm was tuned on a
+fifth of the training images with equal effort. In round brackets the spread over three seeds, in square ones 95 % intervals over
+images, paired. A *quality* is added to the detector's own logits; a *new head* replaces them."""
 SETTINGS = ("rate", "steps", "weight_decay", "hit", "alpha", "radius", "pull")
 
 
@@ -39,11 +42,10 @@ class Page:
         found = self.runs("interval", **facts)
         return "{1:+.1f} [{0:+.1f}, {2:+.1f}]".format(*found[-1]["gain"][metric]) if found else ""
 
-    def arms(self) -> list[str]:
+    def arms(self) -> str:
         """Every arm with all training images; gains are over the detector's own scores."""
         heading = ["scores", *(text for m in METRICS for text in (m, "gain")), "mask AP over mask scoring"]
-        rows = [heading, ["---"] * len(heading)]
-        rows += [
+        rows = [
             [BOUNDS[run["arm"]], *(text for m in METRICS for text in (f"{run['found'][m]:.1f}", "")), ""]
             for run in self.runs("bounds", part="val")
         ]
@@ -51,13 +53,12 @@ class Page:
             own = {"arm": arm, "images": None}
             cells = [(self.values(m, **own), self.gain(m, over="own", **own)) for m in METRICS]
             rows.append([ARMS[arm].says, *sum(cells, ()), self.gain("mask AP", over="scoring", **own)])
-        return lines(rows)
+        return table(heading, rows)
 
-    def curve(self) -> list[str]:
+    def curve(self) -> str:
         """Mask AP by the number of training images."""
         counts = [*sorted({run["images"] for run in self.runs("final")} - {None}), None]
-        rows = [["mask AP by training images", *(str(n or "all") for n in counts)], ["---"] * (len(counts) + 1)]
-        rows += [
+        rows = [
             [ARMS[arm].says, *(self.values("mask AP", arm=arm, images=n) for n in counts)]
             for arm in ("scoring", "exact")
         ]
@@ -65,35 +66,21 @@ class Page:
             [f"{arm}, gain over {over}", *(self.gain("mask AP", arm=arm, images=n, over=over) for n in counts)]
             for arm, over in (("scoring", "own"), ("exact", "own"), ("exact", "scoring"))
         ]
-        return lines(rows) if len(counts) > 1 else []
+        return table(["mask AP by training images", *(str(n or "all") for n in counts)], rows)
 
-    def settings(self) -> list[str]:
+    def settings(self) -> str:
         """What was chosen, and seconds of CPU per training."""
-        heading = ["arm", "images", *SETTINGS, "CPU seconds"]
-        rows = [heading, ["---"] * len(heading)]
-        for run in self.runs("final", seed=0):
-            numbers = [f"{run[name]:g}" for name in (*SETTINGS, "cpu_s")]
-            rows.append([run["arm"], str(run["images"] or "all"), *numbers])
-        return lines(rows)
+        rows = [
+            [run["arm"], str(run["images"] or "all"), *(f"{run[name]:g}" for name in (*SETTINGS, "cpu_s"))]
+            for run in self.runs("final", seed=0)
+        ]
+        return table(["arm", "images", *SETTINGS, "CPU seconds"], rows)
 
 
-def lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in rows] + [""]
-
-
-def render(file: Path) -> str:
-    parts = []
+def page(file: Path) -> str:
+    """The page of the runs on record."""
+    parts = [INTRODUCTION]
     for void in dict.fromkeys(run["void"] for run in load_runs(file, "final")):
-        page = Page(file, void)
-        parts += [f"**Void pixels: {void}**", "", *page.arms(), *page.curve(), *page.settings()]
-    return "\n".join(parts)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    print(render(parser.parse_args(arguments).file))
-
-
-if __name__ == "__main__":
-    main()
+        found = Page(file, void)
+        parts += [f"**Void pixels: {void}**", found.arms(), found.curve(), found.settings()]
+    return "\n\n".join(parts) + "\n"

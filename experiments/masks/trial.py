@@ -4,7 +4,7 @@
     python -m experiments.masks.trial choose --cache DIR --out FILE.jsonl    # one seed, held-out images
     python -m experiments.masks.trial final --cache DIR --out FILE.jsonl     # three seeds, val, what was chosen
     python -m experiments.masks.trial intervals --cache DIR --out FILE.jsonl # of the gains, over images of val
-    python -m experiments.masks.table FILE.jsonl
+    python -m experiments.render masks --runs FILE.jsonl
 
 The windows come from `python -m experiments.masks.windows`. A run that is on record is not made again, so every command goes on
 where it was stopped. Settings are chosen by mask COCO AP on a fifth of the training images; then all of them train. Val is judged
@@ -42,7 +42,7 @@ from experiments.masks.arms import (
 )
 from experiments.masks.intervals import draw_weights, interval, resampled_map
 from experiments.masks.windows import Tensors, load
-from experiments.results import commit, load_runs, save_runs
+from experiments.records import commit, find_run, load_runs, save_run
 from stepgrad.losses.functional import mean_average_precision
 from stepgrad.metric.protocol import COCO
 from stepgrad.models.fine_tuning.outputs import Reading
@@ -85,7 +85,8 @@ class Images:
             best_of_class(tables[by] * (target["difficult"] == flag), target["labels"]) for flag in (False, True)
         )
         overlap, ignored = torch.maximum(counted, other), other > counted
-        return Seen(features, image["boxes"], target, overlap, ignored, image["logits"], tables, by)
+        by_object = tables[by].float() * ~target["difficult"]
+        return Seen(features, image["boxes"], target, overlap, ignored, by_object, image["logits"], tables)
 
     def scores_file(self, arm: str, count: int | None, seed: int) -> Path:
         """Where the scores of val stay for `intervals`."""
@@ -153,10 +154,10 @@ class Trial:
         self.record(phase, {**facts, "found": measure(scores, images), "cpu_s": seconds})
 
     def knows(self, phase: str, facts: dict[str, Any]) -> bool:
-        return any(facts.items() <= run.items() for run in load_runs(self.out, phase))
+        return find_run(self.out, phase, facts) is not None
 
     def record(self, phase: str, run: dict[str, Any]) -> None:
-        save_runs(self.out, phase, {**run, "commit": commit()})
+        save_run(self.out, phase, {**run, "commit": commit()})
         print(phase, run, flush=True)
 
     def keep(self, scores: Sequence[Tensor], point: Point, seed: int) -> None:

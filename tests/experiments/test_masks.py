@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from experiments.masks import arms, intervals, table, trial, windows
-from experiments.results import load_runs
+from experiments.records import load_runs
 from experiments.yolo.windows import Letterbox
 
 WINDOWS = 12
@@ -75,7 +75,7 @@ def test_every_arm_goes_from_windows_to_the_table_once(cache: Path, monkeypatch:
     trial.main(["intervals", *where])
     gains = {(run["arm"], run["images"], run["over"]): run["gain"]["mask AP"] for run in load_runs(file, "interval")}
     assert gains["scoring", None, "own"][0] > 0.0, "the first statistic is the mask's quality"
-    page = table.render(file)
+    page = table.page(file)
     assert all(arm.says in page for arm in arms.ARMS.values())
 
 
