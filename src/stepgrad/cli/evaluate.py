@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # imported where they are used: the help page should not wait
 def evaluate(
     *,
     detections: Path | None = None,
+    task: Literal["boxes", "masks", "keypoints", "oriented"] | None = None,
     run: Path | None = None,
     data: Path | None = None,
     split: str | None = None,
@@ -59,6 +60,9 @@ def evaluate(
     Args:
         detections: The detections to judge: a result .json of COCO or of `yolo val`, text files of VOC (a folder, one file, or
             a pattern such as `out/comp4_det_val_*.txt`), or the folder of text files that `yolo val` saves (with save_conf).
+        task: What to compare: boxes (the default), masks (COCO's segm), keypoints (poses, by OKS) or oriented (boxes). Detections
+            and data must have them: in COCO's json as `segmentation` (run lengths or polygons), as `keypoints`, and as `poly` or
+            `rbox`.
         run: The folder of a training run to detect with, by default on its own validation data.
         data: The data of the detections: a VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
@@ -75,7 +79,7 @@ def evaluate(
         empty_boxes: How to treat detections without area: as false alarms (`count`), or as an error (`error`).
         degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
         class_names: The classes of a VOC folder, in the order of the labels.
-        coco: Whether to print COCO's twelve numbers as well.
+        coco: Whether to print COCO's twelve numbers as well; of poses its ten.
         errors: Whether to print how many mistakes of each type there are, and how much mAP fixing them would gain.
         plot: The file (.png, .svg, .pdf) for a plot of the precision-recall curves.
         plot_errors: The file for a plot of the types of mistakes.
@@ -106,13 +110,15 @@ def evaluate(
             raise ConfigError("Expected --detections (a file to judge) or --run (a run that detects) but got both.")
         if class_names is not None:
             raise ConfigError("class_names: is not for --run, which has its own classes; leave the option out.")
+        if task not in (None, "boxes"):
+            raise ConfigError(f"task: a run detects boxes only; expected --detections for {task}.")
         made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside, compress, candidates)
     else:
         _refuse(windows=windows, save_detections=save_detections, compress=compress, candidates=candidates)
         if detections is None or data is None:
             raise ConfigError("Expected --run, or both --detections (the file to judge) and --data (the annotations).")
         with Terminal(stderr=True).status("reading annotations and detections"):
-            made = read(detections, data, split, class_names, degenerate, empty_boxes, images_outside)
+            made = read(detections, data, split, class_names, degenerate, empty_boxes, images_outside, task or "boxes")
     if compare and metric:
         raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
     from stepgrad.evaluation.coco_numbers import coco_numbers
@@ -122,8 +128,8 @@ def evaluate(
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.files import write_whole
 
-    protocols = _protocols(protocol, compare, made)
     evidence = made.evidence(as_they_stand=boxes == "file")
+    protocols = [evidence.overlap.adapt(p) for p in _protocols(protocol, compare, made)]
     metrics = made.metrics_under(protocols[0], metric or [])
     outcome: Comparison | EvaluationResult
     if compare:

@@ -19,6 +19,7 @@ from stepgrad.data import COCODataset, DetectionDataset, VOCDataset, YOLODataset
 from stepgrad.data.base import ImageId, image_sizes
 from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import FileDetections, read_detections
+from stepgrad.data.shape_fields import Task
 from stepgrad.data.splits import images_of_splits
 from stepgrad.data.voc import Degenerate
 from stepgrad.data.write_detections import write_coco_results, write_voc_results
@@ -136,10 +137,17 @@ def read(
     degenerate: Degenerate,
     empty_boxes: str,
     images_outside: bool = False,
+    task: Task = "boxes",
 ) -> JudgedInput:
     """Detections and annotations from disk; of images at most the sizes are looked at."""
     load = partial(
-        load_dataset, data, split, class_names=class_names, degenerate=degenerate, images_outside=images_outside
+        load_dataset,
+        data,
+        split,
+        class_names=class_names,
+        degenerate=degenerate,
+        images_outside=images_outside,
+        task=task,
     )
     dataset = load(need_images=False)
     found = read_detections(detections, dataset, empty_boxes)

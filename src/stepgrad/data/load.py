@@ -11,6 +11,7 @@ from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import raise_errors
+from stepgrad.data.shape_fields import Task
 from stepgrad.data.shapes import ShapesDataset, parse_shapes
 from stepgrad.data.voc import Degenerate, VOCDataset, folder_name
 from stepgrad.data.yolo import YOLODataset
@@ -39,6 +40,7 @@ def load_dataset(
     need_images: bool = True,
     degenerate: Degenerate = "error",
     images_outside: bool = False,
+    task: Task = "boxes",
 ) -> DetectionDataset:
     """The dataset at `data`; its format is recognised by the files there.
 
@@ -54,6 +56,7 @@ def load_dataset(
             are always read, since its boxes are relative to them.
         degenerate: "error" refuses boxes without area, "drop" leaves them out.
         images_outside: whether file names and links may lead out of the folder of the data.
+        task: what targets have besides boxes: "masks", "keypoints" or "oriented"; "boxes": nothing. VOC folders have boxes only.
 
     >>> load_dataset("shapes", "val").class_names
     ('disk', 'ring', 'square', 'triangle', 'cross', 'star')
@@ -64,11 +67,15 @@ def load_dataset(
     if images is not None and located.kind != "coco":
         raise ConfigError(f"images is for COCO files only; the images of {data} are in a known place.")
     if located.kind == "shapes":
-        return ShapesDataset(**parse_shapes(str(data), split))
+        return ShapesDataset(**parse_shapes(str(data), split), task=task)
     if located.kind == "coco":
-        return COCODataset(located.path, images, need_images, degenerate, images_outside=images_outside)
+        return COCODataset(located.path, images, need_images, degenerate, images_outside=images_outside, task=task)
     if located.kind == "yolo":
-        return YOLODataset(located.path, located.split, degenerate, images_outside=images_outside)
+        return YOLODataset(located.path, located.split, degenerate, images_outside=images_outside, task=task)
+    if task != "boxes":
+        raise ConfigError(
+            f"task: {data} is a VOC folder, which has boxes only; expected a COCO file or YOLO data for {task}."
+        )
     return VOCDataset(located.path, located.split, class_names, need_images, degenerate, images_outside=images_outside)
 
 

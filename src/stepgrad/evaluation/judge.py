@@ -180,7 +180,7 @@ def _class_batch(
     )
     if evidence.has_shapes:
         batch = replace(batch, **_shape_fields(evidence, protocol, ranked[rank], chosen))
-        areas = Areas(evidence.overlap.areas(detections.shapes)[ranked[rank]], objects.area[chosen])
+        areas = Areas(evidence.detection_areas(0.0)[ranked[rank]], objects.area[chosen])
     else:
         sizes = detections.sizes[ranked[rank]], objects.sizes[chosen]
         areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))

@@ -9,13 +9,14 @@ from stepgrad.data.coco import holding_folder, image_file, own_files, refuses, u
 from stepgrad.data.coco_json import CocoFile, CocoImage, read_coco
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage
 from stepgrad.data.problems import Complaints, Report
+from stepgrad.data.shape_fields import ShapeReader
 
 
 def examine_coco(
     path: Path, images: str | Path | None, need_images: bool, images_outside: bool, report: Report
 ) -> ExaminedDataset:
     """Read the file; return the readable images, and report every problem."""
-    file = read_coco(path, report) or CocoFile([], {})
+    file = read_coco(path, report, task=None) or CocoFile([], {}, ShapeReader(None))
     tried = [Path(images)] if images else usual_folders(path)
     folder = holding_folder(tried, file.images) if need_images else None
     if need_images and file.images and folder is None:

@@ -21,7 +21,7 @@ def examine_yolo(
     if data is None:
         return ExaminedDataset("YOLO dataset", path.stem, [], ())
     check_split(data, split)
-    images = read_images(data, split, report)
+    images = read_images(data, split, report, task=None)
     if split is None:
         _check_spare(data, images, report)
     ids = image_ids_of([image.path for image in images], data.root)
