@@ -59,18 +59,19 @@ def evaluate(
 
     Args:
         detections: The detections to judge: a result .json of COCO or of `yolo val`, text files of VOC (a folder, one file, or
-            a pattern such as `out/comp4_det_val_*.txt`), or the folder of text files that `yolo val` saves (with save_conf).
+            a pattern such as `out/comp4_det_val_*.txt`) or of DOTA (Task1_*.txt), or the folder of text files that `yolo val`
+            saves (with save_conf).
         task: What to compare: boxes (the default), masks (COCO's segm), keypoints (poses, by OKS) or oriented (boxes). Detections
             and data must have them: in COCO's json as `segmentation` (run lengths or polygons), as `keypoints`, and as `poly` or
             `rbox`.
         run: The folder of a training run to detect with, by default on its own validation data.
-        data: The data of the detections: a VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
+        data: The data of the detections: a VOC folder, a COCO json file or folder, a YOLO data.yaml, a DOTA folder, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
         protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit, voc07-python, lvis, torchmetrics,
             ultralytics (from 8.4.176 on), ultralytics-8.4 (from 8.4.37 on), ultralytics-8.3 (from 8.3.168 on), ultralytics-old,
-            ultralytics-json (what `yolo val` prints of its predictions.json) or ultralytics-unlimited. The default is the
-            protocol of the run; for files it is voc07-devkit for VOC folders, coco for COCO files and YOLO data, and voc12
-            otherwise.
+            ultralytics-json (what `yolo val` prints of its predictions.json), ultralytics-unlimited, dota or dota07. The default is
+            the protocol of the run; for files it is voc07-devkit for VOC folders, dota for DOTA's, coco for COCO files and YOLO data,
+            and voc12 otherwise.
         compare: Several protocols to compare. Prints, for every two, how many points of mAP each rule changes, and the first
             detections that they judge differently, with the rule responsible.
         classes: Whether --compare prints the AP of each class, too, and the first difference of every class.
@@ -147,7 +148,11 @@ def evaluate(
     mistakes = error_types(evidence, protocols[0]) if errors or plot_errors else None
     if errors:
         console.print(f"\n{mistakes}")
-    for note in [*_notes(made, evidence, protocols, boxes, coco), *_edge_notes(made, evidence, protocols)]:
+    notes = [*_notes(made, evidence, protocols, boxes, coco), *_edge_notes(made, evidence, protocols)]
+    if task is None:
+        both = [kind for kind in made.detections.unread if kind in made.dataset.unread]
+        notes += [f"boxes were judged; both files have {kind}, too: --task {kind} judges them" for kind in both]
+    for note in [*notes, *_shape_notes(made, evidence, coco)]:
         console.print(f"note: {visible(note)}", style="dim")
     if plot:
         first.plot(plot)
@@ -205,6 +210,23 @@ def _notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol], box
     return notes
 
 
+def _shape_notes(made: JudgedInput, evidence: Evidence, coco: bool) -> list[str]:
+    """Notes on what masks and poses were measured with."""
+    notes = []
+    if coco and evidence.has_shapes and evidence.by_box_area:
+        notes.append(
+            f"detections are small or large by their bbox, as in pycocotools; without `bbox` in the file it is the area of the "
+            f"{'mask' if made.dataset.task == 'masks' else 'keypoints'}"
+        )
+    points = made.dataset.keypoints
+    if made.dataset.task == "keypoints" and points not in (None, 17):
+        notes.append(
+            f"OKS took 1 / {points} as sigma of each of {points} keypoints, as YOLO tools do; others go to "
+            "sg.Evaluator(..., task=sg.overlaps.Keypoints(sigmas))"
+        )
+    return notes
+
+
 def _edge_notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol]) -> list[str]:
     """Notes on boxes cut at the edges of images: by `yolo val` after it counted them, or for want of sizes by nobody."""
     import numpy as np
@@ -212,6 +234,8 @@ def _edge_notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol]
     from stepgrad.data import YOLODataset
     from stepgrad.evaluation.edges import note_on_edges
 
+    if evidence.has_shapes:
+        return []
     cutting = [p.name for p in protocols if p.clip]
     unknown = 0 if evidence.limits is None else int(np.isnan(evidence.limits).any(axis=(1, 2)).sum())
     if cutting and unknown:

@@ -15,7 +15,7 @@ import torch
 
 from stepgrad.cli.compress import open_detector
 from stepgrad.cli.terminal import Terminal
-from stepgrad.data import COCODataset, DetectionDataset, VOCDataset, YOLODataset, load_dataset
+from stepgrad.data import COCODataset, DetectionDataset, DOTADataset, VOCDataset, YOLODataset, load_dataset
 from stepgrad.data.base import ImageId, image_sizes
 from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import FileDetections, read_detections
@@ -60,6 +60,8 @@ class JudgedInput:
             return self.run_protocol
         if isinstance(self.dataset, VOCDataset):
             return "voc07-devkit"
+        if isinstance(self.dataset, DOTADataset):
+            return "dota"
         return "coco" if isinstance(self.dataset, (COCODataset, YOLODataset)) else "voc12"
 
     def pictures(self) -> DetectionDataset:

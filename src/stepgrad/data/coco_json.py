@@ -83,6 +83,8 @@ class CocoFile:
     """Name by category id, in the order of the file."""
     shapes: ShapeReader
     """What was read of shapes."""
+    poses: tuple[tuple[list[str], Any], ...] = ()
+    """Of the categories that have keypoints, their names, and the skeleton as it stands."""
 
     @cached_property
     def label_of(self) -> dict[int, int]:
@@ -117,7 +119,13 @@ def read_coco(path: Path, report: Report = raise_errors, task: str | None = "box
     ordered = list(images.values())
     if all(isinstance(image.id, int) for image in ordered):
         ordered.sort(key=lambda image: image.id)
-    return CocoFile(ordered, categories, shapes)
+    named = [(entry.get("keypoints"), entry.get("skeleton")) for entry in content["categories"]]
+    poses = tuple((names, bones) for names, bones in named if isinstance(names, list) and _are_texts(names))
+    return CocoFile(ordered, categories, shapes, poses)
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _read_json(path: Path, complain: Complaints) -> JsonObject | None:

@@ -42,6 +42,8 @@ class FileDetections:
     """The order of the four numbers of a box in the file."""
     missing: tuple[str, ...] = ()
     """Classes that VOC files should have but have not."""
+    unread: tuple[str, ...] = ()
+    """Masks or keypoints that the file has and the task is not about."""
     by_box_area: bool = False
     """Whether masks and poses are small or large by the areas of their boxes, as in pycocotools where a file has boxes."""
 
@@ -103,7 +105,13 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
     overlap = overlap_for(dataset.task, dataset.keypoints)
     found = detections_from(rows, overlap, str(path), "xywh")
     first = rows[0][3] if rows else None
-    return FileDetections(found, inclusive=False, written="xywh", by_box_area=first is not None)
+    return FileDetections(
+        found,
+        inclusive=False,
+        written="xywh",
+        unread=tuple(kind for kind in shapes.seen if kind != dataset.task),
+        by_box_area=first is not None,
+    )
 
 
 def _sizes(dataset: DetectionDataset) -> list[tuple[int, int] | None]:

@@ -167,6 +167,11 @@ def quad_defect(corners: NDArray[np.float64]) -> str | None:
     return None if quad.areas[0] > 0.0 else "the box has no area"
 
 
+def quad_of(shape: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(8,) corners of an oriented box, from them or from (cx, cy, w, h, angle)."""
+    return shape if len(shape) == 8 else quads_of_boxes(shape[None].astype(np.float64)).corners.reshape(8)
+
+
 def overlap_for(task: str, keypoints: int | None = None) -> Overlap:
     """The overlap of a task; poses of other than COCO's 17 keypoints get equal sigmas of 1 / k, as in YOLO tools."""
     if task == "keypoints" and keypoints not in (None, len(COCO_SIGMAS)):
