@@ -12,11 +12,17 @@ import numpy as np
 import pytest
 
 from stepgrad.cli import main
+from stepgrad.data import load_dataset
+from stepgrad.data.judged_files import evidence_from
+from stepgrad.data.read_detections import read_detections
+from stepgrad.evaluation.compare import compare
+from stepgrad.metric.protocol import get_protocol
 from tests.scenes import over_seeds
 
 coco_api = pytest.importorskip("pycocotools.coco", reason="pycocotools: the reference")
 cocoeval = pytest.importorskip("pycocotools.cocoeval", reason="pycocotools: the reference")
 mask_api = pytest.importorskip("pycocotools.mask", reason="pycocotools: the reference")
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of pycocotools
 Json = dict[str, Any]
 WIDTH, HEIGHT = 120, 90
 
@@ -121,7 +127,7 @@ def our_numbers(found: Path, truth: Path, task: str) -> list[float]:
     return [-1.0 if value is None else value for value in values]
 
 
-@pytest.mark.filterwarnings("ignore::stepgrad.errors.LikelyMistakeWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::stepgrad.errors.LikelyMistakeWarning")
 @pytest.mark.parametrize(("task", "kind", "count"), [("masks", "segm", 12), ("keypoints", "keypoints", 10)])
 @over_seeds(6, 300)
 def test_every_number_of_files_equals_that_of_pycocotools(
@@ -133,3 +139,74 @@ def test_every_number_of_files_equals_that_of_pycocotools(
     ours = our_numbers(*files, task)
     assert len(ours) == count
     assert ours == pytest.approx(their_numbers(*files, kind), abs=1e-12)
+
+
+RLE = {"size": [HEIGHT, WIDTH], "counts": [100, 50, HEIGHT * WIDTH - 150]}
+GOOD = {"image_id": 1, "category_id": 4, "bbox": [1, 1, 9, 9], "segmentation": RLE, "keypoints": [5, 5, 2]}
+
+
+@pytest.mark.parametrize(
+    ("task", "side", "change", "says"),
+    [
+        ("masks", "found", {"segmentation": None}, "has no `segmentation`"),
+        ("masks", "truth", {"segmentation": None}, "has no `segmentation`"),
+        ("keypoints", "found", {"keypoints": None}, "has no `keypoints`"),
+        ("keypoints", "found", {"keypoints": [5, 5, 2, 6, 6, 2]}, "expected 1 keypoints, as in the rest of the data"),
+        ("keypoints", "truth", {"keypoints": [5, "x", 2]}, "expected keypoints \\[x1, y1, v1"),
+        ("oriented", "found", {}, "neither `poly` nor `rbox`"),
+        ("oriented", "truth", {"rbox": [1, 2, 3, 4]}, "expected poly"),
+        (
+            "masks",
+            "found",
+            {"segmentation": {"size": [5, 5], "counts": [25]}},
+            "5 x 5 pixels but the image is 120 x 90",
+        ),
+        ("masks", "truth", {"segmentation": [[1, 2, 3, 4]]}, "expected segmentation to be polygons"),
+        ("masks", "found", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": [7]}}, "add up to 90 x 120 pixels"),
+        ("masks", "found", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": {}}}, "expected counts as text"),
+    ],
+)
+def test_a_file_without_the_shape_says_what_was_expected_and_the_way_out(
+    task: str, side: str, change: Json, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {**GOOD, "poly": [1, 1, 9, 1, 9, 9, 1, 9]} if task == "oriented" and side == "truth" else GOOD
+    entries = {"truth": [{**whole}], "found": [{**GOOD, "score": 0.5}]}
+    if task == "oriented" and side == "found":
+        entries["truth"][0]["poly"] = [1, 1, 9, 1, 9, 9, 1, 9]
+    entries[side][0] |= change
+    if side == "truth" and "rbox" in change:
+        entries[side][0].pop("poly")
+    entries[side][0] = {key: value for key, value in entries[side][0].items() if value is not None}
+    found, truth = write(tmp_path, entries["truth"], entries["found"])
+    assert main(["evaluate", "--detections", str(found), "--data", str(truth), "--task", task]) != 0
+    error = capsys.readouterr().err
+    assert says.replace("\\", "") in " ".join(error.split())
+
+
+def test_files_that_have_masks_are_judged_by_boxes_with_a_word_about_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, truth = write(tmp_path, [GOOD], [{**GOOD, "score": 0.5}])
+    arguments = ["evaluate", "--detections", str(found), "--data", str(truth)]
+    assert main(arguments) == 0
+    assert "both files have masks, too: --task masks judges them" in " ".join(capsys.readouterr().out.split())
+    assert main([*arguments, "--task", "boxes"]) == 0
+    assert "--task" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("task", "rule"), [("masks", "mask resolution"), ("keypoints", "areas of poses")])
+def test_parts_of_the_difference_between_protocols_add_up_for_masks_and_poses(
+    task: str, rule: str, tmp_path: Path
+) -> None:
+    truth, found = entries(np.random.default_rng(5), task, with_boxes=True)
+    files = write(tmp_path, truth, found, 2 if task == "masks" else 1)
+    dataset = load_dataset(files[1], need_images=False, task=task)  # type: ignore[arg-type]
+    evidence = evidence_from(dataset, read_detections(files[0], dataset))
+    protocols = [evidence.overlap.adapt(get_protocol(name)) for name in ("coco", "ultralytics")]
+    (pair,) = compare(evidence, protocols).pairs
+    parts = pair.parts()
+    assert rule in parts
+    assert {"crowds", "interpolation"} <= set(parts)
+    assert not {"clipping", "pixel offset"} & set(parts)
+    assert sum(parts.values()) == pytest.approx(100 * (pair.maps[1] - pair.maps[0]), abs=1e-9)
+    assert pair.steps[-1].map == pytest.approx(pair.maps[1], abs=1e-12)

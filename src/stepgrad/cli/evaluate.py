@@ -69,9 +69,9 @@ def evaluate(
         split: The split of the data, such as `test`; by default every annotated image.
         protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit, voc07-python, lvis, torchmetrics,
             ultralytics (from 8.4.176 on), ultralytics-8.4 (from 8.4.37 on), ultralytics-8.3 (from 8.3.168 on), ultralytics-old,
-            ultralytics-json (what `yolo val` prints of its predictions.json), ultralytics-unlimited, dota or dota07. The default is
-            the protocol of the run; for files it is voc07-devkit for VOC folders, dota for DOTA's, coco for COCO files and YOLO data,
-            and voc12 otherwise.
+            ultralytics-json (what `yolo val` prints of its predictions.json), ultralytics-unlimited, dota or dota07. The
+            default is the protocol of the run; for files it is voc07-devkit for VOC folders, dota for DOTA's, coco for COCO files
+            and YOLO data, and voc12 otherwise.
         compare: Several protocols to compare. Prints, for every two, how many points of mAP each rule changes, and the first
             detections that they judge differently, with the rule responsible.
         classes: Whether --compare prints the AP of each class, too, and the first difference of every class.

@@ -85,7 +85,7 @@ def _shape_line(objects: ImageObjects, i: int, task: str, size: tuple[int, int],
 
 
 def joined_parts(polygons: list[list[float]]) -> NDArray[np.float64]:
-    """(n, 2) one outline around several parts: each is closed before the way leads on, so that ways back and forth enclose nothing.
+    """(n, 2) one outline around several parts: each is closed before the way leads on, so that these ways enclose nothing.
 
     >>> joined_parts([[0, 0, 2, 0, 2, 2], [5, 5, 6, 5, 6, 6]]).astype(int).tolist()
     [[0, 0], [2, 0], [2, 2], [0, 0], [5, 5], [6, 5], [6, 6], [5, 5]]
