@@ -105,7 +105,7 @@ def _tasks(folder: Path) -> None:
     from stepgrad.metric.protocol import get_protocol
 
     refused: StepgradError | None = None
-    for task in ("masks", "keypoints", "oriented"):
+    for task in ("oriented",) if (folder / "labelTxt").exists() else ("masks", "keypoints", "oriented"):
         home = folder / task if (folder / task).is_dir() else folder
         found = next((home / name for name in ("found.json", "found") if (home / name).exists()), home / "found.json")
         data = next((home / name for name in ("coco.json", "data.yaml", "labelTxt") if (home / name).exists()), home)

@@ -109,7 +109,7 @@ def task_results() -> Files:
     masks: tuple[Any, ...] = (
         [[1, 2, 11.5, 2, 6, 14]],
         {"size": [SIDE, SIDE], "counts": [30, 5, SIDE * SIDE - 35]},
-        {"size": [SIDE, SIDE], "counts": "P1f0j0"},
+        {"size": [SIDE, SIDE], "counts": "n05m`0"},
     )
     tree["annotations"] = [{**entry, **shapes, "segmentation": masks[i]} for i, entry in enumerate(tree["annotations"])]
     tree["categories"] = [
