@@ -34,7 +34,7 @@ def convert(
         stepgrad convert data.yaml --to coco data-coco
 
     Args:
-        data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
+        data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, a DOTA folder, or `shapes`.
         out: The new folder, which must not exist yet.
         to: The format to write.
         split: The split to write; by default all of them.
