@@ -96,6 +96,29 @@ def _coco_results(folder: Path) -> None:
     _judge(folder, "found.json", "coco.json", None)
 
 
+def _tasks(folder: Path) -> None:
+    """Judge whichever tasks the files have; one that cannot be read does not keep the others from being tried."""
+    from stepgrad.cli.judged import read
+    from stepgrad.data.doctor import examine
+    from stepgrad.errors import StepgradError
+    from stepgrad.evaluation.compare import compare
+    from stepgrad.metric.protocol import get_protocol
+
+    refused: StepgradError | None = None
+    for task in ("oriented",) if (folder / "labelTxt").exists() else ("masks", "keypoints", "oriented"):
+        home = folder / task if (folder / task).is_dir() else folder
+        found = next((home / name for name in ("found.json", "found") if (home / name).exists()), home / "found.json")
+        data = next((home / name for name in ("coco.json", "data.yaml", "labelTxt") if (home / name).exists()), home)
+        try:
+            made = read(str(found), str(data), None, None, "error", "count", task=task)  # type: ignore[arg-type]
+            str(compare(made.evidence(), [get_protocol("coco"), get_protocol("ultralytics")]))
+        except StepgradError as error:
+            refused = error
+        [str(problem) for problem in examine(data, need_images=False).problems]
+    if refused is not None:
+        raise refused
+
+
 def _coco_numbers(folder: Path) -> None:
     from stepgrad.cli.judged import read
     from stepgrad.evaluation.coco_numbers import coco_numbers
@@ -219,6 +242,9 @@ READERS = {
         Reader("coco-results", seeds.coco_results, _coco_results),
         Reader("coco-numbers", seeds.coco_results, _coco_numbers),
         Reader("voc-results", seeds.voc_results, _voc_results),
+        Reader("task-results", seeds.task_results, _tasks),
+        Reader("yolo-tasks", seeds.yolo_tasks, _tasks),
+        Reader("dota", seeds.dota, _tasks),
         Reader("windows-npz", seeds.packed_windows, _windows("windows.npz")),
         Reader("windows-mat", seeds.mat_windows, _windows("windows.mat")),
         Reader("windows-cache", seeds.cached_windows, _windows("windows")),

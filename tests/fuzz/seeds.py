@@ -102,6 +102,58 @@ def coco_results() -> Files:
     return {"found.json": json.dumps(found).encode(), "coco.json": json.dumps(_coco_tree()).encode()}
 
 
+def task_results() -> Files:
+    """A COCO file with masks, keypoints and oriented boxes, and detections that have them."""
+    tree = _coco_tree()
+    shapes: dict[str, Any] = {"keypoints": [3, 4, 2, 8, 9, 1], "num_keypoints": 2, "poly": [1, 2, 11, 2, 11, 14, 1, 14]}
+    masks: tuple[Any, ...] = (
+        [[1, 2, 11.5, 2, 6, 14]],
+        {"size": [SIDE, SIDE], "counts": [30, 5, SIDE * SIDE - 35]},
+        {"size": [SIDE, SIDE], "counts": "n05m`0"},
+    )
+    tree["annotations"] = [{**entry, **shapes, "segmentation": masks[i]} for i, entry in enumerate(tree["annotations"])]
+    tree["categories"] = [
+        {**c, "keypoints": ["left_eye", "right_eye"], "skeleton": [[1, 2]]} for c in tree["categories"]
+    ]
+    found = [
+        {"image_id": 1, "category_id": 3, "score": 0.9, "segmentation": masks[1], **shapes},
+        {"image_id": 2, "category_id": 4, "bbox": [3.5, 2, 9, 12], "score": 0.25, "segmentation": masks[0], **shapes},
+        {"image_id": 2, "category_id": 3, "score": 0.5, "segmentation": masks[2], "keypoints": shapes["keypoints"]}
+        | {"rbox": [5, 6, 4, 3, 0.5]},
+    ]
+    return {"found.json": json.dumps(found).encode(), "coco.json": json.dumps(tree).encode()}
+
+
+def yolo_tasks() -> Files:
+    """YOLO data with labels and detections of each task."""
+    files: Files = {}
+    lines = {
+        "masks": "0 0.1 0.1 0.9 0.1 0.5 0.75",
+        "keypoints": "1 0.5 0.5 0.5 0.5 0.4 0.4 2 0.6 0.6 1",
+        "oriented": "0 0.1 0.1 0.6 0.1 0.6 0.4 0.1 0.4",
+    }
+    for task, line in lines.items():
+        content: dict[str, Any] = {"train": "images", "names": dict(enumerate(NAMES))}
+        if task == "keypoints":
+            content |= {"kpt_shape": [2, 3], "flip_idx": [1, 0], "kpt_names": {0: ["left_eye", "right_eye"]}}
+        files |= {
+            f"{task}/data.yaml": yaml.safe_dump(content).encode(),
+            f"{task}/images/a.png": picture(),
+            f"{task}/labels/a.txt": f"{line}\n".encode(),
+            f"{task}/found/a.txt": f"{line} 0.75\n".encode(),
+        }
+    return files
+
+
+def dota() -> Files:
+    """A folder of DOTA with detections."""
+    return {
+        "labelTxt/a.txt": b"imagesource:GoogleEarth\ngsd:0.1\n1 1 12 1 12 14 1 14 cat 0\n3 3 9 3 9 9 3 9 dog 1\n",
+        "images/a.png": picture(),
+        "found/Task1_cat.txt": b"a 0.9 1 1 12 1 12 14 1 14\n",
+    }
+
+
 def voc_results() -> Files:
     """VOC's text files of detections, and what they were made on."""
     lines = {"cat": "a 0.9 1 1 12 14\nb 0.25 5 6 20 22\n", "dog": "b 0.5 5 6 20 22\n"}

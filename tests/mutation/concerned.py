@@ -36,11 +36,14 @@ _EVALUATOR = (
     *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_compare.py"),
 )
 
+_TASK_FILES = "tests/evaluation/test_task_files.py"
 _FOLDER = "tests/data/test_"
-_YOLO_FOLDERS = (*(f"{_FOLDER}{name}.py" for name in ("yolo", "yolo_doctor", "doctor_cases", "load", "convert")),)
+_YOLO_FOLDERS = (
+    *(f"{_FOLDER}{name}.py" for name in ("yolo", "yolo_doctor", "doctor_cases", "load", "convert", "task_data")),
+)
 _DOCTOR = (*(f"{_FOLDER}{name}.py" for name in ("doctor", "doctor_cases", "yolo_doctor")), "tests/cli/test_doctor.py")
 _DATA = (
-    *(f"{_FOLDER}{name}.py" for name in ("coco", "voc", "yolo", "load", "images", "convert", "outside")),
+    *(f"{_FOLDER}{name}.py" for name in ("coco", "voc", "yolo", "load", "images", "convert", "outside", "task_data")),
     *_DOCTOR,
 )
 _HEADS = (
@@ -117,19 +120,26 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/errors_by_type.py": ("tests/evaluation/test_errors_by_type.py",),
     "evaluation/export.py": ("tests/evaluation/test_export.py",),
     "evaluation/federated.py": ("tests/evaluation/test_lvis.py",),
-    "data/judged_files.py": ("tests/evaluation/test_lvis.py", "tests/evaluation/test_files.py"),
+    "data/judged_files.py": (*("tests/evaluation/test_lvis.py", "tests/evaluation/test_files.py"), _TASK_FILES),
+    "data/shape_fields.py": (_TASK_FILES, "tests/data/test_task_data.py"),
     "evaluation/counted.py": ("tests/evaluation/test_found.py", "tests/evaluation/test_errors_by_type.py"),
     "evaluation/likely_mistakes.py": ("tests/evaluation/test_likely_mistakes.py",),
     "evaluation/other_readings.py": ("tests/evaluation/test_likely_mistakes.py",),
     "evaluation/judge.py": (*_EVALUATOR, "tests/evaluation/test_ultralytics.py"),
     "evaluation/plots.py": ("tests/evaluation/test_plots.py", "tests/evaluation/test_errors_by_type.py"),
-    "data/detection_rows.py": ("tests/evaluation/test_small_parts.py", "tests/evaluation/test_files.py"),
-    "data/read_yolo_detections.py": ("tests/evaluation/test_yolo_files.py",),
+    "data/detection_rows.py": (
+        *("tests/evaluation/test_small_parts.py", "tests/evaluation/test_files.py"),
+        _TASK_FILES,
+    ),
+    "data/read_yolo_detections.py": ("tests/evaluation/test_yolo_files.py", "tests/data/test_task_data.py"),
     "evaluation/coco_numbers.py": (
         *("tests/evaluation/test_evaluator_differences.py", "tests/evaluation/test_evaluator.py"),
         "tests/evaluation/test_fixtures.py::test_coco_sample_equals_pycocotools_twelve_numbers",
     ),
-    "data/read_detections.py": ("tests/evaluation/test_small_parts.py", "tests/evaluation/test_files.py"),
+    "data/read_detections.py": (
+        *("tests/evaluation/test_small_parts.py", "tests/evaluation/test_files.py"),
+        _TASK_FILES,
+    ),
     "data/write_detections.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_file_names.py"),
     "models/fine_tuning/": _FINE_TUNING,
     "models/new_head/": _HEADS,

@@ -22,17 +22,19 @@ def convert(
     class_names: list[str] | None = None,
     images: Path | None = None,
     images_outside: bool = False,
+    task: Literal["boxes", "masks", "keypoints", "oriented"] = "boxes",
 ) -> int:
     """Write a dataset in another format: YOLO, VOC or COCO.
 
-    Boxes stay the same to a millionth of a pixel, and things that the format cannot store are printed. Masks, keypoints and other
-    things that stepgrad does not read are left out. The new folder is either complete or not there at all.
+    Boxes stay the same to a millionth of a pixel, and things that the format cannot store are printed. Masks, keypoints or
+    oriented boxes are kept with --task; other things that stepgrad does not read are left out. The new folder is either complete
+    or not there at all.
 
         stepgrad convert VOCdevkit/VOC2007 --to yolo voc07-yolo
         stepgrad convert data.yaml --to coco data-coco
 
     Args:
-        data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
+        data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, a DOTA folder, or `shapes`.
         out: The new folder, which must not exist yet.
         to: The format to write.
         split: The split to write; by default all of them.
@@ -43,6 +45,7 @@ def convert(
         class_names: The classes of a VOC folder, in the order of the labels.
         images: The folder of the images of a COCO file, if it is not in the usual place.
         images_outside: Whether file names and links in the data may lead out of its folder.
+        task: What to write besides boxes, in COCO and YOLO: masks, keypoints or oriented (boxes); every object must have it.
 
     Returns:
         0; 130 after Ctrl-C, which leaves nothing behind.
@@ -61,6 +64,7 @@ def convert(
             difficult=difficult,
             degenerate=degenerate,
             images_outside=images_outside,
+            task=task,
             progress=show,
         )
     console = Terminal()

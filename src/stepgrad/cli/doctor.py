@@ -40,7 +40,7 @@ def doctor(
     Every problem is printed with its file and a way to fix it; images and objects are counted.
 
     Args:
-        data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
+        data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, a DOTA folder, or `shapes`.
         split: The split to examine; by default all annotations and all lists.
         class_names: The classes that a VOC folder should have; objects of others are errors.
         images: The folder of the images of a COCO file, if it is not in the usual place.

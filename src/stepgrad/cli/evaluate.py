@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # imported where they are used: the help page should not wait
 def evaluate(
     *,
     detections: Path | None = None,
+    task: Literal["boxes", "masks", "keypoints", "oriented"] | None = None,
     run: Path | None = None,
     data: Path | None = None,
     split: str | None = None,
@@ -58,15 +59,19 @@ def evaluate(
 
     Args:
         detections: The detections to judge: a result .json of COCO or of `yolo val`, text files of VOC (a folder, one file, or
-            a pattern such as `out/comp4_det_val_*.txt`), or the folder of text files that `yolo val` saves (with save_conf).
+            a pattern such as `out/comp4_det_val_*.txt`) or of DOTA (Task1_*.txt), or the folder of text files that `yolo val`
+            saves (with save_conf).
+        task: What to compare: boxes (the default), masks (COCO's segm), keypoints (poses, by OKS) or oriented (boxes). Detections
+            and data must have them: in COCO's json as `segmentation` (run lengths or polygons), as `keypoints`, and as `poly` or
+            `rbox`.
         run: The folder of a training run to detect with, by default on its own validation data.
-        data: The data of the detections: a VOC folder, a COCO json file or folder, a YOLO data.yaml, or `shapes`.
+        data: The data of the detections: a VOC folder, a COCO json file or folder, a YOLO data.yaml, a DOTA folder, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
         protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit, voc07-python, lvis, torchmetrics,
             ultralytics (from 8.4.176 on), ultralytics-8.4 (from 8.4.37 on), ultralytics-8.3 (from 8.3.168 on), ultralytics-old,
-            ultralytics-json (what `yolo val` prints of its predictions.json) or ultralytics-unlimited. The default is the
-            protocol of the run; for files it is voc07-devkit for VOC folders, coco for COCO files and YOLO data, and voc12
-            otherwise.
+            ultralytics-json (what `yolo val` prints of its predictions.json), ultralytics-unlimited, dota or dota07. The
+            default is the protocol of the run; for files it is voc07-devkit for VOC folders, dota for DOTA's, coco for COCO files
+            and YOLO data, and voc12 otherwise.
         compare: Several protocols to compare. Prints, for every two, how many points of mAP each rule changes, and the first
             detections that they judge differently, with the rule responsible.
         classes: Whether --compare prints the AP of each class, too, and the first difference of every class.
@@ -75,7 +80,7 @@ def evaluate(
         empty_boxes: How to treat detections without area: as false alarms (`count`), or as an error (`error`).
         degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
         class_names: The classes of a VOC folder, in the order of the labels.
-        coco: Whether to print COCO's twelve numbers as well.
+        coco: Whether to print COCO's twelve numbers as well; of poses its ten.
         errors: Whether to print how many mistakes of each type there are, and how much mAP fixing them would gain.
         plot: The file (.png, .svg, .pdf) for a plot of the precision-recall curves.
         plot_errors: The file for a plot of the types of mistakes.
@@ -106,13 +111,15 @@ def evaluate(
             raise ConfigError("Expected --detections (a file to judge) or --run (a run that detects) but got both.")
         if class_names is not None:
             raise ConfigError("class_names: is not for --run, which has its own classes; leave the option out.")
+        if task not in (None, "boxes"):
+            raise ConfigError(f"task: a run detects boxes only; expected --detections for {task}.")
         made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside, compress, candidates)
     else:
         _refuse(windows=windows, save_detections=save_detections, compress=compress, candidates=candidates)
         if detections is None or data is None:
             raise ConfigError("Expected --run, or both --detections (the file to judge) and --data (the annotations).")
         with Terminal(stderr=True).status("reading annotations and detections"):
-            made = read(detections, data, split, class_names, degenerate, empty_boxes, images_outside)
+            made = read(detections, data, split, class_names, degenerate, empty_boxes, images_outside, task or "boxes")
     if compare and metric:
         raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
     from stepgrad.evaluation.coco_numbers import coco_numbers
@@ -122,8 +129,8 @@ def evaluate(
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.files import write_whole
 
-    protocols = _protocols(protocol, compare, made)
     evidence = made.evidence(as_they_stand=boxes == "file")
+    protocols = [evidence.overlap.adapt(p) for p in _protocols(protocol, compare, made)]
     metrics = made.metrics_under(protocols[0], metric or [])
     outcome: Comparison | EvaluationResult
     if compare:
@@ -141,7 +148,11 @@ def evaluate(
     mistakes = error_types(evidence, protocols[0]) if errors or plot_errors else None
     if errors:
         console.print(f"\n{mistakes}")
-    for note in [*_notes(made, evidence, protocols, boxes, coco), *_edge_notes(made, evidence, protocols)]:
+    notes = [*_notes(made, evidence, protocols, boxes, coco), *_edge_notes(made, evidence, protocols)]
+    if task is None:
+        both = [kind for kind in made.detections.unread if kind in made.dataset.unread]
+        notes += [f"boxes were judged; both files have {kind}, too: --task {kind} judges them" for kind in both]
+    for note in [*notes, *_shape_notes(made, evidence, coco)]:
         console.print(f"note: {visible(note)}", style="dim")
     if plot:
         first.plot(plot)
@@ -199,6 +210,23 @@ def _notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol], box
     return notes
 
 
+def _shape_notes(made: JudgedInput, evidence: Evidence, coco: bool) -> list[str]:
+    """Notes on what masks and poses were measured with."""
+    notes = []
+    if coco and evidence.has_shapes and evidence.by_box_area:
+        notes.append(
+            f"detections are small or large by their bbox, as in pycocotools; without `bbox` in the file it is the area of the "
+            f"{'mask' if made.dataset.task == 'masks' else 'keypoints'}"
+        )
+    points = made.dataset.keypoints
+    if made.dataset.task == "keypoints" and points not in (None, 17):
+        notes.append(
+            f"OKS took 1 / {points} as sigma of each of {points} keypoints, as YOLO tools do; others go to "
+            "sg.Evaluator(..., task=sg.overlaps.Keypoints(sigmas))"
+        )
+    return notes
+
+
 def _edge_notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol]) -> list[str]:
     """Notes on boxes cut at the edges of images: by `yolo val` after it counted them, or for want of sizes by nobody."""
     import numpy as np
@@ -206,6 +234,8 @@ def _edge_notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol]
     from stepgrad.data import YOLODataset
     from stepgrad.evaluation.edges import note_on_edges
 
+    if evidence.has_shapes:
+        return []
     cutting = [p.name for p in protocols if p.clip]
     unknown = 0 if evidence.limits is None else int(np.isnan(evidence.limits).any(axis=(1, 2)).sum())
     if cutting and unknown:

@@ -15,10 +15,11 @@ import torch
 
 from stepgrad.cli.compress import open_detector
 from stepgrad.cli.terminal import Terminal
-from stepgrad.data import COCODataset, DetectionDataset, VOCDataset, YOLODataset, load_dataset
+from stepgrad.data import COCODataset, DetectionDataset, DOTADataset, VOCDataset, YOLODataset, load_dataset
 from stepgrad.data.base import ImageId, image_sizes
 from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import FileDetections, read_detections
+from stepgrad.data.shape_fields import Task
 from stepgrad.data.splits import images_of_splits
 from stepgrad.data.voc import Degenerate
 from stepgrad.data.write_detections import write_coco_results, write_voc_results
@@ -59,6 +60,8 @@ class JudgedInput:
             return self.run_protocol
         if isinstance(self.dataset, VOCDataset):
             return "voc07-devkit"
+        if isinstance(self.dataset, DOTADataset):
+            return "dota"
         return "coco" if isinstance(self.dataset, (COCODataset, YOLODataset)) else "voc12"
 
     def pictures(self) -> DetectionDataset:
@@ -136,10 +139,17 @@ def read(
     degenerate: Degenerate,
     empty_boxes: str,
     images_outside: bool = False,
+    task: Task = "boxes",
 ) -> JudgedInput:
     """Detections and annotations from disk; of images at most the sizes are looked at."""
     load = partial(
-        load_dataset, data, split, class_names=class_names, degenerate=degenerate, images_outside=images_outside
+        load_dataset,
+        data,
+        split,
+        class_names=class_names,
+        degenerate=degenerate,
+        images_outside=images_outside,
+        task=task,
     )
     dataset = load(need_images=False)
     found = read_detections(detections, dataset, empty_boxes)

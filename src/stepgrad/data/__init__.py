@@ -6,6 +6,7 @@ need("PIL", purpose="stepgrad.data")
 
 from stepgrad.data.base import DatasetTarget, DetectionDataset, ImageId, make_target
 from stepgrad.data.coco import COCODataset
+from stepgrad.data.dota import DOTADataset
 from stepgrad.data.load import load_dataset
 from stepgrad.data.problems import Problem
 from stepgrad.data.proposals import (
@@ -31,6 +32,7 @@ __all__ = [
     "VOC_CLASSES",
     "COCODataset",
     "CachedProposals",
+    "DOTADataset",
     "DatasetTarget",
     "DetectionDataset",
     "EndlessShapes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from stepgrad.data.images import file_fingerprint, image_to_tensor, read_image
+from stepgrad.data.shape_fields import column_of
 from stepgrad.errors import DataError, InputError, suggest
 from stepgrad.names import ImageId as ImageId
 from stepgrad.number_text import counted
@@ -62,6 +63,8 @@ class ImageObjects:
     difficult: NDArray[np.bool_]
     crowd: NDArray[np.bool_]
     area: NDArray[np.float64]
+    shapes: NDArray[np.object_]
+    """Per object what the dataset's task is about: a mask in COCO's form, keypoints (k, 3), corners (8,); None for boxes."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -69,9 +72,9 @@ class ImageObjects:
     def __getitem__(self, rows: NDArray[np.bool_]) -> ImageObjects:
         return ImageObjects(*(getattr(self, column.name)[rows] for column in fields(self)))
 
-    def target(self, image_id: ImageId) -> DatasetTarget:
-        """The same as tensors."""
-        return DatasetTarget(
+    def target(self, image_id: ImageId, task: str = "boxes") -> DatasetTarget:
+        """The same as tensors, with the shapes of a task."""
+        target = DatasetTarget(
             boxes=torch.from_numpy(self.boxes.astype(np.float32)),
             labels=torch.from_numpy(self.labels.copy()),
             difficult=torch.from_numpy(self.difficult.copy()),
@@ -79,6 +82,14 @@ class ImageObjects:
             area=torch.from_numpy(self.area.astype(np.float32)),
             image_id=image_id,
         )
+        if task == "masks":
+            target["masks"] = list(self.shapes)
+        elif task == "keypoints":
+            points = np.array(list(self.shapes), dtype=np.float32)
+            target["keypoints"] = torch.from_numpy(points.reshape(len(self), -1 if len(self) else 0, 3))
+        elif task == "oriented":
+            target["oriented"] = torch.from_numpy(np.array(list(self.shapes), dtype=np.float32).reshape(-1, 8))
+        return target
 
 
 def make_objects(
@@ -87,6 +98,7 @@ def make_objects(
     difficult: ArrayLike | None = None,
     crowd: ArrayLike | None = None,
     area: ArrayLike | None = None,
+    shapes: Sequence[Any] | None = None,
 ) -> ImageObjects:
     """Objects from plain lists; areas are those of the boxes unless they are given."""
     xyxy = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
@@ -97,6 +109,7 @@ def make_objects(
         difficult=_column(difficult, G, np.bool_),
         crowd=_column(crowd, G, np.bool_),
         area=(xyxy[:, 2:] - xyxy[:, :2]).prod(axis=1) if area is None else _column(area, G, np.float64),
+        shapes=column_of([None] * G if shapes is None else shapes),
     )
 
 
@@ -136,6 +149,12 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
     name: str
     class_names: tuple[str, ...]
     ids: Sequence[ImageId]
+    task: str = "boxes"
+    """What targets have besides boxes: "masks", "keypoints" or "oriented"; "boxes": nothing."""
+    keypoints: int | None = None
+    """Number of keypoints of an object, if the task is about them."""
+    unread: Mapping[str, int] = {}
+    """How many masks and keypoints the files have that the task is not about."""
     transforms: Transforms | None = None
     """If given, it is called with (image, target) and returns the pair that `dataset[i]` gives."""
 
@@ -146,8 +165,14 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
     def objects(self, index: int) -> ImageObjects:
         """The objects of one image in the precision of the files."""
         target = self.target(index)
+        flags = target["difficult"].numpy(), target["iscrowd"].numpy()
+        shapes: Any = None if self.task == "boxes" else target[self.task]  # type: ignore[literal-required]
         return make_objects(
-            target["boxes"].numpy(), target["labels"].numpy(), target["difficult"].numpy(), target["iscrowd"].numpy()
+            target["boxes"].numpy(),
+            target["labels"].numpy(),
+            *flags,
+            area=target["area"].numpy() if self.task == "masks" else None,
+            shapes=None if shapes is None else [shape.numpy() for shape in shapes],
         )
 
     def exact_boxes(self, index: int) -> NDArray[np.float64]:

@@ -10,7 +10,8 @@ from stepgrad.data.base import DatasetTarget, FileDataset, ImageId, ImageObjects
 from stepgrad.data.coco_json import CocoImage, read_coco
 from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles, leads_on
 from stepgrad.data.problems import Complaints, Degenerate, Report, brief, loading_report, raise_errors
-from stepgrad.errors import DataError
+from stepgrad.data.shape_fields import TASKS, Task
+from stepgrad.errors import DataError, one_of
 from stepgrad.names import on_disk
 from stepgrad.number_text import part_counted
 
@@ -29,6 +30,8 @@ class COCODataset(FileDataset):
         transforms: called with (image, target).
         images_outside: True lets file names point outside the folder of the data, by `..`, by links or as absolute paths.
             Otherwise they are refused, because the author of the data would choose what is read and shown in reports.
+        task: what targets have besides boxes: "masks" (from `segmentation`: polygons or run lengths), "keypoints", "oriented"
+            (from `poly`, `rbox`, or a segmentation of four points); every annotation must have it.
     """
 
     def __init__(
@@ -39,11 +42,14 @@ class COCODataset(FileDataset):
         degenerate: Degenerate = "error",
         transforms: Transforms | None = None,
         images_outside: bool = False,
+        task: Task = "boxes",
     ) -> None:
+        one_of("task", task, list(TASKS))
         self.path = Path(path)
         self.name = self.path.stem
         self.transforms = transforms
-        file = read_coco(self.path, loading_report(degenerate))
+        self.task = task
+        file = read_coco(self.path, loading_report(degenerate), task)
         assert file is not None, "loading raises where the doctor continues"
         if not file.images:
             raise DataError(f"{self.path}: lists no images; choose another file")
@@ -52,13 +58,15 @@ class COCODataset(FileDataset):
         self.class_names = tuple(file.categories.values())
         self.category_ids = tuple(file.categories)
         self._label = file.label_of
+        self.keypoints = file.shapes.keypoints
+        self.unread = {kind: count for kind, count in file.shapes.seen.items() if kind != task}
         self.folder = find_image_folder(self.path, self.images, images, images_outside) if need_images else None
 
     def objects(self, index: int) -> ImageObjects:
-        return self.images[index].objects(self._label)
+        return self.images[index].objects(self._label, self.task)
 
     def target(self, index: int) -> DatasetTarget:
-        return self.objects(index).target(self.ids[index])
+        return self.objects(index).target(self.ids[index], self.task)
 
     def image_size(self, index: int) -> tuple[int, int] | None:
         return self.images[index].size

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import ImageId, ImageObjects, make_objects
 from stepgrad.data.problems import DROP, Complaints, Report, brief, raise_errors
+from stepgrad.data.shape_fields import LARGEST, BadShapeError, ShapeReader, are_pixels, pixels_of
 
-LARGEST = 1e15  # pixels; beyond it, and for NaN, something is wrong
 JsonObject = dict[str, Any]  # as json gives it: any value may be of any type
 
 
@@ -26,8 +26,11 @@ class CocoAnnotation:
     id: ImageId | None
     category: int
     xywh: tuple[float, float, float, float]
-    area: float
+    area: float | None
+    """None if the file does not say."""
     crowd: int
+    shapes: Mapping[str, Any] = field(default_factory=dict)
+    """By task, those that were asked for: masks, keypoints, oriented."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,23 @@ class CocoImage:
     resizing: tuple[float, float, float, float] | None = None
     """Factors of x and y, then what is added, to the resized image in which boxes were counted; `save_counted` writes it."""
 
-    def objects(self, label_of: Mapping[int, int]) -> ImageObjects:
-        """The objects with the label of each category."""
+    def objects(self, label_of: Mapping[int, int], task: str = "boxes") -> ImageObjects:
+        """The objects with the label of each category, and the shapes of a task."""
         return make_objects(
             xyxy_from_xywh(self.xywh),
             labels=[label_of[annotation.category] for annotation in self.annotations],
             crowd=[annotation.crowd for annotation in self.annotations],
-            area=[annotation.area for annotation in self.annotations],
+            area=[self._area(annotation, task) for annotation in self.annotations],
+            shapes=[annotation.shapes.get(task) for annotation in self.annotations],
         )
+
+    def _area(self, annotation: CocoAnnotation, task: str) -> float:
+        """The area as annotated, else that of the mask or of the box."""
+        if annotation.area is not None:
+            return annotation.area
+        if task == "masks":
+            return float(pixels_of([annotation.shapes[task]], f"annotation {annotation.id} (image {self.id})")[0])
+        return annotation.xywh[2] * annotation.xywh[3]
 
     @property
     def xywh(self) -> NDArray[np.float64]:
@@ -69,6 +81,10 @@ class CocoFile:
     images: list[CocoImage]
     categories: dict[int, str]
     """Name by category id, in the order of the file."""
+    shapes: ShapeReader
+    """What was read of shapes."""
+    poses: tuple[tuple[list[str], Any], ...] = ()
+    """Of the categories that have keypoints, their names, and the skeleton as it stands."""
 
     @cached_property
     def label_of(self) -> dict[int, int]:
@@ -85,19 +101,31 @@ def xyxy_from_xywh(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
-def read_coco(path: Path, report: Report = raise_errors) -> CocoFile | None:
-    """Read a file, handing every problem to `report`; entries with an error are left out, None if nothing is left."""
-    complain = Complaints(path, report)
+def read_coco(path: Path, report: Report = raise_errors, task: str | None = "boxes") -> CocoFile | None:
+    """Read a file, handing every problem to `report`; entries with an error are left out, None if nothing is left.
+
+    Args:
+        path: the file.
+        report: gets every problem.
+        task: the shapes that each annotation must have; None: whatever is there is read.
+    """
+    complain, shapes = Complaints(path, report), ShapeReader(task)
     content = _read_json(path, complain)
     if content is None:
         return None
     categories = _read_categories(content["categories"], complain)
     images = _read_images(content["images"], complain)
-    _read_annotations(content["annotations"], images, categories, complain)
+    _read_annotations(content["annotations"], images, categories, shapes, complain)
     ordered = list(images.values())
     if all(isinstance(image.id, int) for image in ordered):
         ordered.sort(key=lambda image: image.id)
-    return CocoFile(ordered, categories)
+    named = [(entry.get("keypoints"), entry.get("skeleton")) for entry in content["categories"]]
+    poses = tuple((names, bones) for names, bones in named if isinstance(names, list) and _are_texts(names))
+    return CocoFile(ordered, categories, shapes, poses)
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _read_json(path: Path, complain: Complaints) -> JsonObject | None:
@@ -123,16 +151,6 @@ def _read_json(path: Path, complain: Complaints) -> JsonObject | None:
 
 def _is_list_of_dicts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value of json is a number; True and False are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def are_pixels(values: object, count: int) -> TypeGuard[list[float]]:
-    """Whether this is a list of so many numbers of a sensible size."""
-    return isinstance(values, list) and len(values) == count and all(is_number(v) and abs(v) < LARGEST for v in values)
 
 
 def _is_id(value: object) -> bool:
@@ -205,7 +223,11 @@ def _read_resizing(listed: Any) -> tuple[float, float, float, float] | None:
 
 
 def _read_annotations(
-    entries: list[JsonObject], images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
+    entries: list[JsonObject],
+    images: dict[ImageId, CocoImage],
+    categories: dict[int, str],
+    shapes: ShapeReader,
+    complain: Complaints,
 ) -> None:
     """Put each annotation into the list of its image."""
     seen: set[ImageId] = set()
@@ -226,13 +248,18 @@ def _read_annotations(
             fix = "pycocotools overwrites this key, so it counts the object; stepgrad does the same"
             complain(f"{where} sets `ignore`", fix, "ignore-field", "warning")
         seen.add(annotation_id)
-        annotation = _read_annotation(entry, where, images, categories, complain)
+        annotation = _read_annotation(entry, where, images, categories, shapes, complain)
         if annotation is not None:
             images[entry["image_id"]].annotations.append(annotation)
 
 
 def _read_annotation(
-    entry: JsonObject, where: str, images: dict[ImageId, CocoImage], categories: dict[int, str], complain: Complaints
+    entry: JsonObject,
+    where: str,
+    images: dict[ImageId, CocoImage],
+    categories: dict[int, str],
+    shapes: ShapeReader,
+    complain: Complaints,
 ) -> CocoAnnotation | None:
     image_id = entry.get("image_id")
     category = entry.get("category_id")
@@ -255,11 +282,17 @@ def _read_annotation(
     if area is not None and not (are_pixels([area], 1) and area >= 0):
         defect = f"{where}: expected an area of at least 0 but got {brief(area)}"
         return complain(defect, "write its area, or leave it out to use the area of the box", "area")
+    try:
+        shape = shapes.read(entry, images[image_id].size)
+    except BadShapeError as error:
+        complain(f"{where}: {error}", shapes.way_out, "shape", "error" if shapes.task else "warning")
+        shape = {}
     x, y, width, height = (float(value) for value in box)
     return CocoAnnotation(
         id=entry.get("id"),
         category=category,
         xywh=(x, y, width, height),
-        area=width * height if area is None else float(area),
+        area=None if area is None else float(area),
         crowd=int(bool(entry.get("iscrowd", 0))),
+        shapes=shape,
     )

@@ -8,29 +8,49 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.problems import brief
+from stepgrad.data.shape_fields import shapes_of
 from stepgrad.errors import DataError, suggest
+from stepgrad.evaluation.other_readings import BoxOrder
 from stepgrad.evaluation.records import Detections
-from stepgrad.metric.boxes import LARGEST_AREA
+from stepgrad.metric.boxes import LARGEST_AREA, sizes_of
+from stepgrad.overlaps.base import Overlap
+from stepgrad.overlaps.batch import BOXES
 
-DetectionRow = tuple[int, int, float, Sequence[float]]
-"""Image (its position), label, score and the four numbers of a box."""
+DetectionRow = tuple[int, int, float, Sequence[float] | None, Any]
+"""Image (its position), label, score, the four numbers of a box or None, and the shape that the task is about, if it is."""
+_NO_BOX = (math.nan,) * 4
+ANY_BOX = (0.0, 0.0, 1.0, 1.0)
+"""A box that passes every check, for detections that have none."""
 
 
-def detections_from(rows: Iterable[DetectionRow]) -> Detections:
-    """The detections as arrays; boxes stay as they are."""
+def detections_from(
+    rows: Iterable[DetectionRow], overlap: Overlap = BOXES, where: str = "", written: BoxOrder = "xyxy"
+) -> Detections:
+    """The detections as arrays; the numbers stay as they are, and those without a box get the one around their shape."""
     listed = list(rows)
-    images, labels, scores, boxes = ([row[column] for row in listed] for column in range(4))
+    images, labels, scores, given, shapes = ([row[column] for row in listed] for column in range(5))
+    boxes = np.array([_NO_BOX if box is None else box for box in given], dtype=np.float64).reshape(-1, 4)
+    sizes = boxes[:, 2:].copy() if written == "xywh" else sizes_of(boxes)
+    if written == "xywh":
+        boxes = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
+    kept = None if overlap is BOXES else shapes_of(overlap, shapes, where)
+    if kept is not None:
+        boxes, without = np.where(np.isnan(boxes), overlap.boxes(kept), boxes), np.isnan(sizes)
+        sizes = np.where(without, sizes_of(boxes), sizes)
     return Detections(
         np.array(images, dtype=np.int32),
         np.array(labels, dtype=np.int64),
         np.array(scores, dtype=np.float64),
-        np.array(boxes, dtype=np.float64).reshape(-1, 4),
+        boxes,
+        sizes,
+        kept,
     )
 
 

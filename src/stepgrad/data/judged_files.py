@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from stepgrad.data.base import DetectionDataset, image_sizes, join_objects
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.read_detections import FileDetections
+from stepgrad.data.shape_fields import overlap_for, shapes_of
 from stepgrad.data.voc import VOCDataset
 from stepgrad.evaluation.records import Evidence, GroundTruth, LookedFor
+from stepgrad.overlaps.base import Overlap
 
 
 def natural_offset(dataset: DetectionDataset) -> float:
@@ -33,14 +35,17 @@ def evidence_from(dataset: DetectionDataset, detections: FileDetections, as_they
         as_they_stand: every protocol counts these very numbers; otherwise each gets them in its own convention.
     """
     offset = natural_offset(dataset)
+    overlap = overlap_for(dataset.task, dataset.keypoints)
     return Evidence(
         detections.boxes(inclusive=offset == 1.0),
-        _objects(dataset),
+        _objects(dataset, overlap),
         list(dataset.ids),
         dataset.class_names,
         pixel_offset=None if as_they_stand else offset,
         looked_for=_looked_for(dataset) if isinstance(dataset, COCODataset) else None,
         limits=_limits(dataset),
+        overlap=overlap,
+        by_box_area=detections.by_box_area,
         resizings=_resizings(dataset) if isinstance(dataset, COCODataset) else None,
     )
 
@@ -68,12 +73,18 @@ def _resizings(dataset: COCODataset) -> NDArray[np.float64] | None:
     return None if None in resizings else np.array(resizings, dtype=np.float64).reshape(-1, 4)
 
 
-def _objects(dataset: DetectionDataset) -> GroundTruth:
+def _objects(dataset: DetectionDataset, overlap: Overlap) -> GroundTruth:
     """The numbers of the annotation files in double precision."""
     of_images = [dataset.objects(i) for i in range(len(dataset))]
     images = np.repeat(np.arange(len(of_images), dtype=np.int32), [len(objects) for objects in of_images])
     joined = join_objects(of_images)
     truth = GroundTruth(images, joined.labels, joined.boxes, joined.difficult, joined.crowd, joined.area)
+    if dataset.task != "boxes":
+        shapes = [
+            shapes_of(overlap, list(objects.shapes), dataset.source(i), boxes=objects.boxes, area=objects.area)
+            for i, objects in enumerate(of_images)
+        ]
+        truth = replace(truth, shapes=overlap.join(shapes))
     if isinstance(dataset, VOCDataset):
         boxes = [dataset.devkit_boxes(i) for i in range(len(dataset))]
         return truth.with_boxes(np.concatenate([np.zeros((0, 4)), *boxes]))

@@ -1,4 +1,4 @@
-"""`load_dataset` for a VOC folder, a COCO file, a data.yaml of YOLO, or the word `shapes`."""
+"""`load_dataset` for a VOC folder, a COCO file, a data.yaml of YOLO, a folder of DOTA, or the word `shapes`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Literal
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset
+from stepgrad.data.dota import DOTADataset
 from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import raise_errors
+from stepgrad.data.shape_fields import Task
 from stepgrad.data.shapes import ShapesDataset, parse_shapes
 from stepgrad.data.voc import Degenerate, VOCDataset, folder_name
 from stepgrad.data.yolo import YOLODataset
@@ -18,7 +20,7 @@ from stepgrad.data.yolo_yaml import is_data_yaml
 from stepgrad.errors import ConfigError, DataError, suggest
 from stepgrad.names import from_home
 
-Kind = Literal["voc", "coco", "yolo", "shapes"]
+Kind = Literal["voc", "coco", "yolo", "dota", "shapes"]
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,14 @@ def load_dataset(
     need_images: bool = True,
     degenerate: Degenerate = "error",
     images_outside: bool = False,
+    task: Task = "boxes",
 ) -> DetectionDataset:
     """The dataset at `data`; its format is recognised by the files there.
 
     Args:
         data: a VOC folder (or the VOCdevkit above it), a COCO json file, a folder with `annotations/*.json`, a YOLO
-            data.yaml or the folder it is in, or `shapes`, the built-in set: `shapes`, `shapes:val`,
-            `shapes:train,length=100,seed=3`.
+            data.yaml or the folder it is in, a folder of DOTA with `labelTxt`, or `shapes`, the built-in set: `shapes`,
+            `shapes:val`, `shapes:train,length=100,seed=3`.
         split: VOC: a list of ImageSets/Main, after the name of its folder where `data` holds several (`VOC2007/trainval`);
             COCO folder: part of the file's name; YOLO: train, val or test; shapes: train, val or test.
         class_names: VOC only: the classes in the order of the labels.
@@ -54,21 +57,28 @@ def load_dataset(
             are always read, since its boxes are relative to them.
         degenerate: "error" refuses boxes without area, "drop" leaves them out.
         images_outside: whether file names and links may lead out of the folder of the data.
+        task: what targets have besides boxes: "masks", "keypoints" or "oriented"; "boxes": nothing. VOC folders have boxes only.
 
     >>> load_dataset("shapes", "val").class_names
     ('disk', 'ring', 'square', 'triangle', 'cross', 'star')
     """
     located = locate(data, split, images_outside)
-    if class_names is not None and located.kind != "voc":
+    if class_names is not None and located.kind not in ("voc", "dota"):
         raise ConfigError(f"class_names is for VOC folders only; {data} has its own class names.")
     if images is not None and located.kind != "coco":
         raise ConfigError(f"images is for COCO files only; the images of {data} are in a known place.")
     if located.kind == "shapes":
-        return ShapesDataset(**parse_shapes(str(data), split))
+        return ShapesDataset(**parse_shapes(str(data), split), task=task)
     if located.kind == "coco":
-        return COCODataset(located.path, images, need_images, degenerate, images_outside=images_outside)
+        return COCODataset(located.path, images, need_images, degenerate, images_outside=images_outside, task=task)
     if located.kind == "yolo":
-        return YOLODataset(located.path, located.split, degenerate, images_outside=images_outside)
+        return YOLODataset(located.path, located.split, degenerate, images_outside=images_outside, task=task)
+    if located.kind == "dota":
+        return DOTADataset(located.path, class_names, need_images, degenerate, None, images_outside, task)
+    if task != "boxes":
+        raise ConfigError(
+            f"task: {data} is a VOC folder, which has boxes only; expected a COCO file or YOLO data for {task}."
+        )
     return VOCDataset(located.path, located.split, class_names, need_images, degenerate, images_outside=images_outside)
 
 
@@ -94,10 +104,20 @@ def _look_in(folder: Path, split: str | None) -> Located:
     yamls = [] if any(folder.glob("annotations/*.json")) else _data_yamls(folder)
     if yamls:
         return Located("yolo", _only(folder, yamls, "data.yaml files"), split)
+    labels = _dota_labels(folder, split)
+    if labels:
+        return Located("dota", _only(folder, labels, "folders of labels"), split)
     files = coco_files(folder)
     if files:
         return Located("coco", _choose_json(folder, files, split), split)
     raise DataError(f"{folder}: is not a VOC, COCO or YOLO folder. {_LOOKED_FOR}")
+
+
+def _dota_labels(folder: Path, split: str | None) -> list[Path]:
+    """The label folders of DOTA: `labelTxt` in the folder, in that of the split, or the folder itself."""
+    places = [folder / split] if split else [folder]
+    found = sorted(place for home in places for place in home.glob("labelTxt*") if place.is_dir())
+    return [folder] if not found and folder.name.startswith("labelTxt") else found
 
 
 def coco_files(folder: Path) -> list[Path]:
@@ -111,7 +131,7 @@ def coco_files(folder: Path) -> list[Path]:
 
 _LOOKED_FOR = (
     "Looked for: Annotations/*.xml, VOC*/Annotations or VOCdevkit/VOC*/Annotations (a VOC folder); a .json file or "
-    "annotations/*.json (COCO); a data.yaml (YOLO); or the word `shapes` (the built-in set)."
+    "annotations/*.json (COCO); a data.yaml (YOLO); labelTxt/*.txt (DOTA); or the word `shapes` (the built-in set)."
 )
 
 

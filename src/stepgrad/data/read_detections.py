@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stepgrad.data.base import DetectionDataset
 from stepgrad.data.coco import COCODataset
-from stepgrad.data.coco_json import is_number, xyxy_from_xywh
-from stepgrad.data.detection_rows import DetectionChecks, DetectionRow, detections_from, numbers_in, text_lines
+from stepgrad.data.detection_rows import ANY_BOX, DetectionChecks, DetectionRow, detections_from, numbers_in, text_lines
 from stepgrad.data.problems import brief
 from stepgrad.data.read_yolo_detections import (
     labels_of_categories,
@@ -21,6 +22,7 @@ from stepgrad.data.read_yolo_detections import (
     used_categories,
     yolo_text_files,
 )
+from stepgrad.data.shape_fields import LARGEST, BadShapeError, ShapeReader, is_number, overlap_for, quad_defect
 from stepgrad.data.yolo import YOLODataset
 from stepgrad.errors import DataError, suggest
 from stepgrad.evaluation.other_readings import BoxOrder
@@ -40,6 +42,10 @@ class FileDetections:
     """The order of the four numbers of a box in the file."""
     missing: tuple[str, ...] = ()
     """Classes that VOC files should have but have not."""
+    unread: tuple[str, ...] = ()
+    """Masks or keypoints that the file has and the task is not about."""
+    by_box_area: bool = False
+    """Whether masks and poses are small or large by the areas of their boxes, as in pycocotools where a file has boxes."""
 
     def boxes(self, inclusive: bool) -> Detections:
         """The detections in the convention asked for; numbers that are in it already stay to the last bit."""
@@ -60,35 +66,57 @@ def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: st
     """
     place = Path(path).expanduser()
     if place.suffix.lower() == ".json":
-        return FileDetections(read_coco_results(place, dataset, empty_boxes), inclusive=False, written="xywh")
+        return read_coco_results(place, dataset, empty_boxes)
     of_images = yolo_text_files(place, dataset)
     if of_images:
         found = read_yolo_results(of_images, dataset, empty_boxes)
         return FileDetections(found, inclusive=False, written="cxcywh")
     files = voc_files(place, dataset.class_names)
     missing = tuple(name for name in dataset.class_names if name not in files)
-    return FileDetections(read_voc_results(files, dataset, empty_boxes), inclusive=True, missing=missing)
+    found = read_voc_results(files, dataset, empty_boxes)
+    return FileDetections(found, inclusive=dataset.task == "boxes", missing=missing)
 
 
-def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
-    """Read a list of {image_id, category_id, bbox [x, y, width, height], score}, or the same under "annotations"."""
+def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = "count") -> FileDetections:
+    """Read a list of {image_id, category_id, bbox [x, y, width, height], score}, or the same under "annotations".
+
+    For other tasks than boxes, each has `segmentation`, `keypoints`, `poly` or `rbox`, and need not have a bbox.
+    """
     entries = _json_entries(path)
     labels: dict[Any, int] = {category: label for label, category in enumerate(category_ids(dataset))}
     if isinstance(dataset, YOLODataset):
         labels = labels_of_categories(used_categories(entries), dataset)
-    checks = DetectionChecks(dataset, empty_boxes)
+    checks, shapes, sizes = DetectionChecks(dataset, empty_boxes), ShapeReader(dataset.task), _sizes(dataset)
+    shapes.keypoints = dataset.keypoints
     rows: list[DetectionRow] = []
     for number, entry in enumerate(entries):
         where = f"{path}: detection {number}"
-        box, score, category = _coco_fields(entry, where)
+        box, score, category = _coco_fields(entry, where, dataset.task)
         if isinstance(category, (list, dict)) or category not in labels:
             why = unknown_category(used_categories(entries), labels, dataset)
             raise DataError(f"{where}: unknown category_id {brief(category)}; {why}")
         image = checks.image(entry["image_id"], where)
-        checks.numbers(score, box, f"{where}: image {entry['image_id']}")
-        rows.append((image, labels[category], score, box))
-    found = detections_from(rows)
-    return replace(found, boxes=xyxy_from_xywh(found.boxes), sizes=found.boxes[:, 2:])
+        checks.numbers(score, box or ANY_BOX, f"{where}: image {entry['image_id']}")
+        try:
+            shape = shapes.read(entry, sizes[image]).get(dataset.task)
+        except BadShapeError as error:
+            raise DataError(f"{where}: {error}; {shapes.way_out}") from None
+        rows.append((image, labels[category], score, box, shape))
+    overlap = overlap_for(dataset.task, dataset.keypoints)
+    found = detections_from(rows, overlap, str(path), "xywh")
+    first = rows[0][3] if rows else None
+    return FileDetections(
+        found,
+        inclusive=False,
+        written="xywh",
+        unread=tuple(kind for kind in shapes.seen if kind != dataset.task),
+        by_box_area=first is not None,
+    )
+
+
+def _sizes(dataset: DetectionDataset) -> list[tuple[int, int] | None]:
+    """Width and height of each image, where masks need them."""
+    return [dataset.image_size(i) if dataset.task == "masks" else None for i in range(len(dataset))]
 
 
 def _json_entries(path: Path) -> list[Any]:
@@ -106,19 +134,22 @@ def _json_entries(path: Path) -> list[Any]:
     return content
 
 
-def _coco_fields(entry: Any, where: str) -> tuple[list[float], float, Any]:
-    keys = ("image_id", "category_id", "bbox", "score")
+def _coco_fields(entry: Any, where: str, task: str) -> tuple[list[float] | None, float, Any]:
+    """Box, score and category; masks, poses and oriented boxes may come without a box."""
+    keys = ("image_id", "category_id", *(["bbox"] if task == "boxes" else []), "score")
     if not isinstance(entry, dict) or any(key not in entry for key in keys):
         got = sorted(entry) if isinstance(entry, dict) else type(entry).__name__
         raise DataError(
             f"{where}: expected {', '.join(keys)} but got {got}; detections need a score, objects have none"
         )
-    box, score = entry["bbox"], entry["score"]
-    if not isinstance(box, list) or len(box) != 4 or not all(is_number(value) for value in box):
+    box, score = entry.get("bbox"), entry["score"]
+    has_box = task == "boxes" or bool(box)
+    if has_box and (not isinstance(box, list) or len(box) != 4 or not all(is_number(value) for value in box)):
         raise DataError(f"{where}: expected bbox [x, y, width, height] but got {brief(box)}")
     if not is_number(score):
         raise DataError(f"{where}: expected a number as score but got {brief(score)}")
-    return [_bounded(value) for value in box], float(_bounded(score)), entry["category_id"]
+    numbers = [_bounded(value) for value in box or []] if has_box else None
+    return numbers, float(_bounded(score)), entry["category_id"]
 
 
 def _bounded(value: float) -> float:
@@ -173,7 +204,8 @@ def _text_files(path: Path) -> list[Path]:
 def _class_of(file: Path, class_names: Sequence[str]) -> str | None:
     unquoted = name_in(file.stem)
     fitting = [name for name in class_names if _ends_in(unquoted, name) or _ends_in(file.stem, file_name(name))]
-    fitting = fitting or [name for name in class_names if _ends_in(file.stem, name)]  # others quote nothing
+    spellings = {spelling: name for name in class_names for spelling in (name.replace(" ", "-"), name)}
+    fitting = fitting or [name for text, name in spellings.items() if _ends_in(file.stem, text)]  # others quote nothing
     if fitting:
         return max(fitting, key=len)  # `motor_bike` before `bike`
     if "_det_" in file.name:
@@ -190,20 +222,36 @@ def _ends_in(stem: str, name: str) -> bool:
 
 
 def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_boxes: str = "count") -> Detections:
-    """Read the lines `image score xmin ymin xmax ymax` of one file per class; the numbers stay as they are."""
+    """Read the lines `image score xmin ymin xmax ymax` of one file per class; the numbers stay as they are.
+
+    Oriented boxes are lines `image score x1 y1 x2 y2 x3 y3 x4 y4`, as in DOTA's Task1_CLASS.txt.
+    """
+    if dataset.task not in ("boxes", "oriented"):
+        some = next(iter(files.values()))
+        raise DataError(f"{some}: text files for each class have no {dataset.task}; expected a result .json of COCO")
     checks = DetectionChecks(dataset, empty_boxes)
     of_classes = [(label, files[name]) for label, name in enumerate(dataset.class_names) if name in files]
-    return detections_from(row for label, file in of_classes for row in _voc_rows(file, label, checks))
+    rows = (row for label, file in of_classes for row in _voc_rows(file, label, checks))
+    return detections_from(rows, overlap_for(dataset.task), "the detections")
 
 
 def _voc_rows(file: Path, label: int, checks: DetectionChecks) -> Iterator[DetectionRow]:
     for where, line in text_lines(file):
         word, *words = line.split()
         values = numbers_in(words)
+        if checks.dataset.task == "oriented":
+            if len(values) != 9 or not all(abs(value) < LARGEST for value in values):
+                raise DataError(f"{where}: expected `image score x1 y1 x2 y2 x3 y3 x4 y4` but got {brief(line)}")
+            checks.numbers(values[0], ANY_BOX, where)
+            corners = np.array(values[1:])
+            if quad_defect(corners):
+                raise DataError(f"{where}: {quad_defect(corners)}, but got {brief(line)}; fix the detector")
+            yield checks.image(word, where), label, values[0], None, corners
+            continue
         if len(values) != 5:
             raise DataError(f"{where}: expected `image score xmin ymin xmax ymax` but got {line!r}")
         score, x1, y1, x2, y2 = values
         checks.numbers(score, (x1, y1, x2 - x1 + 1.0, y2 - y1 + 1.0), where)
         image_id = name_in(word)  # our own files quote ids with white space; others quote nothing
         image = checks.image(image_id if image_id in checks.dataset.positions else word, where)
-        yield image, label, score, (x1, y1, x2, y2)
+        yield image, label, score, (x1, y1, x2, y2), None

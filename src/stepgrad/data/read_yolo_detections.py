@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset, image_sizes
-from stepgrad.data.detection_rows import DetectionChecks, DetectionRow, detections_from, numbers_in, text_lines
-from stepgrad.data.yolo import YOLODataset
+from stepgrad.data.detection_rows import ANY_BOX, DetectionChecks, DetectionRow, detections_from, numbers_in, text_lines
+from stepgrad.data.problems import brief
+from stepgrad.data.shape_fields import LARGEST, overlap_for
+from stepgrad.data.yolo import YOLODataset, yolo_shape
 from stepgrad.errors import DataError
 from stepgrad.evaluation.records import Detections
+from stepgrad.overlaps.keypoints import COCO_SIGMAS
 
 _NOT_USED = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 COCO_CATEGORIES = tuple(c for c in range(1, 91) if c not in _NOT_USED)
@@ -87,9 +90,16 @@ def _names_of_images(dataset: DetectionDataset) -> dict[str, int]:
 
 
 def read_yolo_results(files: list[tuple[Path, int]], dataset: DetectionDataset, empty_boxes: str) -> Detections:
-    """Read the lines `class cx cy w h conf`, in shares of the image, of one file per image."""
+    """Read the lines `class cx cy w h conf`, in shares of the image, of one file per image.
+
+    For other tasks than boxes they are `class x1 y1 x2 y2 ... conf` (a polygon, or four corners), and `class cx cy w h x1 y1 v1
+    ... conf` (keypoints).
+    """
     checks, sizes = DetectionChecks(dataset, empty_boxes), image_sizes(dataset)
-    return detections_from(row for file, image in files for row in _rows(file, image, sizes[image], checks))
+    rows = (row for file, image in files for row in _rows(file, image, sizes[image], checks))
+    return detections_from(
+        rows, overlap_for(dataset.task, dataset.keypoints), f"the detections in {files[0][0].parent}"
+    )
 
 
 def _rows(file: Path, image: int, size: NDArray[np.float64], checks: DetectionChecks) -> Iterator[DetectionRow]:
@@ -98,12 +108,40 @@ def _rows(file: Path, image: int, size: NDArray[np.float64], checks: DetectionCh
             f"{file}: has boxes relative to the size of image {checks.dataset.ids[image]}, but the annotations do not give "
             "that size; evaluate on a data.yaml, or on annotations with image sizes"
         )
+    task, points = checks.dataset.task, checks.dataset.keypoints or 0
     for where, line in text_lines(file):
+        if task != "boxes":
+            label, *values, score = _shape_numbers(line, where, checks.dataset)
+            checks.numbers(score, ANY_BOX, where)
+            shape = yolo_shape(task, np.array(values), (int(size[0]), int(size[1])), _per_point(len(values), points))
+            yield image, int(label), score, None, shape
+            continue
         label, cx, cy, width, height, score = _six_numbers(line, where, len(checks.dataset.class_names))
         centre, sides = np.array([cx, cy]) * size, np.array([width, height]) * size
         box = [*(centre - sides / 2).tolist(), *(centre + sides / 2).tolist()]
         checks.numbers(score, [*box[:2], *sides.tolist()], where)
-        yield image, int(label), score, box
+        yield image, int(label), score, box, None
+
+
+def _per_point(count: int, points: int) -> tuple[int, int] | None:
+    """Keypoints of a line, and numbers of each: two where the detector says nothing about visibility."""
+    return (points, 2 if count == 4 + 2 * points else 3) if points else None
+
+
+def _shape_numbers(line: str, where: str, dataset: DetectionDataset) -> list[float]:
+    """The class, the numbers of a mask, of a pose or of an oriented box, and the score."""
+    values, k = numbers_in(line.split()), dataset.keypoints or len(COCO_SIGMAS)
+    form, right = {
+        "masks": ("class x1 y1 x2 y2 x3 y3 ... conf", len(values) >= 8 and len(values) % 2 == 0),
+        "keypoints": (f"class cx cy w h x1 y1 v1 ... conf, with {k} keypoints", len(values) in (6 + 2 * k, 6 + 3 * k)),
+        "oriented": ("class x1 y1 x2 y2 x3 y3 x4 y4 conf", len(values) == 10),
+    }[dataset.task]
+    if not right or not all(abs(value) < LARGEST for value in values):
+        raise DataError(
+            f"{where}: expected `{form}` but got {brief(line)}; save them with `yolo val save_txt save_conf`, or judge boxes: "
+            "--task boxes"
+        )
+    return _with_class(values, line, where, len(dataset.class_names))
 
 
 def _six_numbers(line: str, where: str, classes: int) -> list[float]:
@@ -111,7 +149,12 @@ def _six_numbers(line: str, where: str, classes: int) -> list[float]:
     if len(values) == 5:
         raise DataError(f"{where}: there is no score in {line!r}; save the scores, too: `yolo val save_txt save_conf`")
     if len(values) != 6:
-        raise DataError(f"{where}: expected `class cx cy w h conf` but got {line!r}")
+        more = "; masks, poses and oriented boxes need --task" if len(values) > 6 else ""
+        raise DataError(f"{where}: expected `class cx cy w h conf` but got {line!r}{more}")
+    return _with_class(values, line, where, classes)
+
+
+def _with_class(values: list[float], line: str, where: str, classes: int) -> list[float]:
     if values[0] not in range(classes):
         raise DataError(f"{where}: expected a class from 0 to {classes - 1} but got {line.split()[0]}")
     return values

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.data.coco_json import are_pixels
 from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import Complaints, Report, brief, raise_errors
+from stepgrad.data.shape_fields import are_pixels
 
 REGIONS_FILE = "ignored_regions.json"
 Regions = dict[str, NDArray[np.float64]]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +17,11 @@ from stepgrad.data.base import DatasetTarget, FileDataset, ImageObjects, Transfo
 from stepgrad.data.images import read_as_shown, read_facts
 from stepgrad.data.problems import Complaints, Degenerate, Report, loading_report, raise_errors
 from stepgrad.data.regions import REGIONS_FILE, Regions, read_regions
+from stepgrad.data.shape_fields import TASKS, Task, in_pixels, pixels_of, polygon_mask
 from stepgrad.data.yolo_images import image_ids_of, label_file, list_images, region_key
 from stepgrad.data.yolo_txt import YOLOLabels, read_labels
 from stepgrad.data.yolo_yaml import DataYaml, read_data_yaml
-from stepgrad.errors import ConfigError, DataError, suggest
+from stepgrad.errors import ConfigError, DataError, one_of, suggest
 from stepgrad.number_text import part_counted
 
 
@@ -34,14 +38,49 @@ class YOLOImage:
     regions: NDArray[np.float64]
     """(R, 4) regions that are crowds of every class."""
 
-    def objects(self, classes: int) -> ImageObjects:
-        """The labelled objects, then each region once per class; nothing if the size is not known."""
+    def objects(self, classes: int, task: str = "boxes", keypoints: tuple[int, int] | None = None) -> ImageObjects:
+        """The labelled objects, then each region once per class; nothing if the size is not known.
+
+        Shapes are those of a task; poses have `keypoints` points of so many numbers.
+        """
         if self.size is None:
             return make_objects([], [])
         found = self.labels or YOLOLabels({})
         boxes = np.concatenate([found.shares * np.tile(self.size, 2), np.repeat(self.regions, classes, axis=0)])
         labels = np.concatenate([found.labels, np.tile(np.arange(classes), len(self.regions))])
-        return make_objects(boxes, labels, crowd=np.arange(len(boxes)) >= len(found.labels))
+        shapes = (
+            None if task == "boxes" else [*self.shapes(task, keypoints), *self._region_shapes(task, keypoints, classes)]
+        )
+        area = pixels_of(shapes, str(self.label_path)) if task == "masks" and shapes else None
+        return make_objects(boxes, labels, crowd=np.arange(len(boxes)) >= len(found.labels), area=area, shapes=shapes)
+
+    def shapes(self, task: str, keypoints: tuple[int, int] | None) -> list[Any]:
+        """The shape of each labelled object in pixels."""
+        return [
+            yolo_shape(task, values, self.size or (1, 1), keypoints)
+            for values in (self.labels.values if self.labels else ())
+        ]
+
+    def _region_shapes(self, task: str, keypoints: tuple[int, int] | None, classes: int) -> list[Any]:
+        """The shape of each ignored region, once per class."""
+        corners = self.regions[:, [0, 1, 2, 1, 2, 3, 0, 3]]
+        made: list[Any] = list(corners)
+        if task == "masks":
+            made = [polygon_mask([outline.tolist()], self.size) for outline in corners]
+        elif task == "keypoints" and keypoints:
+            made = [np.zeros((keypoints[0], 3))] * len(corners)
+        return [shape for shape in made for _ in range(classes)]
+
+
+def yolo_shape(task: str, values: NDArray[np.float64], size: tuple[int, int], keypoints: tuple[int, int] | None) -> Any:
+    """A shape in pixels from the numbers of a line, in shares of the image: of a label, or of a detection."""
+    if task != "keypoints" or keypoints is None:
+        points = in_pixels(values, size).reshape(-1)
+        return polygon_mask([points.tolist()], size) if task == "masks" else points
+    points = in_pixels(values[4:], size, keypoints[1])
+    if keypoints[1] == 2:  # no visibility: negative numbers mean that a point is not labelled, as in YOLO tools
+        points = np.column_stack([points, 2.0 * (points >= 0.0).all(axis=1)])
+    return points[:, :3]
 
 
 class YOLODataset(FileDataset):
@@ -59,6 +98,8 @@ class YOLODataset(FileDataset):
         transforms: called with (image, target).
         images_outside: True lets `path:`, splits, lists and links point outside the folder of data.yaml. Otherwise that is
             refused, because the author of the data would choose what is read and shown in reports.
+        task: what targets have besides boxes: "masks" (labels are polygons), "keypoints" (data.yaml has `kpt_shape`), "oriented"
+            (labels are four corners); every label must be so.
     """
 
     def __init__(
@@ -68,16 +109,24 @@ class YOLODataset(FileDataset):
         degenerate: Degenerate = "error",
         transforms: Transforms | None = None,
         images_outside: bool = False,
+        task: Task = "boxes",
     ) -> None:
+        one_of("task", task, list(TASKS))
         report = loading_report(degenerate)
         data = read_data_yaml(Path(path), images_outside, report)
         assert data is not None, "loading raises where the doctor continues"
         check_split(data, split)
+        self.task, self.keypoints = task, data.keypoint_shape[0] if data.keypoint_shape else None
+        if task == "keypoints" and (data.keypoint_shape is None or data.keypoint_shape[1] not in (2, 3)):
+            raise DataError(f"{data.path}: expected kpt_shape, as in `kpt_shape: [17, 3]`, for keypoints; add it")
         self.data, self.path, self.root, self.split = data, data.path, data.root, split
         self.transforms = transforms
         self.name = dataset_name(data, split)
         self.class_names = data.class_names
-        self.images: list[YOLOImage] = read_images(data, split, report)
+        self.images: list[YOLOImage] = read_images(data, split, report, task)
+        kinds = Counter(kind for image in self.images if image.labels for kind in image.labels.kinds)
+        unread = {"masks": 0 if task == "oriented" else kinds["polygon"], "keypoints": kinds["pose"]}
+        self.unread = {kind: count for kind, count in unread.items() if count and kind != task}
         self.ids: list[str] = image_ids_of([image.path for image in self.images], self.root)
         for image in self.images:
             if image.size is None:
@@ -85,10 +134,10 @@ class YOLODataset(FileDataset):
                 raise DataError(f"{image.path}: its size cannot be read; export the image again")
 
     def objects(self, index: int) -> ImageObjects:
-        return self.images[index].objects(len(self.class_names))
+        return self.images[index].objects(len(self.class_names), self.task, self.data.keypoint_shape)
 
     def target(self, index: int) -> DatasetTarget:
-        return self.objects(index).target(self.ids[index])
+        return self.objects(index).target(self.ids[index], self.task)
 
     def image_size(self, index: int) -> tuple[int, int] | None:
         return self.images[index].size
@@ -133,11 +182,13 @@ def check_split(data: DataYaml, split: str | None) -> None:
         raise ConfigError(f"{data.path}: has no split {split!r}; it has {have}.{suggest(split, list(data.splits))}")
 
 
-def read_images(data: DataYaml, split: str | None, report: Report = raise_errors) -> list[YOLOImage]:
+def read_images(
+    data: DataYaml, split: str | None, report: Report = raise_errors, task: str | None = "boxes"
+) -> list[YOLOImage]:
     """The images of a split with their labels, handing every problem to `report`."""
     regions = read_regions(data.path.parent / REGIONS_FILE, data.own, report)
     paths = list_images(data, split, report)
-    images = [_read_image(path, data, regions, report) for path in paths]
+    images = [_read_image(path, data, regions, report, task) for path in paths]
     missing = [image for image in images if image.labels is None]
     if missing:
         count = part_counted(len(missing), len(images), "image", "have")
@@ -152,9 +203,10 @@ def read_images(data: DataYaml, split: str | None, report: Report = raise_errors
     return images
 
 
-def _read_image(path: Path, data: DataYaml, regions: Regions, report: Report) -> YOLOImage:
+def _read_image(path: Path, data: DataYaml, regions: Regions, report: Report, task: str | None) -> YOLOImage:
     where = label_file(path)
-    labels = read_labels(where, len(data.class_names), data.own, data.keypoint_numbers, report)
+    numbers = math.prod(data.keypoint_shape) if data.keypoint_shape else 0
+    labels = read_labels(where, len(data.class_names), data.own, numbers, report, task)
     try:
         size = read_facts(path).upright_size
     except Exception:  # decoders raise whatever they stumble over; who needs the image says what is wrong

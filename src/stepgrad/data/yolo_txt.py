@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import DROP, Complaints, Report, Severity, raise_errors, repeats_text
@@ -23,6 +24,14 @@ MOST_COMPLAINTS = 50
 """Bad lines of one file that are named one by one."""
 
 
+_KINDS = {"masks": "polygon", "keypoints": "pose", "oriented": "polygon"}
+_FORMS = {
+    "masks": "a polygon, `class x1 y1 x2 y2 x3 y3 ...`,",
+    "keypoints": "a box and keypoints, `class cx cy w h x1 y1 v1 ...`, as many as kpt_shape of data.yaml says,",
+    "oriented": "four corners, `class x1 y1 x2 y2 x3 y3 x4 y4`,",
+}
+"""By task, what a line must be."""
+
 _Corners = tuple[float, float, float, float]
 _Row = tuple[int, float, float, float, float]
 """Class, x1 y1 x2 y2."""
@@ -31,16 +40,25 @@ _Row = tuple[int, float, float, float, float]
 class YOLOLabels:
     """The G objects of one label file, in the order of their lines."""
 
-    def __init__(self, rows: Mapping[_Row, int]) -> None:
+    def __init__(self, rows: Mapping[_Row, int], values: Sequence[NDArray[np.float64]] = (), kinds: Sequence[str] = ()):
         """`rows` has the line of each object, from 1."""
         self.labels = np.array([row[0] for row in rows], dtype=np.int64)
         self.shares = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 4)
         """(G, 4) x1 y1 x2 y2, of the image's width and height."""
         self.lines = tuple(rows.values())
+        self.values = tuple(values)
+        """All numbers of each line behind the class, if they were asked for."""
+        self.kinds = tuple(kinds)
+        """What each line is: a "box", a "polygon" or a "pose"."""
 
 
 def read_labels(
-    path: Path, classes: int, own: OwnFiles, keypoint_numbers: int = 0, report: Report = raise_errors
+    path: Path,
+    classes: int,
+    own: OwnFiles,
+    keypoint_numbers: int = 0,
+    report: Report = raise_errors,
+    task: str | None = "boxes",
 ) -> YOLOLabels | None:
     """Read one file and hand every problem to `report`. Bad lines are left out; None if there is no file.
 
@@ -50,6 +68,7 @@ def read_labels(
         own: which files may be read.
         keypoint_numbers: how many numbers follow the box in each line.
         report: gets every problem.
+        task: what each line must have; None: whatever is there is kept.
     """
     complain = Complaints(path, report)
     if own.refuses(path, report):
@@ -67,25 +86,27 @@ def read_labels(
         complain("is not text", "export the labels again", "label-unreadable")
     except OSError as error:
         complain(f"cannot be read ({error.strerror})", "restore the file", "label-unreadable")
-    reader = _Lines(complain, classes, keypoint_numbers)
+    reader = _Lines(complain, classes, keypoint_numbers, task)
     for number, line in enumerate(text.splitlines(), 1):
         reader.read(line, number)
     reader.finish()
-    return YOLOLabels(reader.rows)
+    return YOLOLabels(reader.rows, reader.values, reader.kinds)
 
 
 class _Lines:
     """Reads the lines of one file; after many bad ones of a kind it only counts."""
 
-    def __init__(self, complain: Complaints, classes: int, keypoint_numbers: int) -> None:
+    def __init__(self, complain: Complaints, classes: int, keypoint_numbers: int, task: str | None) -> None:
         self._report = complain
         self.classes = classes
         self.keypoint_numbers = keypoint_numbers
+        self.task = task
         self.complaints: Counter[tuple[str, Severity]] = Counter()
         self.rows: dict[_Row, int] = {}
         """Each object with its line; equal lines are one object."""
         self.repeats: list[tuple[int, int]] = []
-        self.shapes: set[str] = set()
+        self.values: list[NDArray[np.float64]] = []
+        self.kinds: list[str] = []
 
     def read(self, line: str, number: int) -> None:
         """Add the object of a line; an empty or a bad one has none."""
@@ -97,10 +118,34 @@ class _Lines:
         corners = self._corners(values[1:], where) if values else None
         if values is None or corners is None:
             return
+        kind = self._kind(len(values) - 1)
+        if not self._fits_task(kind, values[1:], where):
+            return
         row = (int(values[0]), *corners)
         if row in self.rows:
             self.repeats.append((number, self.rows[row]))
-        self.rows.setdefault(row, number)
+            return
+        self.rows[row] = number
+        self.kinds.append(kind)
+        if self.task != "boxes":
+            self.values.append(np.array(values[1:], dtype=np.float64))
+
+    def _kind(self, count: int) -> str:
+        if count == 4:
+            return "box"
+        return "pose" if self.keypoint_numbers else "polygon"
+
+    def _fits_task(self, kind: str, values: list[float], where: str) -> bool:
+        """Whether a line has what the task is about; complains if not."""
+        if self.task is None or self.task == "boxes":
+            return True
+        is_right = kind == _KINDS[self.task] and (self.task != "oriented" or len(values) == 8)
+        if not is_right:
+            defect = f"{where}: expected {_FORMS[self.task]} but got {counted(len(values) + 1, 'number')}"
+            self._complain(
+                defect, 'write it so, or use the boxes alone: --task boxes (task="boxes" in Python)', "shape"
+            )
+        return is_right
 
     def finish(self) -> None:
         """Report what the file as a whole is about."""
@@ -111,7 +156,7 @@ class _Lines:
         if self.repeats:
             fix = "used once, as by YOLO tools; delete the repeated lines"
             self._report(repeats_text("line", self.repeats), fix, "duplicate-object", "warning")
-        if len(self.shapes) > 1:
+        if {"box", "polygon"} <= set(self.kinds):
             fix = "stepgrad reads each line as what it is, but other YOLO tools read all of them as polygons; write only one kind"
             self._report("mixes boxes and polygons", fix, "label-mixed", "warning")
 
@@ -138,12 +183,10 @@ class _Lines:
         """x1 y1 x2 y2 of a box, of a box with keypoints behind it, or around a polygon."""
         count = len(values)
         if count == 4 or (self.keypoint_numbers and count == 4 + self.keypoint_numbers):
-            self.shapes.add("box")
             cx, cy, width, height = values[:4]
             corners = (cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2)
             return self._checked(corners, values[:4], where)
         if count >= 6 and count % 2 == 0 and not self.keypoint_numbers:
-            self.shapes.add("polygon")
             corners = (min(values[0::2]), min(values[1::2]), max(values[0::2]), max(values[1::2]))
             return self._checked(corners, corners, where)
         hint = " (is the sixth a confidence, and these are detections?)" if count == 5 else ""

@@ -31,10 +31,14 @@ class DataYaml:
     class_names: tuple[str, ...]
     splits: dict[str, list[Path]]
     """Folders of images and .txt files with paths of images, by split, in the order of the file."""
-    keypoint_numbers: int
-    """How many numbers of keypoints follow the box in each line of a label file (`kpt_shape`); 0 without keypoints."""
+    keypoint_shape: tuple[int, int] | None
+    """Number of keypoints, and of numbers of each, that follow the box in each line of a label file (`kpt_shape`)."""
     own: OwnFiles
     """Which files may be read."""
+    flips: Any = None
+    """`flip_idx` as it stands: the keypoint that each becomes in a mirrored image."""
+    keypoint_names: Any = None
+    """`kpt_names` as they stand."""
 
 
 def read_data_yaml(path: Path, images_outside: bool = False, report: Report = raise_errors) -> DataYaml | None:
@@ -63,7 +67,16 @@ def read_data_yaml(path: Path, images_outside: bool = False, report: Report = ra
     if not splits and not any(content.get(name) for name in (*SPLITS, "validation")):
         fix = "name the folders of the images, as in `train: images/train`"
         return complain(f"has none of the keys {', '.join(SPLITS)}", fix, "yaml-not-yolo")
-    return DataYaml(path, root, class_names, splits, _keypoint_numbers(content.get("kpt_shape")), own)
+    return DataYaml(
+        path,
+        root,
+        class_names,
+        splits,
+        _keypoint_shape(content.get("kpt_shape")),
+        own,
+        content.get("flip_idx"),
+        content.get("kpt_names"),
+    )
 
 
 def is_data_yaml(path: Path) -> bool:
@@ -204,7 +217,7 @@ def _find_place(entry: str, key: str, root: Path, own: OwnFiles, complain: Compl
     return complain(f"{key} {entry!r} does not exist in {root}.{close}", "correct it or `path`", "split-missing")
 
 
-def _keypoint_numbers(shape: Any) -> int:
+def _keypoint_shape(shape: Any) -> tuple[int, int] | None:
     if isinstance(shape, list) and len(shape) == 2 and all(isinstance(n, int) and 0 < n < 10_000 for n in shape):
-        return int(shape[0]) * int(shape[1])
-    return 0
+        return int(shape[0]), int(shape[1])
+    return None

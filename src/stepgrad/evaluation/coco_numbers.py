@@ -15,7 +15,6 @@ from stepgrad.errors import ConfigError, LikelyMistakeWarning, one_of
 from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.tables import plain_table
-from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.list_metric import AREAS, LARGEST_OF_COCO
 from stepgrad.metric.metrics import AP
 from stepgrad.metric.protocol import COCO
@@ -138,11 +137,7 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 def warn_of_giants(evidence: Evidence, largest: float = LARGEST_OF_COCO) -> None:
     """Warn once of objects and detections beyond the areas pycocotools looks at, which our own counting includes."""
-    if evidence.has_shapes:
-        areas = evidence.overlap.areas(evidence.detections.shapes)
-    else:
-        areas = areas_of(evidence.detections.sizes, 0.0)
-    large_detections = areas > largest
+    large_detections = evidence.detection_areas(0.0) > largest
     large_objects = evidence.objects.area > largest
     if not (large_detections.any() or large_objects.any()):
         return

@@ -202,12 +202,18 @@ def compare(evidence: Evidence, protocols: Sequence[Protocol]) -> Comparison:
 def _pair(evidence: Evidence, a: Protocol, b: Protocol, maps: dict[str, float]) -> Pair:
     names = (a.name, b.name)
     steps, now = [], a
-    shapes = evidence.overlap.key if evidence.has_shapes else "boxes"
-    for rule in (rule for rule in differing(a, b) if concerns(rule, shapes)):
+    for rule in (rule for rule in differing(a, b) if concerns(rule, _shapes(evidence))):
         now = switched(now, b, [rule])
         steps.append(Step(rule, describe_rule(a, rule), describe_rule(b, rule), evaluate_under(evidence, now).map))
     first = _Differences(evidence, a, b).by_class()
     return Pair(names, (maps[names[0]], maps[names[1]]), tuple(steps), tuple(first))
+
+
+def _shapes(evidence: Evidence) -> str:
+    """What is compared: boxes, masks, keypoints, or oriented boxes."""
+    if not evidence.has_shapes:
+        return "boxes"
+    return "oriented" if evidence.overlap.key == "boxes" else evidence.overlap.key
 
 
 class _Differences:
@@ -216,7 +222,7 @@ class _Differences:
     def __init__(self, evidence: Evidence, a: Protocol, b: Protocol) -> None:
         self.evidence = evidence
         self.a, self.b = _at_common_thresholds(a, b)
-        self.rules = differing(self.a, self.b)
+        self.rules = [rule for rule in differing(self.a, self.b) if concerns(rule, _shapes(evidence))]
         self._judged: dict[Protocol, list[ClassJudgement]] = {}
 
     def by_class(self) -> list[FirstDifference]:

@@ -184,7 +184,7 @@ def _class_batch(
     )
     if evidence.has_shapes:
         batch = replace(batch, **_shape_fields(evidence, protocol, windows, chosen))
-        areas = Areas(evidence.overlap.areas(detections.shapes)[windows], objects.area[chosen])
+        areas = Areas(evidence.detection_areas(0.0)[windows], objects.area[chosen])
     else:
         sizes = detections.sizes.take(windows, axis=0), objects.sizes[chosen]
         areas = Areas(*(areas_of(written, protocol.pixel_offset) for written in sizes))

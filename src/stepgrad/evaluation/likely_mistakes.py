@@ -56,7 +56,7 @@ def likely_mistakes(
     known = np.full((evidence.num_images, 2), np.nan) if sizes is None else sizes
     lines = [
         _unseen(evidence, splits or {}),
-        _undone(result, evidence, known, written),
+        "" if evidence.has_shapes else _undone(result, evidence, known, written),
         _repeats(result, evidence),
         _scores(evidence.detections.scores),
     ]

@@ -112,6 +112,8 @@ class Evidence:
     have other limits for the two corners: a box without area ends a pixel before it begins."""
     overlap: Overlap = BOXES
     """What detections and objects are compared by."""
+    by_box_area: bool = False
+    """Whether detections of shapes are small or large by the areas of their boxes, as in pycocotools where files have boxes."""
     resizings: NDArray[np.float64] | None = None
     """(images, 4) factors of x and y, then what is added, from each image to the resized one in which a tool counted it."""
 
@@ -127,6 +129,12 @@ class Evidence:
     def has_shapes(self) -> bool:
         """Whether something else than boxes is compared."""
         return self.objects.shapes is not None
+
+    def detection_areas(self, pixel_offset: float) -> NDArray[np.float64]:
+        """(M,) areas of the detections, which COCO's small, medium and large go by."""
+        if self.has_shapes and not self.by_box_area:
+            return self.overlap.areas(self.detections.shapes)
+        return areas_of(self.detections.sizes, 0.0 if self.has_shapes else pixel_offset)
 
     def seen_with(self, pixel_offset: float) -> Evidence:
         """The boxes as a protocol that adds `pixel_offset` expects them; boxes that need no change stay the same to the last bit.

@@ -94,7 +94,9 @@ def read_batch(
     else:
         windows = _windows(overlap, counts, boxes, given.shapes)
         objects = [overlap.objects(target, f"image {i}: targets") for i, target in enumerate(shown)]
-        if boxes is None or overlap.key == "boxes":
+        if overlap.key == "boxes" or (
+            boxes is None and overlap.key != "shapes"
+        ):  # those of the caller's own have no boxes
             boxes = [torch.from_numpy(overlap.boxes(shapes)) for shapes in windows]
         shown = [
             _with_areas(overlap, target, shapes, i)

@@ -15,7 +15,8 @@ from stepgrad.data.convert.to_coco import write_coco
 from stepgrad.data.convert.to_voc import check_names, write_voc
 from stepgrad.data.convert.to_yolo import write_yolo
 from stepgrad.data.problems import Degenerate
-from stepgrad.errors import DataError, one_of
+from stepgrad.data.shape_fields import Task
+from stepgrad.errors import ConfigError, DataError, one_of
 from stepgrad.files import WriteError, explain, folder_beside
 from stepgrad.names import from_home
 
@@ -48,11 +49,13 @@ def convert(
     difficult: Difficult = "keep",
     degenerate: Degenerate = "error",
     images_outside: bool = False,
+    task: Task = "boxes",
     progress: DoneOfAll | None = None,
 ) -> Conversion:
     """Write a dataset to a new folder in another format, whole or not at all.
 
-    Boxes come back to a millionth of a pixel; masks, keypoints and whatever else stepgrad does not read stay behind.
+    Boxes come back to a millionth of a pixel. Masks, keypoints and oriented boxes are written if the task says so, and stay
+    behind with a note if not; whatever else stepgrad does not read stays behind.
 
     Args:
         data: as for `load_dataset`; of a folder all splits are written.
@@ -65,11 +68,14 @@ def convert(
         difficult: for COCO and YOLO, which know no difficult objects: "keep" them as ordinary ones, or "drop" them.
         degenerate: "error" refuses boxes without area, "drop" leaves them out.
         images_outside: whether file names and links may lead out of the data's folder.
+        task: what is written besides boxes: "masks", "keypoints" or "oriented"; not for VOC, which stores boxes.
         progress: called after each image.
     """
     one_of("to", to, list(FORMATS))
     one_of("pictures", pictures, ["copy", "link"])
     one_of("difficult", difficult, ["keep", "drop"])
+    if to == "voc" and task != "boxes":
+        raise ConfigError(f'task: VOC stores boxes only; expected to="coco" or to="yolo" for {task}.')
     place = from_home(out)
     if os.path.lexists(place):
         raise DataError(f"{place}: exists already; choose a new folder, since nothing is overwritten")
@@ -80,10 +86,14 @@ def convert(
         images=images,
         degenerate=degenerate,
         images_outside=images_outside,
+        task=task,
     )
     if to == "voc":
         check_names(source.class_names)
     notes = Notes(to)
+    for dataset in dict.fromkeys(picture.dataset for picture in source.pictures):
+        for kind, count in dataset.unread.items():
+            notes.add(f"{kind}-unread", count)
     if to != "coco" and source.category_ids != tuple(range(1, len(source.class_names) + 1)):
         notes.add("category", len(source.class_names))  # a way back numbers the classes from 1
     try:

@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stepgrad.data.convert.notes import Difficult, Notes, tidy, without_difficult
 from stepgrad.data.convert.source import Source, SourcePicture
+from stepgrad.data.shape_fields import quad_of
 from stepgrad.names import file_name
+from stepgrad.overlaps.masks import coco_counts, runs_of_dense
 
 
 def write_coco(source: Source, out: Path, difficult: Difficult, notes: Notes) -> None:
@@ -38,15 +42,36 @@ def _annotations(
 ) -> list[dict[str, Any]]:
     objects = without_difficult(picture.objects, difficult, notes)
     columns = objects.boxes, objects.labels, objects.crowd, objects.area
+    shapes = [_shape_fields(picture.dataset.task, shape) for shape in objects.shapes]
     return [
         {
             "category_id": category_ids[label],
             "bbox": [tidy(x1), tidy(y1), tidy(x2 - x1), tidy(y2 - y1)],
             "area": tidy(area),
             "iscrowd": int(crowd),
+            **fields,
         }
-        for (x1, y1, x2, y2), label, crowd, area in zip(*(column.tolist() for column in columns), strict=True)
+        for (x1, y1, x2, y2), label, crowd, area, fields in zip(
+            *(column.tolist() for column in columns), shapes, strict=True
+        )
     ]
+
+
+def _shape_fields(task: str, shape: Any) -> dict[str, Any]:
+    """What COCO's json says of a mask, a pose or an oriented box."""
+    if task == "masks":
+        if isinstance(shape, np.ndarray):  # pixels, as the built-in set has them
+            runs = runs_of_dense(shape[None], "a mask")
+            return {"segmentation": {"size": runs.sizes[0].tolist(), "counts": coco_counts(runs, 0)}}
+        polygons = [[tidy(value) for value in polygon] for polygon in shape.get("polygons", ())]
+        return {"segmentation": polygons or shape}
+    if task == "keypoints":
+        points = [tidy(value) for value in shape.reshape(-1).tolist()]
+        return {"keypoints": points, "num_keypoints": int((shape[:, 2] > 0).sum())}
+    if task == "oriented":
+        corners = [tidy(value) for value in quad_of(shape).tolist()]
+        return {"segmentation": [corners], "poly": corners}
+    return {}
 
 
 def _images(split: str, members: list[tuple[SourcePicture, int]]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from stepgrad.data.base import ImageObjects
 from stepgrad.data.convert.notes import Difficult, Notes, note_areas, tidy, without_difficult
 from stepgrad.data.convert.source import Source
 from stepgrad.data.regions import REGIONS_FILE
+from stepgrad.data.shape_fields import quad_of
 from stepgrad.data.yolo_txt import TOLERANCE
 from stepgrad.data.yolo_yaml import RESERVED_KEYS
 from stepgrad.extras import need
@@ -30,7 +31,12 @@ def write_yolo(source: Source, out: Path, difficult: Difficult, notes: Notes) ->
         ignored = _regions(objects, len(source.class_names), notes)
         if ignored:
             regions[f"{picture.home}/{picture.stem}"] = ignored
-        lines = _lines(objects[~objects.crowd], picture.size, notes)
+        kept = objects[~objects.crowd]
+        task = picture.dataset.task
+        if task == "boxes":
+            lines = _lines(kept, picture.size, notes)
+        else:
+            lines = [line for i in range(len(kept)) for line in _shape_line(kept, i, task, picture.size, notes)]
         label = out / "labels" / picture.home / f"{picture.stem}.txt"
         label.parent.mkdir(parents=True, exist_ok=True)
         label.write_bytes("".join(f"{line}\n" for line in lines).encode())
@@ -55,6 +61,37 @@ def _lines(objects: ImageObjects, size: tuple[int, int], notes: Notes) -> list[s
             notes.add("beyond")
         lines.append(" ".join([str(label), *map(_share, numbers)]))
     return lines
+
+
+def _shape_line(objects: ImageObjects, i: int, task: str, size: tuple[int, int], notes: Notes) -> list[str]:
+    """The line of a mask, a pose or an oriented box; none for a mask that is no polygon."""
+    shape, scale = objects.shapes[i], np.array(size, dtype=np.float64)
+    before: list[float] = []
+    if task == "keypoints":
+        before = _centre_and_size(objects.boxes[i] / np.tile(scale, 2)).tolist()
+        numbers = np.column_stack([shape[:, :2] / scale, shape[:, 2]]).reshape(-1)
+    elif task == "oriented":
+        numbers = (quad_of(shape).reshape(-1, 2) / scale).reshape(-1)
+    elif isinstance(shape, dict) and "polygons" in shape:
+        notes.add("parts", int(len(shape["polygons"]) > 1))
+        numbers = (joined_parts(shape["polygons"]) / scale).reshape(-1)
+    else:
+        notes.add("runs")
+        return []
+    if task != "keypoints" and (numbers.max() > 1 + TOLERANCE or numbers.min() < -TOLERANCE):
+        notes.add("cut")
+        numbers = np.clip(numbers, 0.0, 1.0)
+    return [" ".join([str(objects.labels[i]), *map(_share, [*before, *numbers.tolist()])])]
+
+
+def joined_parts(polygons: list[list[float]]) -> NDArray[np.float64]:
+    """(n, 2) one outline around several parts: each is closed before the way leads on, so that these ways enclose nothing.
+
+    >>> joined_parts([[0, 0, 2, 0, 2, 2], [5, 5, 6, 5, 6, 6]]).astype(int).tolist()
+    [[0, 0], [2, 0], [2, 2], [0, 0], [5, 5], [6, 5], [6, 6], [5, 5]]
+    """
+    parts = [np.array(polygon, dtype=np.float64).reshape(-1, 2) for polygon in polygons]
+    return parts[0] if len(parts) == 1 else np.concatenate([np.concatenate([part, part[:1]]) for part in parts])
 
 
 def _centre_and_size(corners: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -91,6 +128,9 @@ def _write_yaml(source: Source, out: Path) -> None:
             content[key] = f"{file_name(name)}.txt"
             lines = "".join(f"./images/{picture.home}/{picture.file}\n" for picture in pictures)
             (out / content[key]).write_bytes(to_utf8(lines))
+    points = next((picture.dataset.keypoints for picture in source.pictures), None)
+    if points and source.pictures[0].dataset.task == "keypoints":
+        content["kpt_shape"] = [points, 3]
     content["names"] = dict(enumerate(source.class_names))
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     (out / "data.yaml").write_bytes(to_utf8(text))

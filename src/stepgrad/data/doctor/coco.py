@@ -7,15 +7,17 @@ from pathlib import Path
 
 from stepgrad.data.coco import holding_folder, image_file, own_files, refuses, usual_folders
 from stepgrad.data.coco_json import CocoFile, CocoImage, read_coco
+from stepgrad.data.doctor.poses import examine_names
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage
 from stepgrad.data.problems import Complaints, Report
+from stepgrad.data.shape_fields import ShapeReader
 
 
 def examine_coco(
     path: Path, images: str | Path | None, need_images: bool, images_outside: bool, report: Report
 ) -> ExaminedDataset:
     """Read the file; return the readable images, and report every problem."""
-    file = read_coco(path, report) or CocoFile([], {})
+    file = read_coco(path, report, task=None) or CocoFile([], {}, ShapeReader(None))
     tried = [Path(images)] if images else usual_folders(path)
     folder = holding_folder(tried, file.images) if need_images else None
     if need_images and file.images and folder is None:
@@ -23,6 +25,9 @@ def examine_coco(
         fix = "name their folder (--images), or examine the annotations alone (--need_images false)"
         Complaints(path, report)(f"its images are in none of {places} (relative to its folder)", fix, "image-missing")
     own = own_files(path, images, images_outside)
+    for names, skeleton in file.poses:
+        for problem in examine_names(str(path), names, skeleton):
+            report(problem)
     entries = []
     for image in file.images:
         picture = image_file(folder, image) if folder else None
@@ -49,4 +54,5 @@ def _entry(image: CocoImage, path: Path, picture: Path | None, file: CocoFile, r
         class_names=tuple(file.categories.values()),
         numbers=numbers if by_id else tuple(range(len(ids))),
         word="annotation" if by_id else "object",
+        shapes=tuple(annotation.shapes for annotation in image.annotations),
     )

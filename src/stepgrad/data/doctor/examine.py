@@ -11,7 +11,9 @@ from pathlib import Path
 from stepgrad.data.base import ImageId
 from stepgrad.data.doctor.boxes import examine_boxes
 from stepgrad.data.doctor.coco import examine_coco
+from stepgrad.data.doctor.dota import examine_dota
 from stepgrad.data.doctor.images import examine_image
+from stepgrad.data.doctor.shapes import examine_shapes
 from stepgrad.data.doctor.shared import report_shared
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Summary, report_counts, summarise
 from stepgrad.data.doctor.voc import examine_voc
@@ -99,6 +101,8 @@ def _read_records(
         return examine_voc(located.path, located.split, class_names, need_images, images_outside, report)
     if located.kind == "coco":
         return examine_coco(located.path, images, need_images, images_outside, report)
+    if located.kind == "dota":
+        return examine_dota(located.path, need_images, images_outside, report)
     if located.kind == "yolo":
         return examine_yolo(located.path, located.split, need_images, images_outside, report)
     dataset = load_dataset(data, located.split)
@@ -129,7 +133,8 @@ def _examine_images(
         for done, (entry, (fact, problems)) in enumerate(zip(entries, results, strict=True), start=1):
             if fact is not None:
                 facts[entry.image_id] = fact
-            for problem in (*problems, *examine_boxes(entry)):
+            size = fact.size if fact is not None else entry.size
+            for problem in (*problems, *examine_boxes(entry), *examine_shapes(entry, size)):
                 report(problem)
             progress(done, len(entries))
     finally:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +37,8 @@ class ExaminedImage:
     """Whether size and boxes are of the picture as viewers show it (YOLO), EXIF orientation applied, or as it is stored."""
     word: str = "object"
     """What the numbers count: objects of a file, lines of a label file, or annotations by their ids."""
+    shapes: tuple[Mapping[str, Any], ...] = ()
+    """Per object its masks, keypoints, oriented box; those of ignored regions are missing."""
 
     def place(self, index: int) -> str:
         """Where to find an object in the annotation, and its class."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from stepgrad.data.doctor.poses import examine_flips, examine_names, keypoint_names
 from stepgrad.data.doctor.summary import ExaminedDataset, ExaminedImage, Splits
 from stepgrad.data.problems import Complaints, Report
 from stepgrad.data.regions import REGIONS_FILE, read_regions
-from stepgrad.data.yolo import YOLOImage, check_split, dataset_name, read_images
+from stepgrad.data.yolo import YOLOImage, check_split, dataset_name, read_images, yolo_shape
 from stepgrad.data.yolo_images import image_ids_of, list_images, region_key
 from stepgrad.data.yolo_yaml import SPLITS, DataYaml, read_data_yaml
 from stepgrad.number_text import agreeing, counted
@@ -21,18 +23,23 @@ def examine_yolo(
     if data is None:
         return ExaminedDataset("YOLO dataset", path.stem, [], ())
     check_split(data, split)
-    images = read_images(data, split, report)
+    images = read_images(data, split, report, task=None)
     if split is None:
         _check_spare(data, images, report)
     ids = image_ids_of([image.path for image in images], data.root)
-    entries = [
-        _entry(image_id, image, data.class_names, need_images) for image_id, image in zip(ids, images, strict=True)
-    ]
+    entries = [_entry(image_id, image, data, need_images) for image_id, image in zip(ids, images, strict=True)]
+    names = keypoint_names(data.keypoint_names)
+    for problem in examine_names(str(path), names):
+        report(problem)
+    if data.keypoint_shape and data.flips is not None:
+        for problem in examine_flips(str(path), data.flips, data.keypoint_shape[0], names):
+            report(problem)
     splits = _splits(data, need_images) if split is None else {}
     return ExaminedDataset("YOLO dataset", dataset_name(data, split), entries, data.class_names, splits)
 
 
-def _entry(image_id: str, image: YOLOImage, class_names: tuple[str, ...], need_images: bool) -> ExaminedImage:
+def _entry(image_id: str, image: YOLOImage, data: DataYaml, need_images: bool) -> ExaminedImage:
+    class_names = data.class_names
     return ExaminedImage(
         image_id=image_id,
         source=str(image.label_path),
@@ -43,6 +50,18 @@ def _entry(image_id: str, image: YOLOImage, class_names: tuple[str, ...], need_i
         numbers=image.labels.lines if image.labels and image.size else (),
         word="line",
         as_shown=True,
+        shapes=_shapes(image, data),
+    )
+
+
+def _shapes(image: YOLOImage, data: DataYaml) -> tuple[dict[str, Any], ...]:
+    """What the lines have besides boxes: polygons, or keypoints."""
+    if image.labels is None or image.size is None:
+        return ()
+    tasks = [{"polygon": "masks", "pose": "keypoints"}.get(kind) for kind in image.labels.kinds]
+    return tuple(
+        {task: yolo_shape(task, values, image.size, data.keypoint_shape)} if task else {}
+        for task, values in zip(tasks, image.labels.values, strict=True)
     )
 
 

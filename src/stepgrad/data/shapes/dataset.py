@@ -68,6 +68,7 @@ class ShapesDataset(DetectionDataset):
         self.size = size
         self.transforms = transforms
         self.task = task
+        self.keypoints = 4 if task == "keypoints" else None
         self.name = f"shapes {split}"
         self.class_names = tuple(CLASSES)
         self.ids: range = range(length)
