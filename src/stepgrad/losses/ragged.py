@@ -23,6 +23,7 @@ from stepgrad.losses.objective import Measured, Objective, report_sums
 from stepgrad.metric.batch import Batch, OverlapPairs, Target, make_batch, new_rows
 from stepgrad.metric.boxes import CONVERT, CORNERS, MEASURABLE, check_box_format, inside_out, sizes_of, unmeasurable
 from stepgrad.overlaps.base import checked_table
+from stepgrad.overlaps.keypoints import Keypoints
 from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.threads import run_threads
 
@@ -144,6 +145,8 @@ def make_lists(objective: Objective, candidates: ScoredPairs, targets: Sequence[
     _check(plain_scores, boxes, images, classes)
     none = torch.zeros(0, num_classes), torch.zeros(0, 4)
     objects = make_batch([none[0]] * len(targets), [none[1]] * len(targets), targets, num_classes, areas)
+    if isinstance(objective.overlap, Keypoints):
+        objects = replace(objects, unlabelled=_without_keypoints(objective.overlap, targets))
     return ClassLists.sort(plain_scores, boxes, images, classes, objects, _given_pairs(candidates, images, objects))
 
 
@@ -160,6 +163,12 @@ def _given_pairs(candidates: ScoredPairs, images: NDArray[np.int64], objects: Ba
         row, column = np.nonzero(table)
         parts.append((rows[row], targets[column], table[row, column]))
     return OverlapPairs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _without_keypoints(overlap: Keypoints, targets: Sequence[Target]) -> NDArray[np.bool_]:
+    """(G,) objects without labelled keypoints, which are not counted."""
+    flags = [overlap.unlabelled(overlap.objects(t, f"image {i}: targets")) for i, t in enumerate(targets)]
+    return np.concatenate([np.zeros(0, dtype=np.bool_), *flags])
 
 
 def _check(
