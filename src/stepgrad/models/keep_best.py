@@ -211,8 +211,8 @@ def keep_best(
 
     The present weights are measured at once and take part, so training cannot end below them on these images.
     A copy of the best weights and buffers is kept on the CPU. Measuring leaves training as it is: modes of modules and
-    random numbers are put back. A model that trains for masks or keypoints is measured by those. This is for your own loop. Choosing among many measurements favours the held-out images a little,
-    so report numbers of other images.
+    random numbers are put back. A model that trains for masks or keypoints is measured by those. This is for your own
+    loop. Choosing among many measurements favours the held-out images a little, so report numbers of other images.
 
     Args:
         model: one prepared by `train_for_map`, or what holds one (DistributedDataParallel, a LightningModule, ...).
