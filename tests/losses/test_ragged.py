@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -91,6 +92,28 @@ def test_each_class_ranks_its_own_candidates_only(seed: int, estimator: str) -> 
         for c, slope in slopes.items():
             wanted = -slope[i][:, 0] / (mean + 0.01) / len(aps)
             torch.testing.assert_close(gradient[rows[:, c], c], wanted, rtol=1e-10, atol=1e-14)
+
+
+def test_given_overlaps_and_neighbours_give_the_loss_of_the_rectangle_with_them() -> None:
+    scores, boxes, targets = scene(4)
+    scores = [s[:, :1].detach().requires_grad_() for s in scores]  # one class, so candidates are windows
+    boxes = [b[:, :1] for b in boxes]
+    targets = [{**target, "labels": 0 * target["labels"]} for target in targets]
+    g = torch.Generator().manual_seed(0)
+    overlaps = [torch.rand(25, 4, generator=g, dtype=torch.float64) for _ in scores]
+    near = [(torch.rand(25, 25, generator=g) < 0.1).triu(1).nonzero() for _ in scores]
+    loss_fn = sg.MAPLoss(1)
+    expected = loss_fn(scores, [b[:, 0] for b in boxes], targets, overlaps=overlaps, neighbours=near)
+    kept = loss_fn.metrics["kept"]
+    everything = candidates_of(scores, boxes, [torch.ones_like(s, dtype=torch.bool) for s in scores])
+    found = ragged_map_loss(loss_fn, replace(everything, overlaps=overlaps, neighbours=near), targets)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-14)
+    assert loss_fn.metrics["kept"] == kept < 75
+    for a, b in zip(torch.autograd.grad(found, scores), torch.autograd.grad(expected, scores), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-15)
+    outside = replace(everything, neighbours=[*near[:2], torch.tensor([[0, 25]])])
+    with pytest.raises(InputError, match=r"image 2: expected neighbours among 25 candidates"):
+        ragged_map_loss(loss_fn, outside, targets)
 
 
 def test_no_candidates_and_no_objects_give_a_loss_on_the_graph() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,29 @@ def test_processes_give_the_joined_list(
         assert {k: own_metrics[k] for k in ("kept", "objects", "candidates", "nonzero")} == {
             k: metrics[k] for k in ("kept", "objects", "candidates", "nonzero")
         }
+
+
+def given_shard(first: int, end: int) -> Shard:
+    """The same with overlaps and neighbours given, none of which is that of the boxes."""
+    pairs, targets = shard(5, first, end)
+    counts = [int((pairs.images == i).sum()) for i in range(end - first)]
+    drawn = [torch.Generator().manual_seed(first + i) for i in range(end - first)]
+    overlaps = [torch.rand(n, 4, generator=g, dtype=torch.float64) for n, g in zip(counts, drawn, strict=True)]
+    near = [(torch.rand(n, n, generator=g) < 0.1).triu(1).nonzero() for n, g in zip(counts, drawn, strict=True)]
+    return replace(pairs, overlaps=overlaps, neighbours=near), targets
+
+
+def test_processes_give_the_joined_list_of_given_overlaps_and_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, targets = given_shard(0, IMAGES)
+    value, gradient, metrics = loss_of(sg.MAPLoss(K), whole, targets)
+    by_boxes = loss_of(sg.MAPLoss(K), replace(whole, neighbours=None), targets)
+    assert by_boxes[2]["kept"] != metrics["kept"]
+    cuts = (0, 2, IMAGES)
+    found = threads(2, monkeypatch).run(
+        lambda rank: loss_of(DistributedMAPLoss(K, gradients="summed"), *given_shard(cuts[rank], cuts[rank + 1]))
+    )
+    assert torch.equal(torch.cat([own for _, own, _ in found]), gradient)
+    assert [own[0] for own in found] == [value] * 2
 
 
 def test_gradients_to_be_averaged_are_as_many_times_as_large(monkeypatch: pytest.MonkeyPatch) -> None:

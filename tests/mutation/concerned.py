@@ -66,7 +66,7 @@ _MODELS = (
 )
 _YOLO = (
     *("tests/models/yolo/test_options.py", "tests/models/yolo/test_loss.py"),
-    *("tests/models/yolo/test_new_head.py", "tests/models/yolo/test_training.py"),
+    *("tests/models/yolo/test_new_head.py", "tests/models/yolo/test_training.py", "tests/models/yolo/test_shapes.py"),
 )
 
 _METRICS = ("tests/losses/test_detection_loss.py", "tests/steps/test_metric_steps.py")

@@ -23,6 +23,7 @@ from stepgrad.losses.objective import Measured, Objective, report_sums
 from stepgrad.metric.batch import Batch, OverlapPairs, Target, make_batch, new_rows
 from stepgrad.metric.boxes import CONVERT, CORNERS, MEASURABLE, check_box_format, inside_out, sizes_of, unmeasurable
 from stepgrad.overlaps.base import checked_table
+from stepgrad.overlaps.keypoints import Keypoints
 from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.threads import run_threads
 
@@ -39,6 +40,8 @@ class ScoredPairs:
     classes: Tensor  # (M,) int64, columns as the targets' labels count them
     overlaps: Sequence[Tensor] | None = None
     """Per image a table (candidates of the image in their order, objects of the image), in [0, 1]; None: IoU of boxes."""
+    neighbours: Sequence[Tensor] | None = None
+    """Per image (E, 2) pairs of candidates, numbered as they come in the image, that suppress each other; None: by boxes."""
 
 
 class LossOfPairs(typing.Protocol):
@@ -79,6 +82,7 @@ class ClassLists:
     classes: NDArray[np.int64]
     objects: Batch  # of no windows
     pairs: OverlapPairs | None = None  # overlaps of sorted places with objects; None: those of the boxes
+    near: NDArray[np.int64] | None = None  # (E, 2) sorted places that suppress each other; None: by the boxes
 
     @staticmethod
     def sort(
@@ -88,14 +92,17 @@ class ClassLists:
         classes: NDArray[np.int64],
         objects: Batch,
         pairs: OverlapPairs | None = None,
+        near: NDArray[np.int64] | None = None,
     ) -> ClassLists:
-        """Sort candidates by class and image; they stay in their order within an image. `pairs` have rows as they came."""
+        """Sort candidates by class and image; they stay in their order within an image. `pairs` and `near` have rows as they
+        came."""
         order = np.lexsort((images, classes))
+        places = np.empty(len(order), dtype=np.int64)
+        places[order] = np.arange(len(order))
         if pairs is not None:
-            places = np.empty(len(order), dtype=np.int64)
-            places[order] = np.arange(len(order))
             pairs = pairs._replace(window=places[pairs.window])
-        return ClassLists(order, scores[order], boxes[order], images[order], classes[order], objects, pairs)
+        near = None if near is None else places[near]
+        return ClassLists(order, scores[order], boxes[order], images[order], classes[order], objects, pairs, near)
 
     def span(self, c: int) -> slice:
         """The sorted places of a class."""
@@ -111,11 +118,9 @@ class ClassLists:
         """The candidates and objects of one class as a batch of one column."""
         span, objects = self.span(c), self.objects
         of_class = objects.object_labels == c
-        pairs = None
-        if self.pairs is not None:
-            places = np.arange(len(self.scores))
-            inside = np.where((places >= span.start) & (places < span.stop), places - span.start, -1)
-            pairs = self.pairs.of(inside, new_rows(of_class))
+        places = np.arange(len(self.scores))
+        inside = np.where((places >= span.start) & (places < span.stop), places - span.start, -1)
+        pairs = None if self.pairs is None else self.pairs.of(inside, new_rows(of_class))
         return Batch(
             offsets=np.searchsorted(self.images[span], np.arange(objects.images + 1)).astype(np.int64),
             scores=self.scores[span, None],
@@ -128,7 +133,20 @@ class ClassLists:
             annotated_areas=objects.object_areas[of_class],
             unlabelled=None if objects.unlabelled is None else objects.unlabelled[of_class],
             pairs=pairs,
+            near=both_of(self.near, inside),
         )
+
+
+def both_of(near: NDArray[np.int64] | None, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """The neighbours of which neither is left out; each window is given by its new row, -1 for those left out.
+
+    >>> both_of(np.array([[0, 1], [1, 2]]), np.array([-1, 0, 1])).tolist()
+    [[0, 1]]
+    """
+    if near is None:
+        return None
+    found: NDArray[np.int64] = rows[near]
+    return found[(found >= 0).all(axis=1)]
 
 
 def make_lists(objective: Objective, candidates: ScoredPairs, targets: Sequence[Target]) -> ClassLists:
@@ -144,7 +162,10 @@ def make_lists(objective: Objective, candidates: ScoredPairs, targets: Sequence[
     _check(plain_scores, boxes, images, classes)
     none = torch.zeros(0, num_classes), torch.zeros(0, 4)
     objects = make_batch([none[0]] * len(targets), [none[1]] * len(targets), targets, num_classes, areas)
-    return ClassLists.sort(plain_scores, boxes, images, classes, objects, _given_pairs(candidates, images, objects))
+    if isinstance(objective.overlap, Keypoints):
+        objects = replace(objects, unlabelled=_without_keypoints(objective.overlap, targets))
+    pairs, near = _given_pairs(candidates, images, objects), _given_near(candidates, images, objects.images)
+    return ClassLists.sort(plain_scores, boxes, images, classes, objects, pairs, near)
 
 
 def _given_pairs(candidates: ScoredPairs, images: NDArray[np.int64], objects: Batch) -> OverlapPairs | None:
@@ -160,6 +181,27 @@ def _given_pairs(candidates: ScoredPairs, images: NDArray[np.int64], objects: Ba
         row, column = np.nonzero(table)
         parts.append((rows[row], targets[column], table[row, column]))
     return OverlapPairs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _given_near(candidates: ScoredPairs, images: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
+    """(E, 2) candidates that suppress each other, in the order in which they came; None: by the boxes."""
+    if candidates.neighbours is None:
+        return None
+    if len(candidates.neighbours) != count:
+        raise InputError(f"Expected neighbours of {count} images but got {len(candidates.neighbours)}.")
+    parts = [np.zeros((0, 2), dtype=np.int64)]
+    for i, given in enumerate(candidates.neighbours):
+        rows, near = np.flatnonzero(images == i), given.detach().cpu().numpy().reshape(-1, 2)
+        if near.size and not 0 <= near.min() <= near.max() < len(rows):
+            raise InputError(f"image {i}: expected neighbours among {len(rows)} candidates but got {near.max()}.")
+        parts.append(rows[near])
+    return np.concatenate(parts)
+
+
+def _without_keypoints(overlap: Keypoints, targets: Sequence[Target]) -> NDArray[np.bool_]:
+    """(G,) objects without labelled keypoints, which are not counted."""
+    flags = [overlap.unlabelled(overlap.objects(t, f"image {i}: targets")) for i, t in enumerate(targets)]
+    return np.concatenate([np.zeros(0, dtype=np.bool_), *flags])
 
 
 def _check(

@@ -19,7 +19,7 @@ from torch import Tensor
 from stepgrad.engine.balance import Sums
 from stepgrad.engine.classes import RankedClass
 from stepgrad.losses.objective import Objective
-from stepgrad.losses.ragged import ABSENT, ClassLists, finished_gradient, rank_present
+from stepgrad.losses.ragged import ABSENT, ClassLists, both_of, finished_gradient, rank_present
 from stepgrad.metric.batch import Batch, OverlapPairs, new_rows
 from stepgrad.processes import Arrays
 
@@ -118,14 +118,16 @@ class Pairs:
 
     @property
     def geometry(self) -> tuple[bool, bool]:
-        return self.lists.pairs is not None, False
+        return self.lists.pairs is not None, self.lists.near is not None
 
     def to_dtype(self, dtype: torch.dtype | None) -> Pairs:
         return self if dtype is None else Pairs(self.lists, self.scores.to(dtype))
 
     def for_classes(self, classes: range) -> Arrays:
         lists, chosen = self.lists, among(self.lists.classes, classes)
+        near = both_of(lists.near, new_rows(chosen))
         return {
+            **({} if near is None else {"near": near}),
             "scores": lists.scores[chosen],
             "boxes": lists.boxes[chosen],
             "images": lists.images[chosen],
@@ -145,8 +147,10 @@ class Pairs:
         )
         columns = {name: np.concatenate([part[name] for part in taken]) for name in ("scores", "boxes", "classes")}
         shifted = np.concatenate([part["images"] + start for part, start in zip(taken, first, strict=False)])
-        pairs = _joined_pairs(taken, [len(part["scores"]) for part in taken])
-        lists = ClassLists.sort(**columns, images=shifted, objects=objects, pairs=pairs)
+        counts = [len(part["scores"]) for part in taken]
+        near = None if self.lists.near is None else _counted_through([part["near"] for part in taken], counts)
+        pairs = _joined_pairs(taken, counts)
+        lists = ClassLists.sort(**columns, images=shifted, objects=objects, pairs=pairs, near=near)
         return JoinedPairs(lists, np.cumsum([0, *(len(part["scores"]) for part in taken)]))
 
     def put(self, gradient: NDArray[np.float64], sent: NDArray[np.floating], classes: range) -> None:

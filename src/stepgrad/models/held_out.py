@@ -41,7 +41,9 @@ def held_out_map(model: nn.Module, val_data: HeldOut, protocol: str | Protocol |
         device = next(detector.parameters()).device
         mine = [switch.detections(detector, batch, device) for batch in val_data]
     objective = switch.loss_fn.objective
-    evaluator = Evaluator(objective.num_classes, protocol or objective.protocol, metrics=[objective.metric])
+    evaluator = Evaluator(
+        objective.num_classes, protocol or objective.protocol, metrics=[objective.metric], task=objective.overlap
+    )
     for preds, targets in (pair for everyones in gather_objects(mine) for pair in everyones):
         evaluator.update(preds, targets)
     result = evaluator.compute()

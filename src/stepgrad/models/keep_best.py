@@ -189,7 +189,8 @@ class BestWeights:
         protocol = self.protocol
         if protocol is None and self.switch is not None:
             protocol = self.switch.loss_fn.objective.protocol
-        return "" if protocol is None else f" ({protocol.name})"
+        shapes = "boxes" if self.switch is None else self.switch.loss_fn.objective.overlap.key
+        return "" if protocol is None else f" ({protocol.name}{'' if shapes == 'boxes' else f', {shapes}'})"
 
     def __enter__(self) -> BestWeights:
         return self
@@ -210,8 +211,8 @@ def keep_best(
 
     The present weights are measured at once and take part, so training cannot end below them on these images.
     A copy of the best weights and buffers is kept on the CPU. Measuring leaves training as it is: modes of modules and
-    random numbers are put back. This is for your own loop. Choosing among many measurements favours the held-out images a little,
-    so report numbers of other images.
+    random numbers are put back. A model that trains for masks or keypoints is measured by those. This is for your own
+    loop. Choosing among many measurements favours the held-out images a little, so report numbers of other images.
 
     Args:
         model: one prepared by `train_for_map`, or what holds one (DistributedDataParallel, a LightningModule, ...).

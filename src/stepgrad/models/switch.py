@@ -135,7 +135,7 @@ class MapLossSwitch:
 
     def detections(
         self, model: nn.Module, batch: Any, device: torch.device
-    ) -> tuple[list[dict[str, Tensor]], list[Target]]:
+    ) -> tuple[list[dict[str, Any]], list[Target]]:
         """What a model in eval mode finds in a training batch, and the targets, both on the CPU, as for `Evaluator`."""
         raise NotImplementedError
 
@@ -183,7 +183,7 @@ def loss_settings(
         caller: whose arguments a misspelt option may have meant.
     """
     loss_options = _arguments(*(kind.__init__ for kind in kinds))
-    loss_options -= {"self", "num_classes"}  # the model knows how many
+    loss_options -= {"self", "num_classes", "overlap"}  # the model knows how many, and what its task compares
     for name in options:
         if name not in loss_options:
             meant = suggest(name, sorted(loss_options | _arguments(caller)))

@@ -318,6 +318,17 @@ def coco_counts(runs: Runs, i: int) -> list[int]:
     return lengths if lengths[-1] or len(lengths) == 1 else lengths[:-1]
 
 
+def coco_masks(masks: Tensor) -> list[dict[str, Any]]:
+    """Masks (n, H, W) in COCO's form, as run lengths.
+
+    >>> coco_masks(torch.tensor([[[True, False], [True, True]]]))
+    [{'size': [2, 2], 'counts': [0, 2, 1, 1]}]
+    """
+    by_columns = runs_of_dense(masks.transpose(1, 2), "masks")._replace(by_rows=False)
+    size = list(masks.shape[1:])
+    return [{"size": size, "counts": coco_counts(by_columns, i)} for i in range(len(masks))]
+
+
 def take_runs(runs: Runs, rows: Rows) -> Runs:
     """Some of the masks."""
     lengths = np.diff(runs.ptr)[rows]

@@ -64,6 +64,8 @@ def _row(task: str, label: float, x: float, y: float, w: float, h: float) -> str
     left, top, right, bottom = x - w / 2, y - h / 2, x + w / 2, y + h / 2
     if task == "segment":
         numbers = [left, top, right, top, right, bottom, left, bottom]
+    elif task == "obb":
+        numbers = [x, top, right, y, x, bottom, left, y]
     else:
         numbers = [x, y, w, h, left, y, 2, right, y, 2]
     return " ".join([str(int(label)), *(f"{min(max(n, 0), 2):.6f}" for n in numbers)])
@@ -89,14 +91,23 @@ def rows_of(run: Path) -> list[dict[str, float]]:
     return [dict(zip(names, map(float, line.split(",")), strict=True)) for line in lines]
 
 
+_KINDS = {
+    "-seg": ("SegmentationModel", "segment"),
+    "-pose": ("PoseModel", "pose"),
+    "-obb": ("OBBModel", "obb"),
+}
+
+
 def network(model: str = "yolov8n.yaml", classes: int = 3, seed: int = 2) -> Any:
     """A network in float64 and training mode, with scores and boxes that differ from place to place."""
     from ultralytics.cfg import get_cfg
-    from ultralytics.nn.tasks import DetectionModel
+    from ultralytics.nn import tasks
 
     torch.manual_seed(seed)
-    made = DetectionModel(model, nc=classes, verbose=False).double().train()
-    made.args = get_cfg()
+    kind, task = next((v for k, v in _KINDS.items() if k in model), ("DetectionModel", "detect"))
+    more = {"data_kpt_shape": (2, 3)} if task == "pose" else {}
+    made = getattr(tasks, kind)(model, nc=classes, verbose=False, **more).double().train()
+    made.args = get_cfg(overrides={"task": task})
     with torch.no_grad():
         for name, parameter in made.model[-1].named_parameters():
             if "dfl" not in name:

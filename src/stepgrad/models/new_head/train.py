@@ -144,6 +144,11 @@ def train_new_head(
     given = {"train": _checked("train_data", train_data), "val": _checked("val_data", val_data)}
     if test_data is not None:
         given["test"] = _checked("test_data", test_data)
+    if options.pop("task", "boxes") != "boxes":
+        raise ConfigError(
+            "Expected task='boxes': the windows kept for a new head have no masks or keypoints; train for those by "
+            "`train_for_map` or MAPTrainer."
+        )
     if options.get("refit") is not None:
         raise ConfigError(
             "refit trains a correction with a hidden layer, which no last class layer can hold; leave it out."

@@ -24,7 +24,9 @@ from stepgrad.models.switch import NAME, loss_settings
 from stepgrad.models.torchvision.dense import AnchorHead, DenseDetector
 from stepgrad.models.torchvision.detector import DetectorSwitch, Selection
 from stepgrad.models.torchvision.families import SUPPORTED, TwoStage, family_of
+from stepgrad.models.torchvision.shaped import task_overlap
 from stepgrad.models.torchvision.two_stage import BoxHeads, TwoStageDetector, has_batch_norm
+from stepgrad.overlaps import Boxes, Overlap
 
 __all__ = ["SUPPORTED", "AutoWeight", "keep_best", "restore", "train_for_map"]
 
@@ -34,6 +36,7 @@ M = TypeVar("M", bound=nn.Module)
 def train_for_map(
     model: M,
     *,
+    task: str | Overlap = "boxes",
     mode: str = "mix",
     weight: float | str | AutoWeight = "auto",
     enabled: bool = True,
@@ -53,6 +56,9 @@ def train_for_map(
 
     Args:
         model: a torchvision FasterRCNN, MaskRCNN, KeypointRCNN, RetinaNet, FCOS or SSD (SSDlite is one), or a subclass.
+        task: what mAP compares: "boxes"; "masks" of a MaskRCNN or "keypoints" of a KeypointRCNN, as the model predicts them for
+            its windows: the class score learns how well they fit, and their own losses stay. `sg.overlaps.Keypoints(sigmas)`
+            for others than COCO's 17 keypoints. NMS compares boxes, as the model does.
         mode: "mix": the mAP loss is added to the loss dict as "loss_map". "replace": it replaces the
             classification loss, "loss_classifier" or "classification".
         weight: of the mAP loss. "auto": balances itself, so that mAP's gradient at the class logits is as long as that
@@ -65,7 +71,8 @@ def train_for_map(
             MAPLoss with the model's NMS threshold, the radius estimator, balanced.
         windows_per_image: two-stage models: at least this many of the RPN's best proposals take part; proposals that the
             training step does not score anyway cost an extra pass of the box head. None: no extra pass.
-        topk: dense models: candidates before NMS. None: the model's `topk_candidates`.
+        topk: dense models: candidates before NMS. None: the model's `topk_candidates`. Masks and keypoints: best pairs of window
+            and class per image whose shapes are predicted and ranked, besides positives. None: 100.
         score_thresh: pairs of window and class with at most this probability do not take part.
         keep_positives: pairs of positive windows with their object's class always take part.
         loss_options: of `MAPLoss`, if `loss_fn` is None.
@@ -89,9 +96,11 @@ def train_for_map(
     detector: Any = model
     family = family_of(model)
     selection = Selection(windows_per_image, topk, score_thresh, keep_positives)
-    _check_selection(model, isinstance(family, TwoStage), selection)
+    overlap = task_overlap(task, model)
+    _check_selection(model, isinstance(family, TwoStage), selection, overlap)
     settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss], train_for_map)
-    used = _loss(family.columns(model), loss_fn, {"nms_threshold": family.nms_threshold(model), **settings})
+    own = {"nms_threshold": family.nms_threshold(model), "overlap": overlap}
+    used = _loss(family.columns(model), loss_fn, {**own, **settings})
     switch = DetectorSwitch(used, selection, family, mode=mode, weight=weight, enabled=enabled)
     restore(model)  # where this is not the first time
     if isinstance(family, TwoStage):
@@ -115,10 +124,10 @@ def restore(model: M) -> M:
     return model
 
 
-def _check_selection(model: Any, two_stage: bool, selection: Selection) -> None:
+def _check_selection(model: Any, two_stage: bool, selection: Selection, overlap: Overlap) -> None:
     for name, number, fits in (
         ("windows_per_image", selection.windows_per_image, two_stage),
-        ("topk", selection.topk, not two_stage),
+        ("topk", selection.topk, not two_stage or not isinstance(overlap, Boxes)),
     ):
         if number is not None and not fits:
             kind = "two-stage" if name == "windows_per_image" else "dense (RetinaNet, FCOS, SSD)"
@@ -147,5 +156,10 @@ def _loss(columns: int | None, loss_fn: DetectionLoss | None, settings: Mapping[
         raise InputError(
             f"Expected a loss of {columns} classes, the model's without background, but got "
             f"{type(loss_fn).__name__}({loss_fn.num_classes})."
+        )
+    if type(loss_fn.objective.overlap) is not type(settings["overlap"]):
+        raise ConfigError(
+            f"Expected a loss_fn made with overlap={settings['overlap']!r}, as the task asks for, but it has "
+            f"{loss_fn.objective.overlap!r}; pass both task= and overlap=."
         )
     return loss_fn

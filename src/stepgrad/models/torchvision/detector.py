@@ -17,6 +17,19 @@ from stepgrad.models.auto_weight import StockLoss
 from stepgrad.models.specialised import Specialised
 from stepgrad.models.switch import MAP_KEY, MapLossSwitch, check_int64, pair_of
 from stepgrad.models.torchvision.families import RetinaNetFamily, TwoStage
+from stepgrad.overlaps import Keypoints, Masks, Overlap
+from stepgrad.overlaps.masks import coco_masks
+
+MASK_LEVEL = 0.5  # a pixel belongs to a predicted mask where its probability is above
+_KEYS = ("boxes", "difficult", "iscrowd", "area")  # of a target, for the loss
+
+
+_BOXES = "'boxes' (G, 4) and 'labels' (G,)"
+_FORMS = {
+    "labels": _BOXES,
+    "masks": f"{_BOXES} and 'masks' (G, H, W)",
+    "keypoints": f"{_BOXES} and 'keypoints' (G, k, 3)",
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,11 @@ class DetectorSwitch(MapLossSwitch):
         self.selection = selection
         self.family: Any = family
         self.first_label = family.first_label
+
+    @property
+    def overlap(self) -> Overlap:
+        """What windows and objects are compared by."""
+        return self.loss_fn.objective.overlap
 
     @property
     def replacing(self) -> bool:
@@ -83,17 +101,37 @@ class DetectorSwitch(MapLossSwitch):
 
     def detections(
         self, model: nn.Module, batch: Any, device: torch.device
-    ) -> tuple[list[dict[str, Tensor]], list[Target]]:
+    ) -> tuple[list[dict[str, Any]], list[Target]]:
         """What the model's own inference reports, with labels as columns."""
         images, targets = pair_of(batch, "images", "targets")
-        check_targets(targets, len(images), self.first_label, self.first_label + self.loss_fn.num_classes)
+        self.check_targets(targets, len(images))
         found = [
-            {"boxes": f["boxes"].cpu(), "scores": f["scores"].cpu(), "labels": f["labels"].cpu() - self.first_label}
+            {**self._shapes(f), "scores": f["scores"].cpu(), "labels": f["labels"].cpu() - self.first_label}
             for f in model([image.to(device) for image in images])
         ]
         if self.loss_fn.objective.metric.threshold is not None:  # of the logarithms, which the loss ranks
             found = [{**f, "scores": f["scores"].double().clamp(min=1e-300).log()} for f in found]
-        return found, [{key: value.cpu() for key, value in target.items()} for target in self._columns(targets)]
+        there: list[Target] = [
+            {**self._shapes(target), **{key: value.cpu() for key, value in columns.items()}}
+            for target, columns in zip(targets, self._columns(targets), strict=True)
+        ]
+        return found, there
+
+    def _shapes(self, given: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Boxes of detections or objects, and their masks or keypoints where these count."""
+        shapes: dict[str, Any] = {"boxes": given["boxes"].cpu()}
+        if isinstance(self.overlap, Masks):
+            masks = given["masks"]
+            masks = masks[:, 0] > MASK_LEVEL if masks.ndim == 4 else masks > 0
+            shapes["masks"] = coco_masks(masks)  # a few numbers instead of an image's pixels for each
+        elif isinstance(self.overlap, Keypoints):
+            shapes["keypoints"] = given["keypoints"].cpu()
+        return shapes
+
+    def check_targets(self, targets: Any, images: int) -> None:
+        """Raise InputError unless there is, for every image, a dict with boxes, labels and what else the task compares."""
+        keys = dict.fromkeys(["boxes", "labels", self.overlap.key])
+        check_targets(targets, images, self.first_label, self.first_label + self.loss_fn.num_classes, list(keys))
 
     def check_columns(self, columns: int) -> None:
         """Raise unless the model has a column for each class of the loss."""
@@ -107,7 +145,7 @@ class DetectorSwitch(MapLossSwitch):
         return [
             {
                 "labels": target["labels"] - self.first_label,
-                **{key: target[key] for key in ("boxes", "difficult", "iscrowd", "area") if key in target},
+                **{key: target[key] for key in (*_KEYS, self.overlap.key) if key in target and key != "masks"},
             }
             for target in targets
         ]
@@ -126,8 +164,7 @@ class Detector(Specialised):
     def check_call(self, images: Sequence[Tensor], targets: Sequence[Target] | None) -> None:
         """Raise InputError unless the call asks for what the mode gives: losses in training, else detections."""
         if self.training:
-            switch = self.map_loss_switch
-            check_targets(targets, len(images), switch.first_label, switch.first_label + switch.loss_fn.num_classes)
+            self.map_loss_switch.check_targets(targets, len(images))
         elif targets is not None:
             raise InputError(
                 "Expected no targets in eval mode, where the model gives detections and no loss; call model.train() "
@@ -135,17 +172,17 @@ class Detector(Specialised):
             )
 
 
-def check_targets(targets: Any, images: int, first: int, end: int) -> None:
-    """Raise InputError unless there is, for every image, a dict with boxes and with labels in [first, end)."""
+def check_targets(targets: Any, images: int, first: int, end: int, keys: Sequence[str]) -> None:
+    """Raise InputError unless there is, for every image, a dict with these keys and with labels in [first, end)."""
     if not isinstance(targets, (list, tuple)) or len(targets) != images:
         came = f"{len(targets)}" if isinstance(targets, (list, tuple)) else type(targets).__name__
         raise InputError(f"Expected targets to be a list with one dict for each of {images} images but got {came}.")
     for i, target in enumerate(targets):
-        missing = [key for key in ("boxes", "labels") if not isinstance(target, Mapping) or key not in target]
+        missing = [key for key in keys if not isinstance(target, Mapping) or key not in target]
         if missing:
-            keys = sorted(target) if isinstance(target, Mapping) else type(target).__name__
+            came = str(sorted(target) if isinstance(target, Mapping) else type(target).__name__)
             raise InputError(
-                f"image {i}: expected targets with 'boxes' (G, 4) and 'labels' (G,) but {missing[0]!r} is not in {keys}; "
+                f"image {i}: expected targets with {_FORMS[keys[-1]]} but {missing[0]!r} is not in {came}; "
                 "for an image without objects, give tensors without rows."
             )
         _check_labels(target["labels"], i, first, end)

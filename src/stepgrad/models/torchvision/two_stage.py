@@ -8,6 +8,8 @@ no window at test time: it still trains the box regression (and masks), and stay
   places go to the proposals that the RPN ranks highest, as at test time: as many windows, so the same cost. A box head
   with batch normalisation keeps its negatives, because its statistics, and with them all losses, depend on them.
 * `windows_per_image=n` also scores those of the n best proposals that are not among these: an extra pass of the box head.
+
+Where masks or keypoints are what counts, `shaped.py` compares those that the model predicts for the candidates.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from stepgrad.models.auto_weight import StockLoss
 from stepgrad.models.specialised import Specialised
 from stepgrad.models.switch import wide
 from stepgrad.models.torchvision.detector import Detector, DetectorSwitch
+from stepgrad.models.torchvision.shaped import PAIRS_PER_IMAGE, Shaper, with_shares
+from stepgrad.overlaps import Boxes, Keypoints
 
 
 class TwoStageDetector(Detector):
@@ -35,6 +39,8 @@ class TwoStageDetector(Detector):
 
     def forward(self, images: Any, targets: Any = None) -> Any:
         self.check_call(images, targets)
+        if targets is not None and isinstance(self.map_loss_switch.overlap, Keypoints):
+            targets = with_shares(images, targets)
         return super().forward(images, targets)
 
 
@@ -101,9 +107,16 @@ class BoxHeads(Specialised):
             stock = done.classification_loss(losses["loss_classifier"])
             passes = [done, *self._score_more(done, features, proposals, image_shapes)]
             parts = [self._candidates(one, [len(p) for p in proposals], image_shapes, targets) for one in passes]
-            columns = zip(*((p.scores, p.boxes, p.images, p.classes) for p in parts), strict=True)
+            columns = zip(*((p.scores, p.boxes, p.images, p.classes) for p, _ in parts), strict=True)
             scores, boxes, images, classes = map(torch.cat, columns)
-            return ScoredPairs(scores, boxes, images, classes), StockLoss(stock, [one.logits for one in passes])
+            pairs = ScoredPairs(scores, boxes, images, classes)
+            switch = self.map_switch
+            if not isinstance(switch.overlap, Boxes):
+                positive = torch.cat([flags & switch.selection.keep_positives for _, flags in parts])
+                most = switch.selection.topk or PAIRS_PER_IMAGE
+                shaper = Shaper(self, features, image_shapes)
+                pairs = shaper.with_overlaps(pairs, positive, targets, switch.overlap, most)
+            return pairs, StockLoss(stock, [one.logits for one in passes])
 
         return detections, self.map_switch.put_into(losses, "loss_classifier", targets, find_candidates)
 
@@ -159,22 +172,22 @@ class BoxHeads(Specialised):
 
     def _candidates(
         self, done: _BoxHeadPass, proposals: Sequence[int], shapes: Sequence[tuple[int, int]], targets: Sequence[Target]
-    ) -> ScoredPairs:
-        """Windows that are proposals, as candidates of the classes present."""
+    ) -> tuple[ScoredPairs, Tensor]:
+        """Windows that are proposals, as candidates of the classes present; and which of them have an object's class."""
         switch, device = self.map_switch, done.logits.device
         switch.check_columns(done.logits.shape[1] - 1)
         classes = switch.present(targets)
         rows = torch.where(torch.cat([s < n for s, n in zip(done.sampled, proposals, strict=True)]))[0]
         scores = log_softmax(wide(done.logits[rows]), dim=-1)[:, 1:][:, classes]
         boxes = self._boxes(done, shapes)[rows][:, classes]
+        positive = torch.cat(done.labels)[rows, None] == classes + 1
         taken = switch.family.is_shown(boxes)
         if switch.selection.score_thresh > 0.0:
             above = scores.detach().exp() > switch.selection.score_thresh
-            positive = torch.cat(done.labels)[rows, None] == classes + 1
             taken &= above | positive if switch.selection.keep_positives else above
         image = torch.arange(len(shapes), device=device).repeat_interleave(torch.tensor(done.counts, device=device))
         images, columns = image[rows, None].expand_as(taken), classes.expand_as(taken)
-        return ScoredPairs(scores[taken], boxes[taken], images[taken], columns[taken])
+        return ScoredPairs(scores[taken], boxes[taken], images[taken], columns[taken]), positive[taken]
 
 
 def has_batch_norm(module: nn.Module) -> bool:

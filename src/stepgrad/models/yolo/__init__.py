@@ -6,7 +6,8 @@
     YOLO("yolov8n.pt").train(data="my.yaml", epochs=100, trainer=MAPTrainer)
     YOLO("yolov8n.pt").train(data="my.yaml", epochs=100, trainer=MAPTrainer.options(weight=0.5, start=90))
 
-It works for detection, and for the boxes of segmentation and pose. In the epochs after mosaic is closed, mAP over the windows
+It works for detection, segmentation, pose and oriented boxes (OBB); `MAPTrainer.options(task="masks")` or "keypoints" compares
+what such a model is for, in place of boxes. In the epochs after mosaic is closed, mAP over the windows
 that the model would pass to NMS is added to its losses. Checkpoints hold no stepgrad objects. ultralytics has the AGPL-3.0
 licence or another licence of its makers, which is between them and you. This package contains none of its code, and imports it
 only when a trainer is asked for.
@@ -23,11 +24,12 @@ from stepgrad.models.yolo.resume import watch_resumes
 from stepgrad.models.yolo.trainer import TRAINERS, make_trainer
 
 if TYPE_CHECKING:
+    from stepgrad.models.yolo.trainer import MAPTraining as MAPOBBTrainer
     from stepgrad.models.yolo.trainer import MAPTraining as MAPPoseTrainer
     from stepgrad.models.yolo.trainer import MAPTraining as MAPSegmentationTrainer
     from stepgrad.models.yolo.trainer import MAPTraining as MAPTrainer
 
-__all__ = ["AutoWeight", "MAPPoseTrainer", "MAPSegmentationTrainer", "MAPTrainer", "save_counted"]
+__all__ = ["AutoWeight", "MAPOBBTrainer", "MAPPoseTrainer", "MAPSegmentationTrainer", "MAPTrainer", "save_counted"]
 
 if sys.modules.get("ultralytics") is not None:
     watch_resumes()

@@ -16,6 +16,7 @@ from stepgrad.models.auto_weight import StockLoss
 from stepgrad.models.switch import MapLossSwitch
 from stepgrad.models.yolo.heads import MANY, ONE, HeadOutput, losses_of_heads, ranked_pairs, read_heads, targets_of
 from stepgrad.models.yolo.settings import YoloSettings
+from stepgrad.models.yolo.shapes import task_of
 from stepgrad.processes import world
 
 NAME = "batch_map"  # among the loss items: in the progress line, the CSV and the log
@@ -28,18 +29,22 @@ class HeadSwitch(MapLossSwitch):
 
     loss_fn: DistributedMAPLoss
 
-    def __init__(self, loss_fn: DistributedMAPLoss, settings: YoloSettings, candidates: int, per_object: int) -> None:
+    def __init__(
+        self, loss_fn: DistributedMAPLoss, settings: YoloSettings, candidates: int, per_object: int, task: str
+    ) -> None:
         weight = copy.deepcopy(settings.weight) if settings.weighs else 1.0  # each head has its own
         super().__init__(loss_fn, weight=weight, enabled=False, measure=settings.measure)
         self.held_off = not settings.weighs
         self.candidates = candidates
         self.per_object = per_object
+        self.task = task
 
     def of_head(self, head: HeadOutput, targets: Sequence[Target], own_loss: Tensor, scale: float) -> Tensor | None:
         """What mAP adds to the loss, or None; its `metrics` are of this batch either way."""
 
         def find_loss() -> tuple[Tensor, StockLoss]:
-            pairs = ranked_pairs(head, targets, self.candidates, self.per_object)
+            threshold = self.loss_fn.objective.nms_threshold
+            pairs = ranked_pairs(head, targets, self.candidates, self.per_object, threshold)
             return scale * ragged_map_loss(self.loss_fn, pairs, targets), head.stock(own_loss)
 
         return self.term(find_loss)
@@ -48,6 +53,7 @@ class HeadSwitch(MapLossSwitch):
 def make_switches(settings: YoloSettings, criterion: Any, args: Any) -> dict[str, HeadSwitch]:
     """A switch for each head: with NMS as in validation, or, for the head that needs none, over its `max_det` detections."""
     switches = {}
+    task = task_of(settings.task, getattr(args, "task", None))
     for name, loss in losses_of_heads(criterion).items():
         needs_nms = name != ONE
         # One2one is to have one window for an object: more of its anchors would be ranked as duplicates.
@@ -55,7 +61,8 @@ def make_switches(settings: YoloSettings, criterion: Any, args: Any) -> dict[str
         nms = {"nms_threshold": args.iou if needs_nms else None}
         options = {**nms, **settings.loss, **({} if needs_nms else nms)}
         loss_fn = DistributedMAPLoss(loss.nc, gradients="summed", timeout=_PATIENCE, **options)
-        switches[name] = HeadSwitch(loss_fn, settings, settings.candidates if needs_nms else args.max_det, per_object)
+        candidates = settings.candidates if needs_nms else args.max_det
+        switches[name] = HeadSwitch(loss_fn, settings, candidates, per_object, task)
     return switches
 
 
@@ -81,10 +88,12 @@ class WithMAP:
         return loss, with_item(items, self.switches[self.shown].metrics.get("map", 0.0), loss)
 
     def _terms(self, preds: Any, batch: Mapping[str, Any], own_loss: Tensor) -> list[Tensor]:
-        heads = read_heads(preds, self.losses, batch["img"].shape[2:])
+        task = self.switches[self.shown].task
+        heads = read_heads(preds, self.losses, batch["img"].shape[2:], task)
         # The stock losses are means times the number of images, added up over processes; so is mAP, of which there is one.
         images = len(batch["img"]) * world()
-        targets = targets_of(batch, next(iter(heads.values())).boxes.dtype)
+        numbered = bool(getattr(next(iter(self.losses.values())), "overlap", True))
+        targets = targets_of(batch, next(iter(heads.values())).boxes.dtype, task, numbered)
         terms = []
         for name, head in heads.items():
             gain = float(getattr(self.stock, _GAINS[name], 1.0)) if name else 1.0

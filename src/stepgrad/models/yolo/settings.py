@@ -30,6 +30,7 @@ class YoloSettings:
     candidates: int = 1000
     per_object: int = 10
     measure: bool = False
+    task: str | None = None
     loss: Mapping[str, Any] = field(default_factory=dict)  # of MAPLoss
 
     def __post_init__(self) -> None:

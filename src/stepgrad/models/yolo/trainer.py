@@ -30,10 +30,21 @@ from stepgrad.models.yolo.resume import (
     watch_resumes,
 )
 from stepgrad.models.yolo.settings import CLOSE_MOSAIC, YoloSettings, handed_on, inherited
+from stepgrad.models.yolo.shapes import task_of
 
 MODULE = "stepgrad.models.yolo"  # where the classes are found by name
-TRAINERS = {"detect": "MAPTrainer", "segment": "MAPSegmentationTrainer", "pose": "MAPPoseTrainer"}
-_STOCK = {"detect": "DetectionTrainer", "segment": "SegmentationTrainer", "pose": "PoseTrainer"}
+TRAINERS = {
+    "detect": "MAPTrainer",
+    "segment": "MAPSegmentationTrainer",
+    "pose": "MAPPoseTrainer",
+    "obb": "MAPOBBTrainer",
+}
+_STOCK = {
+    "detect": "DetectionTrainer",
+    "segment": "SegmentationTrainer",
+    "pose": "PoseTrainer",
+    "obb": "OBBTrainer",
+}
 
 
 _Trainer: Any = object  # what the mixin is put in front of: a trainer of ultralytics, once it is imported
@@ -57,6 +68,7 @@ class MAPTraining(_Trainer):
     def options(
         cls,
         *,
+        task: str | None = None,
         weight: float | str | AutoWeight = "auto",
         start: int | str = CLOSE_MOSAIC,
         protocol: str | Protocol = "coco",
@@ -68,6 +80,8 @@ class MAPTraining(_Trainer):
         """The same trainer with other options.
 
         Args:
+            task: what mAP compares: "boxes", the default but for OBB; "masks" of a YOLO for segmentation or "keypoints" of one
+                for poses, as it predicts them: the class score learns how well they fit; "oriented", for OBB.
             weight: of mAP. "auto": balances itself, so that mAP's gradient at the class logits is as long as that of the
                 stock losses; `AutoWeight(share=...)` sets another share. A number stays fixed; 0 trains exactly as the
                 stock trainer does, and measures mAP.
@@ -83,7 +97,13 @@ class MAPTraining(_Trainer):
         loss = loss_settings(loss_options, protocol, None, [MAPLoss], MAPTraining.options)
         DistributedMAPLoss(1, **loss)  # says at once what is wrong with them
         settings = YoloSettings(
-            weight=weight, start=start, candidates=candidates, per_object=per_object, measure=measure, loss=loss
+            weight=weight,
+            start=start,
+            candidates=candidates,
+            per_object=per_object,
+            measure=measure,
+            task=task,
+            loss=loss,
         )
         # The name stays: ultralytics before 8.4.140 starts its processes with a trainer that it imports by name.
         about = {"settings": settings, "given": True, "__module__": cls.__module__, "__doc__": cls.__doc__}
@@ -92,8 +112,8 @@ class MAPTraining(_Trainer):
     def __new__(cls, cfg: Any = None, overrides: Any = None, *more: Any, **named: Any) -> Any:
         task = _task(cfg, overrides)
         if task not in TRAINERS:
-            why = "mAP of rotated boxes needs their own IoU" if task == "obb" else "it has no boxes"
-            raise ConfigError(f"Expected task to be one of {list(TRAINERS)} but got {task!r}; {why}.")
+            raise ConfigError(f"Expected task to be one of {list(TRAINERS)} but got {task!r}; it has no boxes.")
+        task_of(cls.settings.task, task)
         return object.__new__(_for_task(cls, task))
 
     def __init__(self, *positional: Any, **named: Any) -> None:
