@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -47,6 +48,9 @@ def evaluate(
     compress: str | None = None,
     metric: list[str] | None = None,
     candidates: Whole | None = None,
+    resamples: Whole | None = None,
+    seed: Whole = 0,
+    group: str | None = None,
 ) -> int:
     """Measure the AP of a trained run or of any file of detections, and see why protocols disagree.
 
@@ -95,6 +99,11 @@ def evaluate(
             metric that a run was trained for needs no option.
         candidates: Largest number of windows per class and image that enter NMS with --run, or 0 for all; by default as in
             the run.
+        resamples: How often the images are drawn anew for the intervals of the numbers, or 0 for no intervals. By default 1000,
+            unless that takes longer than the evaluation itself.
+        seed: The seed of these draws.
+        group: Which images are drawn together, such as the frames of a clip: a .json file {"image": "clip"}, a .csv file with
+            lines `image,clip`, or a regular expression for the names of images, with the clip in brackets: `(.*)_[0-9]+`.
 
     Returns:
         0.
@@ -115,6 +124,8 @@ def evaluate(
             made = read(detections, data, split, class_names, degenerate, empty_boxes, images_outside)
     if compare and metric:
         raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
+    from stepgrad.cli.certainty import Draws, with_intervals
+    from stepgrad.data.groups import read_groups
     from stepgrad.evaluation.coco_numbers import coco_numbers
     from stepgrad.evaluation.compare import compare as compare_protocols
     from stepgrad.evaluation.document import numbers_of
@@ -122,16 +133,20 @@ def evaluate(
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.files import write_whole
 
+    draws = Draws(resamples, seed, None if group is None else read_groups(group, made.dataset))
     protocols = _protocols(protocol, compare, made)
     evidence = made.evidence(as_they_stand=boxes == "file")
     metrics = made.metrics_under(protocols[0], metric or [])
     outcome: Comparison | EvaluationResult
     if compare:
-        outcome = compare_protocols(evidence, protocols)
-        first, text = outcome.results[0], outcome.text(classes)
+        compared = compare_protocols(evidence, protocols)
+        results, left_out = with_intervals(compared.results, draws)
+        outcome = replace(compared, results=tuple(results))
+        text = outcome.text(classes)
     else:
-        outcome = first = evaluate_under(evidence, protocols[0], metrics)
-        text = str(outcome)
+        results, left_out = with_intervals([evaluate_under(evidence, protocols[0], metrics)], draws)
+        outcome, text = results[0], str(results[0])
+    first = results[0]
     console = Terminal(markup=False, soft_wrap=True)
     console.print(text)
     made.warn_of_mistakes(first)
@@ -141,7 +156,8 @@ def evaluate(
     mistakes = error_types(evidence, protocols[0]) if errors or plot_errors else None
     if errors:
         console.print(f"\n{mistakes}")
-    for note in [*_notes(made, evidence, protocols, boxes, coco), *_edge_notes(made, evidence, protocols)]:
+    notes = [*_notes(made, evidence, protocols, boxes, coco), *_edge_notes(made, evidence, protocols), left_out]
+    for note in filter(None, notes):
         console.print(f"note: {visible(note)}", style="dim")
     if plot:
         first.plot(plot)

@@ -57,7 +57,7 @@ class PairedComparison:
     """B - A."""
     interval: Interval
     ahead: float
-    """The share of resamples in which B is better; of those that are equal, half."""
+    """The share of resamples in which B is better, moved as for the interval; of those that are equal, half."""
     by_class: tuple[ClassDifference, ...]
     images: int
     images_needed: int | None
@@ -209,19 +209,21 @@ def compare(
     (now_a, now_b), (by_a, by_b) = pair.samples(once)
     if resolved.area is not None:
         values = [float(now_a[0]), float(now_b[0])]
+    difference = values[1] - values[0]
     differences = drawn_b - drawn_a
+    differences += difference - differences.mean()
     better = differences if resolved.higher_is_better else -differences
     return PairedComparison(
         names=names,
         metric=resolved.name,
         protocol=a.protocol.name,
         values=(values[0], values[1]),
-        difference=values[1] - values[0],
-        interval=interval_of(differences, level),
+        difference=difference,
+        interval=interval_of(differences, level, difference),
         ahead=float((better > 0).mean() + (better == 0).mean() / 2),
         by_class=_by_class(a, (by_a[0], by_b[0]), classes_b - classes_a, pair.lists[0], level),
         images=pair.draws.units,
-        images_needed=_images_needed(differences, values[1] - values[0], pair.draws.units, level),
+        images_needed=_images_needed(differences, difference, pair.draws.units, level),
         higher_is_better=resolved.higher_is_better,
         pair=pair,
     )
@@ -276,7 +278,7 @@ def _by_class(
             name=row.name,
             values=(float(now[0][c]), float(now[1][c])),
             difference=float(now[1][c] - now[0][c]),
-            interval=interval_of(drawn[:, c], level),
+            interval=interval_of(drawn[:, c], level, float(now[1][c] - now[0][c])),
             objects=len(lists[c].object_images),
         )
         for c, row in enumerate(a.classes)
