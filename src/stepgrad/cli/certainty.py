@@ -10,6 +10,9 @@ from stepgrad.evaluation.intervals import RESAMPLES, affordable
 from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.metric.metrics import AVERAGE_PRECISION
 
+LEVEL = 0.95
+"""The probability of every interval that is printed."""
+
 
 @dataclass(frozen=True)
 class Draws:
@@ -35,7 +38,7 @@ def with_intervals(results: Sequence[EvaluationResult], draws: Draws) -> tuple[S
     left_out = _why_not(results, draws)
     if left_out is not None:
         return results, left_out
-    return [r.with_intervals(resamples=draws.number, seed=draws.seed, groups=draws.groups) for r in results], ""
+    return [r.with_intervals(LEVEL, resamples=draws.number, seed=draws.seed, groups=draws.groups) for r in results], ""
 
 
 def _why_not(results: Sequence[EvaluationResult], draws: Draws) -> str | None:

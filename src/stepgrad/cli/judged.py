@@ -61,6 +61,11 @@ class JudgedInput:
             return "voc07-devkit"
         return "coco" if isinstance(self.dataset, (COCODataset, YOLODataset)) else "voc12"
 
+    def with_detections(self, path: str | Path, empty_boxes: str) -> JudgedInput:
+        """Other detections of the same data, from a file."""
+        found = read_detections(path, self.dataset, empty_boxes)
+        return JudgedInput(self.dataset, found, name=f"{Path(path).name} on {self.dataset.name}", load=self.load)
+
     def pictures(self) -> DetectionDataset:
         """The dataset with its images where they are at hand."""
         if self.load is not None:
