@@ -209,7 +209,7 @@ def evaluate(
     if draw:
         _draw(outcome, made.dataset, evidence, draw)
     if report and _is_page(report):
-        page = made.write_page(Path(report).expanduser(), evidence, protocols, metrics)
+        page = made.write_page(Path(report).expanduser(), evidence, protocols, metrics, provenance=came())
         console.print(f"report: {visible(page)}")
     elif report:
         _write_numbers(report, numbers_of(outcome, twelve, mistakes, came()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -100,6 +100,7 @@ class JudgedInput:
         protocols: Sequence[Protocol],
         metrics: Sequence[ListMetric],
         with_plots: bool = False,
+        provenance: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write the report of these detections; that of a run shows how it was trained, too. Returns the path."""
         from stepgrad.detector.training.config import to_dict
@@ -115,6 +116,7 @@ class JudgedInput:
             history=self.run.history() if self.run else (),
             metrics=metrics,
             with_plots=with_plots,
+            provenance=provenance,
         )
 
 
