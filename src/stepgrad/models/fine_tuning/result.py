@@ -35,7 +35,7 @@ class Trained:
     seconds: float
     """Seconds of training, mean over seeds."""
     judged: EvaluationResult | None = field(default=None, repr=False)
-    """What the first seed's head finds on held-out images; None if not known."""
+    """What the first seed's head finds on the images it is judged on; None if not known."""
     heads: Sequence[nn.Module] = field(default=(), repr=False)
     """The trained heads, by seed."""
 
