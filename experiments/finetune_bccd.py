@@ -164,7 +164,6 @@ def facts(tuned: FineTuned) -> Run:
         name: {
             "rate": way.rate,
             "val": points(way.val),
-            "val_without": points(way.val_without),
             "test": {protocol: points(values) for protocol, values in way.test.items()},
             "seconds": round(way.seconds, 1),
         }

@@ -36,7 +36,8 @@ def test_evaluate_writes_a_page_and_its_numbers_beside_it(data: str, capsys: pyt
     assert "report: out/bad.html" in capsys.readouterr().out
     numbers = json.loads(Path("out/bad.json").read_text())
     assert numbers["maps"] == {"voc07-devkit": pytest.approx(6 / 11 / 2)}
-    assert numbers["sentence"].startswith("mAP is 27.3 (voc07-devkit) on 2 images.")
+    assert numbers["sentence"].startswith("mAP is 27.3 (0.0 to ")
+    assert numbers["provenance"]["files"]["detections"]["path"] == "bad"
     images = images_of(Path("out/bad.html"))
     assert all(str(image["src"]).startswith("data:image/jpeg") for image in images)
     assert images[1]["objects"] == [[0, 10.0, 5.0, 30.0, 25.0]]  # continuous, where the file counts from 1
@@ -66,6 +67,8 @@ def test_several_files_are_set_side_by_side(data: str, capsys: pytest.CaptureFix
     assert numbers["sentence"].startswith(
         "good gained 75.0 over bad (25.0 to 100.0, voc12-devkit): false alarms on background cost"
     )
+    assert numbers["sentence"].endswith(numbers["paired"]["sentence"])
+    assert list(numbers["provenance"]["files"]) == ["data", "bad", "good"]
     assert len(numbers["curves"][0]["mean"]) == 2
 
 

@@ -124,7 +124,7 @@ def tiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_f1_says_its_mean_its_iou_and_its_scores_and_the_terminal_says_the_same(
     browser: Browser, tiled: Path
 ) -> None:
-    printed = str(shapes_evaluator(8, "coco", metrics=METRICS).compute()).splitlines()
+    printed = str(shapes_evaluator(8, "coco", metrics=METRICS).compute().with_intervals()).splitlines()
     browser.open(tiled)
     tiles = browser.run(
         """[...document.querySelectorAll('.headline div')].map(tile => ['dt', 'data', 'small'].map(

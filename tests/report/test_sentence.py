@@ -17,6 +17,7 @@ def numbers(**changes: Any) -> dict[str, Any]:
     return {
         "protocols": ["voc12"],
         "maps": {"voc12": 0.4287},
+        "intervals": {"voc12": [0.401, 0.452]},
         "dataset": {"images": 24},
         "run": summary([], "voc12"),
         "config": {},
@@ -72,7 +73,8 @@ def test_a_run_of_one_phase_says_what_it_reached_and_whether_it_still_rose() -> 
 
 
 def test_detections_without_a_run_have_their_map() -> None:
-    assert opening(numbers()) == "mAP is 42.9 (voc12) on 24 images."
+    assert opening(numbers()) == "mAP is 42.9 (40.1 to 45.2; voc12) on 24 images."
+    assert opening(numbers(intervals={"voc12": None})) == "mAP is 42.9 (voc12) on 24 images."
     assert opening(numbers(maps={"voc12": None})) == "There are no objects to find, so there is no mAP."
 
 
@@ -99,6 +101,7 @@ def arms(first: float, second: float, costs: tuple[float, float], training: str 
             },
         ],
         "mistakes": [{"threshold": 0.5, "gains": {**NO_GAINS, "missed": cost}} for cost in costs],
+        "paired": None,
     }
 
 
@@ -109,6 +112,8 @@ def test_runs_side_by_side_say_which_mistake_made_the_difference() -> None:
     )
     lost = compared(arms(0.5, 0.496, (0.1, 0.11)))
     assert lost == "b lost 0.4 against a (cross-entropy) (50.0 to 49.6, coco): missed objects cost 1.0 more at IoU 0.5."
+    sure = {"sentence": "b is ahead of a by 1.2 (0.1 to 2.2) on these 90 images."}
+    assert compared({**arms(0.5, 0.512, (0.1, 0.08)), "paired": sure}) == f"{gained} {sure['sentence']}"
     assert compared(arms(0.5, 0.512, (0.1, 0.12))) == "b gained 1.2 over a (cross-entropy) (50.0 to 51.2, coco)."
 
 

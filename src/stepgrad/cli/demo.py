@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepgrad.models.demo.trial import Settings, TrialOutcome
     from stepgrad.progress import RichProgress
 
-KERNELS = ("radius float64", "values float64", "others")
+KERNELS = ("radius float64", "values float64", "others", "intervals")
 """Calls whose kernels the demo needs, of the loss and of what judges test images: it should wait for compilation only once."""
 
 

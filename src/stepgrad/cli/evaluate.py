@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepgrad.cli.app import Whole
 from stepgrad.cli.terminal import Terminal
@@ -48,6 +50,11 @@ def evaluate(
     compress: str | None = None,
     metric: list[str] | None = None,
     candidates: Whole | None = None,
+    resamples: Whole | None = None,
+    seed: Whole = 0,
+    group: str | None = None,
+    against: Path | None = None,
+    images: Whole | None = None,
 ) -> int:
     """Measure the AP of a trained run or of any file of detections, and see why protocols disagree.
 
@@ -56,6 +63,10 @@ def evaluate(
         stepgrad evaluate --detections results.json --data annotations.json
         stepgrad evaluate --run runs/voc
         stepgrad evaluate --run runs/voc --data VOCdevkit/VOC2007 --split test --protocol voc07-devkit
+
+    With --against, two files of detections are compared on the same images:
+
+        stepgrad evaluate --detections old.json --against new.json --data annotations.json
 
     Args:
         detections: The detections to judge: a result .json of COCO or of `yolo val`, text files of VOC (a folder, one file, or
@@ -73,7 +84,8 @@ def evaluate(
             default is the protocol of the run; for files it is voc07-devkit for VOC folders, dota for DOTA's, coco for COCO files
             and YOLO data, and voc12 otherwise.
         compare: Several protocols to compare. Prints, for every two, how many points of mAP each rule changes, and the first
-            detections that they judge differently, with the rule responsible.
+            detections that they judge differently, with the rule responsible. Or two .json files that --report wrote (then
+            nothing else is needed): prints what differs in how their numbers came, and the numbers.
         classes: Whether --compare prints the AP of each class, too, and the first difference of every class.
         boxes: The boxes that a protocol gets: converted to its own pixel convention, as in training (`converted`), or with the
             numbers of the annotation files unchanged (`file`), which shows how much the extra pixel changes.
@@ -100,10 +112,20 @@ def evaluate(
             metric that a run was trained for needs no option.
         candidates: Largest number of windows per class and image that enter NMS with --run, or 0 for all; by default as in
             the run.
+        resamples: How often the images are drawn anew for the intervals of the numbers, or 0 for no intervals. By default 1000,
+            unless that takes longer than the evaluation itself.
+        seed: The seed of these draws.
+        group: Which images are drawn together, such as the frames of a clip: a .json file {"image": "clip"}, a .csv file with
+            lines `image,clip`, or a regular expression for the names of images, with the clip in brackets: `(.*)_[0-9]+`.
+        against: Other detections of the same images, in one of the forms of --detections. Prints which of the two are ahead,
+            and whether these images can tell; by mAP and by each --metric.
+        images: The number of images to name with --against: those that made most of the difference.
 
     Returns:
         0.
     """
+    if compare and all(name.lower().endswith(".json") for name in compare):
+        return _compare_documents(compare, detections or run)
     from stepgrad.cli.judged import read, run_on
 
     if run is not None:
@@ -115,31 +137,67 @@ def evaluate(
             raise ConfigError(f"task: a run detects boxes only; expected --detections for {task}.")
         made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside, compress, candidates)
     else:
-        _refuse(windows=windows, save_detections=save_detections, compress=compress, candidates=candidates)
+        _refuse(
+            "needs --run", windows=windows, save_detections=save_detections, compress=compress, candidates=candidates
+        )
         if detections is None or data is None:
             raise ConfigError("Expected --run, or both --detections (the file to judge) and --data (the annotations).")
         with Terminal(stderr=True).status("reading annotations and detections"):
             made = read(detections, data, split, class_names, degenerate, empty_boxes, images_outside, task or "boxes")
     if compare and metric:
         raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
+    from stepgrad.cli.against import compare_with
+    from stepgrad.cli.certainty import LEVEL, Draws, with_intervals
+    from stepgrad.cli.provenance import provenance
+    from stepgrad.data.groups import read_groups
     from stepgrad.evaluation.coco_numbers import coco_numbers
     from stepgrad.evaluation.compare import compare as compare_protocols
     from stepgrad.evaluation.document import numbers_of
     from stepgrad.evaluation.errors_by_type import error_types
     from stepgrad.evaluation.result import evaluate_under
-    from stepgrad.files import write_whole
 
+    draws = Draws(resamples, seed, None if group is None else read_groups(group, made.dataset))
     evidence = made.evidence(as_they_stand=boxes == "file")
     protocols = [evidence.overlap.adapt(p) for p in _protocols(protocol, compare, made)]
     metrics = made.metrics_under(protocols[0], metric or [])
+    options = {
+        **{"split": split, "boxes": boxes, "empty_boxes": empty_boxes, "degenerate": degenerate},
+        **{"class_names": class_names, "metric": [found.name for found in metrics], "group": group},
+        **{"resamples": draws.number, "seed": seed, "level": LEVEL, "checkpoint": checkpoint if run else None},
+        **{"compress": compress, "candidates": candidates},
+    }
+    files = {"detections": detections, "run": run, "data": data, "against": against}
+    came = partial(provenance, files, evidence, protocols, options)
+    console = Terminal(markup=False, soft_wrap=True)
+    if against is not None:
+        _refuse("leave it out with --against", compare=compare, plot=plot, plot_errors=plot_errors, draw=draw)
+        _refuse("leave it out with --against", coco=coco or None, errors=errors or None)
+        if _is_page(report):
+            raise ConfigError(
+                "report: two files have their page from `stepgrad report A B`; name a .json file with --against."
+            )
+        other = made.with_detections(against, empty_boxes)
+        both = evidence, other.evidence(as_they_stand=boxes == "file")
+        found = compare_with(both, _names(detections or run, against), protocols[0], metrics, draws, images)
+        console.print(str(found))
+        for one, result in zip((made, other), found.results, strict=True):
+            one.warn_of_mistakes(result)
+        for note in [*_notes(made, evidence, protocols, boxes, coco), *found.notes]:
+            console.print(f"note: {visible(note)}", style="dim")
+        if report:
+            _write_numbers(report, found.to_dict() | {"provenance": came()})
+        return 0
+    _refuse("needs --against", images=images)
     outcome: Comparison | EvaluationResult
     if compare:
-        outcome = compare_protocols(evidence, protocols)
-        first, text = outcome.results[0], outcome.text(classes)
+        compared = compare_protocols(evidence, protocols)
+        results, left_out = with_intervals(compared.results, draws)
+        outcome = replace(compared, results=tuple(results))
+        text = outcome.text(classes)
     else:
-        outcome = first = evaluate_under(evidence, protocols[0], metrics)
-        text = str(outcome)
-    console = Terminal(markup=False, soft_wrap=True)
+        results, left_out = with_intervals([evaluate_under(evidence, protocols[0], metrics)], draws)
+        outcome, text = results[0], str(results[0])
+    first = results[0]
     console.print(text)
     made.warn_of_mistakes(first)
     twelve = coco_numbers(made.evidence()) if coco else None
@@ -148,11 +206,11 @@ def evaluate(
     mistakes = error_types(evidence, protocols[0]) if errors or plot_errors else None
     if errors:
         console.print(f"\n{mistakes}")
-    notes = [*_notes(made, evidence, protocols, boxes, coco), *_edge_notes(made, evidence, protocols)]
+    notes = [*_notes(made, evidence, protocols, boxes, coco), *_edge_notes(made, evidence, protocols), left_out]
     if task is None:
-        both = [kind for kind in made.detections.unread if kind in made.dataset.unread]
-        notes += [f"boxes were judged; both files have {kind}, too: --task {kind} judges them" for kind in both]
-    for note in [*notes, *_shape_notes(made, evidence, coco)]:
+        both_have = [kind for kind in made.detections.unread if kind in made.dataset.unread]
+        notes += [f"boxes were judged; both files have {kind}, too: --task {kind} judges them" for kind in both_have]
+    for note in filter(None, [*notes, *_shape_notes(made, evidence, coco)]):
         console.print(f"note: {visible(note)}", style="dim")
     if plot:
         first.plot(plot)
@@ -160,20 +218,49 @@ def evaluate(
         mistakes.plot(plot_errors)
     if draw:
         _draw(outcome, made.dataset, evidence, draw)
-    if report and Path(report).suffix.lower() in (".html", ".htm"):
-        page = made.write_page(Path(report).expanduser(), evidence, protocols, metrics)
+    if report and _is_page(report):
+        page = made.write_page(Path(report).expanduser(), evidence, protocols, metrics, provenance=came())
         console.print(f"report: {visible(page)}")
     elif report:
-        numbers = numbers_of(outcome, twelve, mistakes)
-        write_whole(Path(report), (json.dumps(numbers, indent=1) + "\n").encode())
+        _write_numbers(report, numbers_of(outcome, twelve, mistakes, came()))
     return 0
 
 
-def _refuse(**of_run: object) -> None:
-    """Refuse options that say how a run detects."""
-    for name, value in of_run.items():
+def _is_page(report: Path | None) -> bool:
+    return report is not None and Path(report).suffix.lower() in (".html", ".htm")
+
+
+def _write_numbers(path: Path, numbers: dict[str, Any]) -> None:
+    from stepgrad.files import write_whole
+
+    write_whole(Path(path), (json.dumps(numbers, indent=1) + "\n").encode())
+
+
+def _names(first: Path | None, second: Path) -> tuple[str, str]:
+    """What to call the two: the parts of their paths that differ."""
+    from stepgrad.cli.report import short_names
+
+    a, b = short_names([first or "", second])
+    return a, b
+
+
+def _compare_documents(names: list[str], judged: Path | None) -> int:
+    """Print what differs between two files of numbers, and the numbers."""
+    from stepgrad.cli.provenance import compare_documents
+
+    if len(names) != 2:
+        raise ConfigError(f"compare: expected two files of numbers (or names of protocols) but got {len(names)}.")
+    if judged is not None:
+        raise ConfigError("compare: two files of numbers need no --detections and no --run; leave the option out.")
+    Terminal(markup=False, soft_wrap=True).print(compare_documents([Path(name) for name in names]))
+    return 0
+
+
+def _refuse(why: str, **options: object) -> None:
+    """Refuse options that mean nothing with the others."""
+    for name, value in options.items():
         if value is not None:
-            raise ConfigError(f"{name}: needs --run.")
+            raise ConfigError(f"{name}: {why}.")
 
 
 def _protocols(protocol: str | None, compare: list[str] | None, made: JudgedInput) -> list[Protocol]:

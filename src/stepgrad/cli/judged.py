@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -64,6 +64,11 @@ class JudgedInput:
             return "dota"
         return "coco" if isinstance(self.dataset, (COCODataset, YOLODataset)) else "voc12"
 
+    def with_detections(self, path: str | Path, empty_boxes: str) -> JudgedInput:
+        """Other detections of the same data, from a file."""
+        found = read_detections(path, self.dataset, empty_boxes)
+        return JudgedInput(self.dataset, found, name=f"{Path(path).name} on {self.dataset.name}", load=self.load)
+
     def pictures(self) -> DetectionDataset:
         """The dataset with its images where they are at hand."""
         if self.load is not None:
@@ -98,6 +103,7 @@ class JudgedInput:
         protocols: Sequence[Protocol],
         metrics: Sequence[ListMetric],
         with_plots: bool = False,
+        provenance: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write the report of these detections; that of a run shows how it was trained, too. Returns the path."""
         from stepgrad.detector.training.config import to_dict
@@ -113,6 +119,7 @@ class JudgedInput:
             history=self.run.history() if self.run else (),
             metrics=metrics,
             with_plots=with_plots,
+            provenance=provenance,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepgrad.cli.terminal import Terminal
 from stepgrad.errors import ConfigError
@@ -52,6 +52,7 @@ def report(
     Returns:
         0.
     """
+    from stepgrad.cli.provenance import provenance
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.metric.protocol import get_protocol
 
@@ -62,10 +63,15 @@ def report(
     for one in made:
         if one.run is None:
             one.warn_of_mistakes(evaluate_under(one.evidence(), protocols[0]))
+    files = {"data": data} | (
+        {"detections": runs[0]} if len(runs) == 1 else dict(zip(short_names(runs), runs, strict=True))
+    )
+    options = {"split": split, "checkpoint": checkpoint if any(one.run for one in made) else None}
+    came = provenance(files, made[0].evidence(), protocols, options)
     if len(made) == 1:
-        page = _page(made[0], out or (runs[0] if made[0].run else None), protocols)
+        page = _page(made[0], out or (runs[0] if made[0].run else None), protocols, came)
     else:
-        page = _comparison(out or Path("comparison"), names or short_names(runs), made, protocols)
+        page = _comparison(out or Path("comparison"), names or short_names(runs), made, protocols, came)
     console = Terminal(markup=False, soft_wrap=True)
     console.print(visible(json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["sentence"]))
     console.print(f"report: {visible(page)}")
@@ -85,14 +91,20 @@ def _judged(run: Path, data: Path | None, split: str | None, checkpoint: str, im
     return read(run, data, split, None, "error", "count", images_outside)
 
 
-def _page(made: JudgedInput, folder: Path | None, protocols: Sequence[Protocol]) -> Path:
+def _page(made: JudgedInput, folder: Path | None, protocols: Sequence[Protocol], came: dict[str, Any]) -> Path:
     if folder is None:
         raise ConfigError("out: expected a folder for the report of a file of detections; name it with --out.")
     page, metrics = folder.expanduser() / "report.html", made.metrics_under(protocols[0])
-    return made.write_page(page, made.evidence(), protocols, metrics, with_plots=made.run is not None)
+    return made.write_page(page, made.evidence(), protocols, metrics, made.run is not None, came)
 
 
-def _comparison(folder: Path, names: Sequence[str], made: Sequence[JudgedInput], protocols: Sequence[Protocol]) -> Path:
+def _comparison(
+    folder: Path,
+    names: Sequence[str],
+    made: Sequence[JudgedInput],
+    protocols: Sequence[Protocol],
+    came: dict[str, Any],
+) -> Path:
     """All on one page: the first is the reference, the last the one to look at."""
     from stepgrad.report import write_comparison
 
@@ -107,6 +119,7 @@ def _comparison(folder: Path, names: Sequence[str], made: Sequence[JudgedInput],
         protocols=protocols,
         dataset=next((one for one in made if one.run), made[0]).pictures(),
         config={},
+        provenance=came,
     )
 
 

@@ -186,7 +186,14 @@ class Comparison:
         different = [pair for pair in self.pairs if pair.steps]
         details = [f"from {' to '.join(pair.names)}\n{pair.details(classes)}" for pair in different]
         tables = [plain_table(*self.table())] if classes else []
+        tables += [self._intervals_line()] if self.results[0].found_intervals else []
         return "\n\n".join(["\n".join(pair.line() for pair in self.pairs), *details, *tables])
+
+    def _intervals_line(self) -> str:
+        found = {result.protocol.name: result.found_intervals["ap"] for result in self.results}
+        level = f"{100 * next(iter(found.values())).value.level:g}%"
+        said = ", ".join(f"{name} {sure.value.text()}" for name, sure in found.items())
+        return f"{level} intervals of each mAP over images like these: {said}"
 
     def __str__(self) -> str:
         return self.text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class MetricResult:
     by_class: Tensor  # (K,) float64
     how: str = ""
     """How it was counted: over which classes, at which IoU, from which score on."""
+    metric: ListMetric | None = field(default=None, repr=False)
 
     def __float__(self) -> float:
         return self.value
@@ -73,7 +74,7 @@ def _over_classes(
     weights = check_class_weights(class_weights, len(values))
     joined = OverClasses(classes, weights, protocol.absent_classes).join(metric, values, objects)
     how = ", ".join([_of_classes(joined.by_class, classes, weights), *_of_list(metric, protocol)])
-    return MetricResult(metric.name, joined.value, joined.by_class, how)
+    return MetricResult(metric.name, joined.value, joined.by_class, how, metric)
 
 
 def _of_classes(by_class: Tensor, classes: str, weights: tuple[float, ...] | None) -> str:

@@ -6,7 +6,7 @@ Both are resampled together, so that images which are hard for both cancel out: 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -31,6 +31,7 @@ from stepgrad.names import ImageId
 from stepgrad.number_text import metric_text
 
 Floats = NDArray[np.float64]
+_BLOCK = 4_000_000  # weights at a time
 _ROUND = 100  # images that would be needed are told to two digits above this
 
 
@@ -57,7 +58,7 @@ class PairedComparison:
     """B - A."""
     interval: Interval
     ahead: float
-    """The share of resamples in which B is better; of those that are equal, half."""
+    """The share of resamples in which B is better, moved as for the interval; of those that are equal, half."""
     by_class: tuple[ClassDifference, ...]
     images: int
     images_needed: int | None
@@ -79,16 +80,29 @@ class PairedComparison:
         low, high = sorted((sign * self.interval.low, sign * self.interval.high))
         text = lambda value: metric_text(self.metric, value)  # noqa: E731
         if self.difference == 0.0 and low == high:
-            return f"{self.names[0]} and {self.names[1]} are level on these {self.images} images."
+            return f"{self.names[0]} and {self.names[1]} are level on {self._these}."
         said = f"{b} is ahead of {a} by {text(abs(self.difference))} ({text(low)} to {text(high)})"
         if self.is_clear:
-            return f"{said} on these {self.images} images."
+            return f"{said} on {self._these}."
         enough = f"; about {_rounded(self.images_needed):,} would" if self.images_needed else ""
-        return f"{said}: these {self.images} images cannot tell{enough}."
+        return f"{said}: {self._these} cannot tell{enough}."
+
+    @property
+    def _these(self) -> str:
+        """What was drawn from, in words."""
+        grouped = self.images != len(self.pair.image_ids)
+        return f"these {self.images} {'groups of images' if grouped else 'images'}"
+
+    @property
+    def resampled(self) -> str:
+        """Both values, and in how many resamples the second was ahead, in words."""
+        a, b = (f"{name} {metric_text(self.metric, v)}" for name, v in zip(self.names, self.values, strict=True))
+        share = f"{self.names[1]} is ahead in {100 * self.ahead:.1f} % of {self.pair.draws.resamples} resamples"
+        return f"{self.protocol}, {'mAP' if self.metric == 'ap' else self.metric}: {a}, {b}; {share}"
 
     def effects(self, most: int = 20) -> list[tuple[ImageId, float]]:
         """The images (or groups of them) that made the difference, and how much each of them made, the largest first."""
-        without = self.pair.differences(self.pair.leave_one_out())
+        without = np.concatenate([np.zeros(0), *map(self.pair.differences, self.pair.leave_one_out())])
         change = self.difference - without
         order = np.argsort(-np.abs(change), kind="stable")[:most]
         return [(self.pair.unit_names[i], float(change[i])) for i in order if change[i] != 0.0]
@@ -106,7 +120,7 @@ class PairedComparison:
             ]
             for c in sorted(self.by_class, key=lambda c: -abs(c.difference))
         ]
-        return ["class", "objects", *self.names, "difference", f"{self.interval.level:.0%} interval"], rows
+        return ["class", "objects", *self.names, "difference", f"{100 * self.interval.level:g}% interval"], rows
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists for json."""
@@ -120,6 +134,8 @@ class PairedComparison:
             "values": list(self.values),
             "interval": list(self.interval),
             "level": self.interval.level,
+            "resamples": self.pair.draws.resamples,
+            "seed": self.pair.draws.seed,
             "sentence": self.sentence,
             "classes": [
                 {"name": c.name, "values": list(c.values), "difference": c.difference, "interval": list(c.interval)}
@@ -128,7 +144,7 @@ class PairedComparison:
         }
 
     def __str__(self) -> str:
-        return f"{self.sentence}\n{plain_table(*self.table())}"
+        return f"{self.sentence}\n{self.resampled}\n{plain_table(*self.table())}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,11 +168,14 @@ class Pairing:
         (a, b), _ = self.samples(weights)
         return b - a
 
-    def leave_one_out(self) -> NDArray[np.uint8]:
-        """(units, units) every unit once but one."""
-        weights = np.ones((self.draws.units,) * 2, dtype=np.uint8)
-        np.fill_diagonal(weights, 0)
-        return weights
+    def leave_one_out(self) -> Iterator[NDArray[np.uint8]]:
+        """Every unit once but one, each in turn: blocks of rows (some, units)."""
+        rows = max(1, _BLOCK // max(1, self.draws.units))
+        for first in range(0, self.draws.units, rows):
+            left_out = np.arange(first, min(first + rows, self.draws.units))
+            weights = np.ones((len(left_out), self.draws.units), dtype=np.uint8)
+            weights[np.arange(len(left_out)), left_out] = 0
+            yield weights
 
     @cached_property
     def unit_names(self) -> list[ImageId]:
@@ -209,19 +228,21 @@ def compare(
     (now_a, now_b), (by_a, by_b) = pair.samples(once)
     if resolved.area is not None:
         values = [float(now_a[0]), float(now_b[0])]
+    difference = values[1] - values[0]
     differences = drawn_b - drawn_a
+    differences += difference - differences.mean()
     better = differences if resolved.higher_is_better else -differences
     return PairedComparison(
         names=names,
         metric=resolved.name,
         protocol=a.protocol.name,
         values=(values[0], values[1]),
-        difference=values[1] - values[0],
-        interval=interval_of(differences, level),
+        difference=difference,
+        interval=interval_of(differences, level, difference),
         ahead=float((better > 0).mean() + (better == 0).mean() / 2),
         by_class=_by_class(a, (by_a[0], by_b[0]), classes_b - classes_a, pair.lists[0], level),
         images=pair.draws.units,
-        images_needed=_images_needed(differences, values[1] - values[0], pair.draws.units, level),
+        images_needed=_images_needed(differences, difference, pair.draws.units, level),
         higher_is_better=resolved.higher_is_better,
         pair=pair,
     )
@@ -276,7 +297,7 @@ def _by_class(
             name=row.name,
             values=(float(now[0][c]), float(now[1][c])),
             difference=float(now[1][c] - now[0][c]),
-            interval=interval_of(drawn[:, c], level),
+            interval=interval_of(drawn[:, c], level, float(now[1][c] - now[0][c])),
             objects=len(lists[c].object_images),
         )
         for c, row in enumerate(a.classes)

@@ -130,11 +130,16 @@ def class_values(
     )
     units, verdicts = unit[judged.images[passing]], judged.verdicts[:, passing]
     images = len(unit)
-    if not metric.is_compiled or protocol.tail == "line":
+    if written_out(metric, protocol):
         return _slow_values(units, verdicts, metric, protocol, weights, P, images)
     worth = worth_of(metric, protocol, P, images)
     means: Floats = resampled_values(contenders(units, verdicts), weights, P, worth).mean(axis=1)
     return means
+
+
+def written_out(metric: ListMetric, protocol: Protocol) -> bool:
+    """Whether every resampled list has to be written out, which is slow."""
+    return not metric.is_compiled or protocol.tail == "line"
 
 
 def contenders(units: NDArray[np.int32], verdicts: NDArray[np.int8]) -> Contenders:

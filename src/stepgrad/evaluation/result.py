@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from stepgrad.errors import ConfigError, InputError, one_of
 from stepgrad.evaluation.class_result import ClassResult, best_cut, position_of
 from stepgrad.evaluation.coco_numbers import warn_of_giants
 from stepgrad.evaluation.export import to_coco, to_supervision
-from stepgrad.evaluation.intervals import Intervals, intervals_of
+from stepgrad.evaluation.intervals import RESAMPLES, Intervals, intervals_of
 from stepgrad.evaluation.judge import ClassJudgement, judge
 from stepgrad.evaluation.metrics import AnyMetric, MetricResult, metric_of, metric_under
 from stepgrad.evaluation.plots import plot_curves
@@ -47,6 +47,8 @@ class EvaluationResult(MAPResult):
     """Detections and objects that were judged."""
     metrics: dict[str, MetricResult] = field(default_factory=dict)
     """Values of the metrics that were asked for, by name."""
+    found_intervals: dict[str, Intervals] = field(default_factory=dict)
+    """Intervals of mAP ("ap") and of the metrics, by name, in a result of `with_intervals`."""
 
     @property
     def detections(self) -> int:
@@ -81,7 +83,7 @@ class EvaluationResult(MAPResult):
         self,
         level: float = 0.95,
         metric: AnyMetric | None = None,
-        resamples: int = 1000,
+        resamples: int = RESAMPLES,
         seed: int = 0,
         groups: Sequence[Hashable] | None = None,
     ) -> tuple[float, float]:
@@ -97,13 +99,29 @@ class EvaluationResult(MAPResult):
         self,
         level: float = 0.95,
         metric: AnyMetric | None = None,
-        resamples: int = 1000,
+        resamples: int = RESAMPLES,
         seed: int = 0,
         groups: Sequence[Hashable] | None = None,
     ) -> Intervals:
         """The same with the interval of each class."""
         resolved = AVERAGE_PRECISION if metric is None else get_metric(metric)
         return intervals_of(self.classes, self._kept_evidence, self.protocol, resolved, level, resamples, seed, groups)
+
+    def with_intervals(
+        self,
+        level: float = 0.95,
+        resamples: int = RESAMPLES,
+        seed: int = 0,
+        groups: Sequence[Hashable] | None = None,
+    ) -> EvaluationResult:
+        """The same result, with the intervals of mAP and of its metrics in its text, its table and its `to_dict`."""
+        metrics: dict[str, AnyMetric] = {name: found.metric or name for name, found in self.metrics.items()}
+        found = {
+            name: self.intervals(level, metric, resamples, seed, groups)
+            for name, metric in {"ap": AVERAGE_PRECISION, **metrics}.items()
+        }
+        others = {name: r.with_intervals(level, resamples, seed, groups) for name, r in self.others.items()}
+        return replace(self, found_intervals=found, others=others)
 
     def __getitem__(self, name: str) -> EvaluationResult:
         """The result under the protocol of that name."""
@@ -131,9 +149,22 @@ class EvaluationResult(MAPResult):
         }
         if self.metrics:
             content["metrics"] = {name: _metric_dict(found) for name, found in self.metrics.items()}
+        self._add_intervals(content)
         if self.others:
             content["others"] = {name: result.to_dict() for name, result in self.others.items()}
         return content
+
+    def _add_intervals(self, content: dict[str, Any]) -> None:
+        """Intervals next to the numbers they belong to, and how they were found."""
+        for name, found in self.found_intervals.items():
+            by_class = [None if interval is None else interval.to_list() for interval in found.by_class]
+            if name == "ap":
+                content["interval"] = found.value.to_list()
+                content["resampling"] = {**found.to_dict(), "few": [self.classes[c].name for c in found.few]}
+                for row, interval in zip(content["classes"], by_class, strict=True):
+                    row["interval"] = interval
+            if name in self.metrics:
+                content["metrics"][name] |= {"interval": found.value.to_list(), "intervals_by_class": by_class}
 
     def plot(
         self, path: str | Path | None = None, threshold: float | None = None, classes: Sequence[str | int] | None = None
@@ -160,15 +191,21 @@ class EvaluationResult(MAPResult):
 
     def __str__(self) -> str:
         header, rows = self.table()
+        sure = self.found_intervals.get("ap")
         title = f"{self.protocol.name}, {self.images} images, {self.detections} detections: mAP {per_cent(self.map)}"
-        table = "\n".join(
-            [
-                title,
-                plain_table(header, rows),
-                *(f"{name} {metric_text(name, m.value)} ({m.how})" for name, m in self.metrics.items()),
-            ]
-        )
+        lines = [
+            title if sure is None else f"{title} ({sure.value.text()})",
+            plain_table(header, rows),
+            *(self._metric_line(name, found) for name, found in self.metrics.items()),
+        ]
+        note = "" if sure is None else sure.note([row.name for row in self.classes])
+        table = "\n".join([*lines, *([note] if note else [])])
         return "\n\n".join([table, *(str(other) for other in self.others.values())])
+
+    def _metric_line(self, name: str, found: MetricResult) -> str:
+        sure = self.found_intervals.get(name)
+        interval = "" if sure is None else f"{sure.value.text(name)}; "
+        return f"{name} {metric_text(name, found.value)} ({interval}{found.how})"
 
     def __repr__(self) -> str:
         return f"EvaluationResult(protocol={self.protocol.name!r}, map={self.map}, classes={len(self.classes)})"
@@ -176,16 +213,27 @@ class EvaluationResult(MAPResult):
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings, one row per class, and the mean; recall and AP in per cent."""
         extra = self._extra_columns()
-        header = ["class", "objects", "ignored", "detections", "recall", "AP", *extra]
+        header = ["class", "objects", "ignored", "detections", "recall", "AP", *self._interval_cells("heading"), *extra]
         rows = [
             [row.name, str(row.objects), str(row.ignored), str(row.detections), per_cent(row.recall), per_cent(row.ap)]
+            + self._interval_cells(row.label)
             + [per_cent(values[row.label]) for values, _ in extra.values()]
             for row in self.classes
         ]
         counted = sum(not math.isnan(row.ap) for row in self.classes)
         total = [str(sum(getattr(row, name) for row in self.classes)) for name in ("objects", "ignored", "detections")]
-        mean = [per_cent(self.map), *(per_cent(value) for _, value in extra.values())]
+        mean = [per_cent(self.map), *self._interval_cells("mean"), *(per_cent(value) for _, value in extra.values())]
         return header, [*rows, [f"mean of {counted}", *total, "", *mean]]
+
+    def _interval_cells(self, row: str | int) -> list[str]:
+        """The cell of the interval of AP in the heading, in the row of a class or of the mean; none without intervals."""
+        if "ap" not in self.found_intervals:
+            return []
+        sure = self.found_intervals["ap"]
+        if row == "heading":
+            return [f"{100 * sure.value.level:g}% interval"]
+        interval = sure.value if row == "mean" else sure.by_class[int(row)]
+        return ["-" if interval is None else interval.text()]
 
     def _extra_columns(self) -> dict[str, tuple[list[float], float]]:
         """Further APs that people look for: the area in addition to the 11 points, AP50 and AP75 in addition to the mean."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
 import torch
 from numba.core import event
 from torch import Tensor
 
+from stepgrad.engine.resample import Contenders, Worth, resampled_values
 from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.losses.functional import map_steps, mean_average_precision, nms
+from stepgrad.metric.list_metric import LEVELS
 from stepgrad.metric.metrics import Cost
 from stepgrad.steps.estimators import mee
 from stepgrad.steps.layers import NMSLayer
@@ -56,6 +59,16 @@ def _others() -> None:
     mee(number, number, number, number, number, number)
 
 
+def _resamples() -> None:
+    """The intervals of the evaluator: a list of one detection, drawn once."""
+    units, one = np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64)
+    lists = Contenders(units, units, np.array([0, 1]), units, units == 0, np.array([0, 1]))
+    level = np.ones((1, 1))
+    part = np.zeros(1)
+    worth = Worth(LEVELS, 0.0, 0.0, one - 1, level.astype(np.int64), level, part, part, part + 1, one)
+    resampled_values(lists, np.ones((1, 1), dtype=np.uint8), one, worth)
+
+
 CALLS: dict[str, Callable[[], None]] = {
     **{
         f"{name} {str(dtype).removeprefix('torch.')}": lambda dtype=dtype, options=options: _loss(dtype, options)  # type: ignore[misc]
@@ -65,6 +78,7 @@ CALLS: dict[str, Callable[[], None]] = {
     "values float32": lambda: _values(torch.float32),
     "values float64": lambda: _values(torch.float64),
     "others": _others,
+    "intervals": _resamples,
 }
 """By name: what compiles the kernels of a kind of call."""
 

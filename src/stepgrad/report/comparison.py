@@ -11,7 +11,9 @@ import numpy as np
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.errors import ConfigError, InputError
+from stepgrad.evaluation.paired import compare
 from stepgrad.evaluation.records import Evidence
+from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.metric.protocol import Protocol
 from stepgrad.report.arms import Arm, describe_arms, winner
 from stepgrad.report.changed import describe_changes
@@ -36,6 +38,7 @@ def write_comparison(
     dataset: DetectionDataset | None,
     config: Mapping[str, Any],
     shown: int = 6,
+    provenance: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write report.json, plots/*.svg and report.html, one file that needs no other; returns the path of the page.
 
@@ -50,11 +53,12 @@ def write_comparison(
         dataset: where the pictures come from; None: none are shown.
         config: nested keys and values, as they are to be read.
         shown: half of so many images where the chosen arm does better, and half where it does worse.
+        provenance: files, version, rules and options that the numbers depend on; written next to them.
     """
     _check_arms(arms, reference, chosen)
     reported = reported_protocols(protocols)
     findings = [Findings.of(arm.evidence, reported[0]) for arm in arms]
-    results = [found.result for found in findings]
+    results, names = [found.result for found in findings], [arm.name for arm in arms]
     described = describe_dataset("held-out images" if dataset is None else dataset.name, results[0])
     numbers = plain(
         {
@@ -69,16 +73,29 @@ def write_comparison(
             "mistakes": [found.costs() for found in findings],
             "curves": compare_curves(results, reference, chosen),
             "changed": describe_changes(findings[reference], findings[chosen], 0 if dataset is None else shown),
+            "paired": _paired(results, names, reference, chosen),
             "config": config,
+            "provenance": provenance or {},
         }
     )
     numbers["sentence"] = sentence or compared(numbers)
-    styles, names = _styles(numbers), [arm.name for arm in arms]
+    styles = _styles(numbers)
     charts = [arms_chart(curves, f"/curves/{k}", names, styles) for k, curves in enumerate(numbers["curves"])]
     page = _render(numbers, charts, styles, _draw_changed(numbers["changed"], arms[reference].evidence, dataset))
     ious = [curves["iou"] for curves in numbers["curves"]]
     plots = {f"precision-recall-{iou:g}.svg": standalone(svg) for iou, svg in zip(ious, charts, strict=True)}
     return write_files(Path(folder) / "report.html", numbers, plots, page)
+
+
+def _paired(
+    results: Sequence[EvaluationResult], names: Sequence[str], reference: int, chosen: int
+) -> dict[str, Any] | None:
+    """How sure it is that the chosen arm is ahead of the reference, by the first result of each on the same resampled images."""
+    if reference == chosen or results[0].images < 2 or not any(row.objects for row in results[0].classes):
+        return None
+    return compare(
+        results[reference], results[chosen], names=(shortened(names[reference]), shortened(names[chosen]))
+    ).to_dict()
 
 
 def _check_arms(arms: Sequence[Arm], reference: int, chosen: int) -> None:

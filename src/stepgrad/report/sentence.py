@@ -97,7 +97,11 @@ def _as_it_is(numbers: Numbers) -> str:
     name = numbers["protocols"][0]
     if numbers["maps"][name] is None:
         return NO_OBJECTS
-    return f"mAP is {per_cent(numbers['maps'][name])} ({name}) on {counted(numbers['dataset']['images'], 'image')}."
+    interval = numbers["intervals"][name]
+    sure = "" if interval is None else f"{per_cent(interval[0])} to {per_cent(interval[1])}; "
+    return (
+        f"mAP is {per_cent(numbers['maps'][name])} ({sure}{name}) on {counted(numbers['dataset']['images'], 'image')}."
+    )
 
 
 def compared(numbers: Numbers) -> str:
@@ -115,7 +119,8 @@ def compared(numbers: Numbers) -> str:
     said = f"{_gained(_subject(chosen), gain, _subject(reference))} ({values})"
     why = _mistakes_changed(numbers, gain)
     advice = "; see docs/when_it_pays.md" if gain <= -LEAST and "mAP" in chosen["training"] else ""
-    return f"{said}{why and ': ' + why}{advice}."
+    sure = f" {numbers['paired']['sentence']}" if numbers["paired"] else ""
+    return f"{said}{why and ': ' + why}{advice}.{sure}"
 
 
 def _subject(arm: Numbers) -> str:

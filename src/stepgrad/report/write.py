@@ -9,6 +9,7 @@ from typing import Any
 
 from stepgrad.data.base import DetectionDataset
 from stepgrad.errors import ConfigError
+from stepgrad.evaluation.intervals import affordable
 from stepgrad.evaluation.metrics import metric_under
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.result import EvaluationResult
@@ -50,6 +51,7 @@ def write_page(
     history: Sequence[Line] = (),
     metrics: Sequence[str | ListMetric] = (),
     with_plots: bool = False,
+    provenance: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the page, and its numbers next to it, under the same name with .json; returns the path of the page.
 
@@ -65,6 +67,7 @@ def write_page(
         history: the lines of log.jsonl.
         metrics: to be shown as well as mAP, by the first protocol.
         with_plots: whether to write the charts of the training to plots/ as well.
+        provenance: files, version, rules and options that the numbers depend on; written next to them.
     """
     first, *further = reported_protocols(protocols)
     findings = Findings.of(evidence, first)
@@ -80,6 +83,7 @@ def write_page(
             "run": summary(history, first.name),
             "config": config or {},
             "versions": starts[-1]["versions"] if starts else {},
+            "provenance": provenance or {},
         }
     )
     numbers["sentence"] = opening(numbers)
@@ -119,6 +123,8 @@ def _describe(
         "protocols": list(by_name),
         "maps": {name: result.map for name, result in by_name.items()},
         "metrics": {found.name: found.value for found in values},
+        "intervals": {name: _interval(result, AVERAGE_PRECISION) for name, result in by_name.items()},
+        "metric_intervals": {metric.name: _interval(first, metric) for metric in chosen},
         "how": {
             "maps": {name: result.metric(AVERAGE_PRECISION).how for name, result in by_name.items()},
             "metrics": {found.name: found.how for found in values},
@@ -130,6 +136,13 @@ def _describe(
         **describe_scores(findings),
         "sizes": found_by_size(findings),
     }
+
+
+def _interval(result: EvaluationResult, metric: ListMetric) -> list[float] | None:
+    """The interval of a metric over images like these; None for a single image, and where it would take long."""
+    if result.images < 2 or not affordable(result.detections, len(result.classes), result.protocol, [metric]):
+        return None
+    return result.intervals(metric=metric).value.to_list()
 
 
 def _class_row(label: int, results: Mapping[str, EvaluationResult], findings: Findings) -> dict[str, Any]:

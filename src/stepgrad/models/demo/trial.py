@@ -16,13 +16,15 @@ import torch
 from torch import nn
 
 from stepgrad.data import ShapesDataset
+from stepgrad.evaluation.intervals import Interval
+from stepgrad.evaluation.paired import compare
 from stepgrad.metric.protocol import get_protocol
 from stepgrad.models.demo.detector import CLASSES, trained_ssd
 from stepgrad.models.fine_tuning.folder import FinishedHeads
 from stepgrad.models.fine_tuning.outputs import Reading
 from stepgrad.models.fine_tuning.report import arm
 from stepgrad.models.fine_tuning.result import Trained, differences
-from stepgrad.models.fine_tuning.training import Plan, Task, train
+from stepgrad.models.fine_tuning.training import Plan, Task, detections, train
 from stepgrad.models.fine_tuning.ways import STOCK_IMAGES, Budget, with_test
 from stepgrad.models.fine_tuning.windows import Labelled, labelled
 from stepgrad.models.new_head import ClassLayer, frozen_detector, windows_of
@@ -81,15 +83,24 @@ class TrialOutcome:
         """COCO's AP of mAP over another way, seed by seed, in points."""
         return [100 * gain for gain in differences(self.ways[MAP].test["coco"], self.ways[over].test["coco"])]
 
+    def interval(self, over: str) -> Interval | None:
+        """Where the first seed's gain over another way would lie on other images like these; None if not judged."""
+        before, after = self.ways[over].judged, self.ways[MAP].judged
+        return None if before is None or after is None else compare(before, after).interval
+
     @property
     def sentence(self) -> str:
         """What happened, whichever way it went."""
         gains = self.gains(MORE)
         gain, spread = mean_and_spread(gains)
-        with_spread = f" (spread over seeds {spread:.1f})" if len(gains) > 1 else ""
+        doubts = [f"spread over seeds {spread:.1f}"] if len(gains) > 1 else []
+        sure = self.interval(MORE)
+        if sure is not None:
+            doubts.append(f"{100 * sure.low:.1f} to {100 * sure.high:.1f} on other images, by the first seed")
+        with_spread = f" ({', '.join(doubts)})" if doubts else ""
         best_labels, _ = mean_and_spread(self.gains(ALIGNED))
         others = f"Compared with YOLOv8's labels, the difference is {best_labels:+.1f}."
-        if abs(gain) <= spread:
+        if abs(gain) <= spread or (sure is not None and sure.low <= 0 <= sure.high):
             return (
                 f"No clear difference between training for mAP and more cross-entropy: {gain:+.1f} COCO "
                 f"AP{with_spread} on {self.images} unseen images. {others}"
@@ -134,7 +145,8 @@ class Trial:
         with stage("measuring", len(runs)) as tick:
             for name, of_seeds in runs.items():
                 heads, seconds = zip(*of_seeds, strict=True)
-                way = Trained(name, self.settings.plans[name].rate, (), {}, fmean(seconds), heads=heads)
+                judged = detections(heads[0], unseen, self.task()).compute()
+                way = Trained(name, self.settings.plans[name].rate, (), {}, fmean(seconds), judged, heads)
                 ways[name] = with_test(way, unseen, self.task())
                 tick()
         outcome = TrialOutcome(len(unseen), ways)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +9,15 @@ from pathlib import Path
 
 from torch import nn
 
+from stepgrad.evaluation.paired import compare
+from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.number_text import in_points, mean_and_spread
 
 START = "start"
 STOCK = "more of the usual loss"
 MAP = "mAP"
 CROSS_FITTED = "mAP on fresh scores"
+_ONE_ERROR = 0.6827  # the level of an interval of one standard error to each side
 _SHOWN = 10  # classes in a line of text
 
 
@@ -32,8 +34,8 @@ class Trained:
     """mAP on test images by protocol and seed; empty where there are none."""
     seconds: float
     """Seconds of training, mean over seeds."""
-    val_without: tuple[float, ...] = ()
-    """mAP of the first seed's head on held-out images without one tenth of them, for each tenth; empty if not known."""
+    judged: EvaluationResult | None = field(default=None, repr=False)
+    """What the first seed's head finds on the images it is judged on; None if not known."""
     heads: Sequence[nn.Module] = field(default=(), repr=False)
     """The trained heads, by seed."""
 
@@ -68,7 +70,7 @@ class FineTuned:
         best = self.chosen if self.chosen in for_map else max(for_map, key=lambda name: self.ways[name].val_mean)
         gain, spread = (100 * value for value in self.gain(best, STOCK))
         doubts = [f"over seeds {spread:.1f}"] if len(self.ways[best].val) > 1 else []
-        noise = 100 * noise_of_gain(self.ways[best].val_without, self.ways[STOCK].val_without)
+        noise = 100 * noise_of_gain(self.ways[best], self.ways[STOCK])
         doubts += [f"over held-out images {noise:.1f}"] if noise else []
         with_spread = f" (spread {', '.join(doubts)})" if doubts else ""
         return (
@@ -115,21 +117,18 @@ def choose(ways: Mapping[str, Trained]) -> str:
 def _beyond_doubt(way: Trained, base: Trained) -> float:
     """How much of a gain is left when what may be luck is taken off."""
     gain, spread = mean_and_spread(differences(way.val, base.val))
-    return gain - max(spread, noise_of_gain(way.val_without, base.val_without))
+    return gain - max(spread, noise_of_gain(way, base))
 
 
-def noise_of_gain(a: Sequence[float], b: Sequence[float]) -> float:
-    """Standard error of the difference of two values that were also found without each part of the images in turn.
+def noise_of_gain(way: Trained, base: Trained) -> float:
+    """Standard error of the gain of one way over another, as far as it comes from the images that happen to be held out: both are
+    judged on the same resampled images. 0 where they were not judged, or on a single image.
 
-    It is the jackknife's (Tukey 1958). Seeds cannot show this noise: all of them are judged on the same images.
-
-    >>> noise_of_gain([0.5, 0.6], [0.5, 0.5]) == noise_of_gain([0.6, 0.7], [0.6, 0.6])
-    True
-    >>> noise_of_gain((), ())
-    0.0
+    Seeds cannot show this noise: all of them are judged on the same images.
     """
-    found = differences(a, b)
-    return math.sqrt(len(found) - 1) * statistics.pstdev(found) if len(found) > 1 else 0.0
+    if way.judged is None or base.judged is None:
+        return 0.0
+    return compare(base.judged, way.judged, level=_ONE_ERROR).interval.half_width
 
 
 def differences(a: Sequence[float], b: Sequence[float]) -> list[float]:

@@ -130,24 +130,12 @@ def scores_of(head: nn.Module, images: Sequence[Labelled], task: Task) -> list[T
 def judge(head: nn.Module, images: Sequence[Labelled], task: Task, protocols: Sequence[Protocol]) -> tuple[float, ...]:
     """mAP after NMS, by each protocol."""
     scores = scores_of(head, images, task)
-    return tuple(_mean_ap(scores, images, task, protocol) for protocol in protocols)
-
-
-def judge_without(head: nn.Module, images: Sequence[Labelled], task: Task, parts: int = 10) -> tuple[float, ...]:
-    """mAP of the images but each part of them in turn; empty for a single image."""
-    scores = scores_of(head, images, task)
-    parts = min(parts, len(images))
-    rest = [[n for n in range(len(images)) if n % parts != part] for part in range(parts)]
-    return tuple(
-        _mean_ap([scores[n] for n in chosen], [images[n] for n in chosen], task, task.protocol)
-        for chosen in rest
-        if chosen
-    )
-
-
-def _mean_ap(scores: Sequence[Tensor], images: Sequence[Labelled], task: Task, protocol: Protocol) -> float:
     boxes, targets = [image.boxes for image in images], [image.target for image in images]
-    return mean_average_precision(scores, boxes, targets, protocol=protocol, nms_threshold=task.nms_threshold).map
+    threshold = task.nms_threshold
+    return tuple(
+        mean_average_precision(scores, boxes, targets, protocol=protocol, nms_threshold=threshold).map
+        for protocol in protocols
+    )
 
 
 def detections(head: nn.Module, images: Sequence[Labelled], task: Task, ids: Sequence[Any] | None = None) -> Evaluator:

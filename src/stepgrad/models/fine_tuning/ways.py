@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, NonFiniteError, not_negative, positive_number, whole_number
+from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.models.fine_tuning.folder import FinishedHeads
 from stepgrad.models.fine_tuning.result import CROSS_FITTED, MAP, START, STOCK, Trained
-from stepgrad.models.fine_tuning.training import Plan, Task, judge, judge_without, outputs_of, train
+from stepgrad.models.fine_tuning.training import Plan, Task, detections, judge, outputs_of, train
 from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled
 from stepgrad.progress import Watch, ticker
 
@@ -90,9 +91,8 @@ class FineTuning:
     def run(self, refit: Refit | None, folds: int) -> dict[str, Trained]:
         """Train every way; numbers are those on held-out images."""
         head, fresh = self.head, self.fresh_images
-        without = judge_without(head, self.val_images, self.task)
         ways = [
-            Trained(START, None, (self._on_val(head),), {}, 0.0, without, [head]),
+            Trained(START, None, (self._on_val(head),), {}, 0.0, self._judged(head), [head]),
             self._trained(STOCK, "stock", head, [*self.train_images, *(fresh or [])]),
             self._trained(MAP, "map", head, fresh or self.train_images),
         ]
@@ -132,8 +132,10 @@ class FineTuning:
         diverged = f"{name}: training diverged at every rate of {list(rates)}; try lower rates."
         best, run = best_of(rates, lambda rate: one(rate, first), diverged)
         val, heads, seconds = zip(run, *(one(best, seed) for seed in others), strict=True)
-        without = judge_without(heads[0], self.val_images, self.task)
-        return Trained(name, best, val, {}, fmean(seconds), without, heads)
+        return Trained(name, best, val, {}, fmean(seconds), self._judged(heads[0]), heads)
+
+    def _judged(self, head: nn.Module) -> EvaluationResult:
+        return detections(head, self.val_images, self.task).compute()
 
     def _on_val(self, head: nn.Module) -> float:
         return judge(head, self.val_images, self.task, [self.task.protocol])[0]
