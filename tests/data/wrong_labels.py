@@ -20,7 +20,7 @@ def annotation(number: int, image: int, name: str, box: list[float]) -> dict[str
 
 
 def write_wrong_labels(tmp_path: Path) -> Path:
-    """A label is missing in the first image, of the wrong class in the second, badly drawn in the third, spurious in the fourth."""
+    """A label is missing in the first image, of a wrong class in the second, badly drawn in the third, spurious in the last."""
     for number in (1, 2, 3, 4):
         write_image(tmp_path / f"images/{number}.jpg", seed=number)
     labels = [
