@@ -1,4 +1,4 @@
-"""`stepgrad doctor`: prints the problems of a dataset and a table of its classes."""
+"""`stepgrad doctor`: prints the problems of a dataset and a table of its classes, or labels that are likely wrong."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
 
 from stepgrad.cli.app import Whole
 from stepgrad.cli.terminal import Terminal, safe_text
+from stepgrad.errors import ConfigError
 from stepgrad.number_text import counted
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
@@ -34,10 +35,17 @@ def doctor(
     limit: Whole = 20,
     report: Path | None = None,
     images_outside: bool = False,
+    detections: Path | None = None,
+    protocol: str = "coco",
+    order: Literal["likely", "gain"] = "likely",
+    kinds: list[Literal["add", "swap", "redraw", "remove"]] | None = None,
+    apply: Path | None = None,
+    out: Path | None = None,
 ) -> int:
     """Find what is wrong with a dataset before training on it.
 
-    Every problem is printed with its file and a way to fix it; images and objects are counted.
+    Every problem is printed with its file and a way to fix it; images and objects are counted. With --detections, labels are
+    listed that are likely wrong instead, with the mAP that changing each would gain.
 
     Args:
         data: A VOC folder, a COCO json file or folder, a YOLO data.yaml, a DOTA folder, or `shapes`.
@@ -47,13 +55,34 @@ def doctor(
         need_images: Whether to examine the images as well as the annotations.
         proposals: The windows to check against the images: a folder written by `stepgrad propose`, an .npz or a .mat file.
         pixels: Whether to decode every image; with false only headers are read, which misses truncated files.
-        limit: Largest number of problems to show per kind; 0 shows all.
+        limit: Largest number of problems to show per kind, or of labels; 0 shows all.
         report: A JSON file to which everything found is written, too.
         images_outside: Whether file names and links in the data may lead out of its folder.
+        detections: A file of detections, as for `stepgrad evaluate`, by which labels are examined. They must come from a model
+            that did not train on these labels.
+        protocol: The protocol of --detections that says what mAP is.
+        order: The order of --detections: `likely` finds more errors in fewer looks, `gain` is by what mAP would gain.
+        kinds: The changes that --detections looks for; by default all: labels to `add` or `remove`, classes to `swap`, boxes to
+            `redraw`.
+        apply: The review.json that the page of --detections exported; its accepted changes are written to --out.
+        out: With --detections the page to write, such as review.html, on which changes are accepted or rejected; with --apply the
+            new annotation file. The data itself is never changed.
 
     Returns:
         1 if anything would break or spoil training, else 0.
     """
+    if apply is not None:
+        from stepgrad.cli.labels import write_reviewed
+
+        return write_reviewed(data, apply, out, split)
+    if detections is not None:
+        from stepgrad.cli.labels import show_label_errors
+
+        return show_label_errors(
+            data, detections, split, class_names, images, images_outside, protocol, order, kinds, limit, out
+        )
+    if kinds is not None or out is not None:
+        raise ConfigError(f"{'out' if kinds is None else 'kinds'}: needs --detections.")
     from stepgrad.data.doctor import examine
     from stepgrad.files import write_whole
     from stepgrad.progress import RichProgress

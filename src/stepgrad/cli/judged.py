@@ -45,7 +45,7 @@ class JudgedInput:
     detections: FileDetections
     name: str = ""
     """What to call them in a report."""
-    load: Callable[[], DetectionDataset] | None = None
+    load: Callable[..., DetectionDataset] | None = None
     """Reads the dataset of a file of detections again, with its images."""
     run: RunFolder | None = None
     """The run that made them."""

@@ -5,6 +5,7 @@ from stepgrad.evaluation.coco_numbers import CocoNumbers
 from stepgrad.evaluation.compare import Comparison, FirstDifference, Pair, Step, compare
 from stepgrad.evaluation.errors_by_type import ErrorTypes
 from stepgrad.evaluation.evaluator import Evaluator
+from stepgrad.evaluation.label_errors import LabelError, find_label_errors
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.result import EvaluationResult
 
@@ -19,8 +20,10 @@ __all__ = [
     "Evidence",
     "FirstDifference",
     "GroundTruth",
+    "LabelError",
     "PRCurve",
     "Pair",
     "Step",
     "compare",
+    "find_label_errors",
 ]
