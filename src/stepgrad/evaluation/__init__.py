@@ -5,6 +5,7 @@ from stepgrad.evaluation.coco_numbers import CocoNumbers
 from stepgrad.evaluation.compare import Comparison, FirstDifference, Pair, Step, compare
 from stepgrad.evaluation.errors_by_type import ErrorTypes
 from stepgrad.evaluation.evaluator import Evaluator
+from stepgrad.evaluation.explain import Explanation, explain
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.result import EvaluationResult
 
@@ -17,10 +18,12 @@ __all__ = [
     "EvaluationResult",
     "Evaluator",
     "Evidence",
+    "Explanation",
     "FirstDifference",
     "GroundTruth",
     "PRCurve",
     "Pair",
     "Step",
     "compare",
+    "explain",
 ]
