@@ -115,6 +115,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/records.py": (*_EVALUATOR, "tests/evaluation/test_parity_decimals.py"),
     "evaluation/draw_difference.py": ("tests/evaluation/test_draw_difference.py",),
     "evaluation/errors_by_type.py": ("tests/evaluation/test_errors_by_type.py",),
+    "evaluation/explain.py": ("tests/evaluation/test_explain.py",),
     "evaluation/export.py": ("tests/evaluation/test_export.py",),
     "evaluation/federated.py": ("tests/evaluation/test_lvis.py",),
     "data/judged_files.py": ("tests/evaluation/test_lvis.py", "tests/evaluation/test_files.py"),
