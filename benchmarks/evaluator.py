@@ -1,11 +1,12 @@
-"""Speed and memory of the evaluator next to torchmetrics and faster-coco-eval, on the same detections in one run.
+"""Speed and memory of the evaluator next to hotcoco, faster-coco-eval, pycocotools and torchmetrics, in one run.
 
     python -m benchmarks.evaluator                 # some minutes; writes results/evaluator.{json,md}
     python -m benchmarks.evaluator --rounds 3      # rougher
 
-Detections of 20 classes on as many images as VOC 2007 test has, VOC 2012's area AP at IoU 0.5. The peers do the nearest
-thing they can: AP at the single threshold 0.5. All start from what users have: lists of tensors, or for faster-coco-eval
-lists of dicts. Needs `pip install ".[detector]" torchmetrics pycocotools`.
+COCO AP (ten thresholds, 101 recall levels): boxes of 20 classes on as many images as VOC 2007 test has, and masks of 160 x 160
+pixels. Every tool starts from the least that its users have: stepgrad and torchmetrics from lists of dicts of tensors, the
+others from annotations and results that they have read, so that only evaluate() and accumulate() are timed. All find the same
+AP to six digits, torchmetrics to three: its recall levels are single precision. Needs `pip install ".[bench]" hotcoco`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,12 +28,13 @@ import stepgrad as sg
 from benchmarks.children import peak, run_child
 from benchmarks.report import RESULTS, Claim, claims_table, heading, write
 from benchmarks.timing import interleaved, machine, version
-from experiments.records import table
+from experiments.records import commit, table
 
 CLASSES, IMAGES, OBJECTS = 20, 4952, 12_000
 SIZES = {"small": 100_000, "large": 400_000}
-PEERS = ("torchmetrics", "pycocotools", "faster-coco-eval")
-Entries = list[dict[str, Tensor]]
+PEERS = ("hotcoco", "faster-coco-eval", "pycocotools", "torchmetrics")
+SIDE = 160  # pixels of the images with masks
+Entries = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -73,45 +76,97 @@ def _by_image(columns: dict[str, Tensor], image: Tensor, images: int) -> Entries
     return [{name: values[i] for name, values in parts.items()} for i in range(images)]
 
 
-def stepgrad_case(scene: Scene) -> Callable[[], float]:
+def with_masks(scene: Scene, seed: int = 0) -> Scene:
+    """The same with an ellipse in each box, as COCO's run lengths."""
+    from pycocotools.mask import encode
+
+    y, x = np.mgrid[:SIDE, :SIDE]
+
+    def rle(box: list[float]) -> dict[str, Any]:
+        x1, y1, x2, y2 = (max(0.0, v * SIDE / 512) for v in box)  # boxes lie within 512 pixels
+        inside = ((2 * x - x1 - x2) / (x2 - x1)) ** 2 + ((2 * y - y1 - y2) / (y2 - y1)) ** 2 <= 1.0
+        return encode(np.asfortranarray(inside.astype(np.uint8)))
+
+    entries = [
+        [{**entry, "masks": [rle(box) for box in entry["boxes"].tolist()]} for entry in side]
+        for side in (scene.preds, scene.targets)
+    ]
+    return Scene(*entries)
+
+
+def stepgrad_case(scene: Scene, task: str = "boxes") -> Callable[[], float]:
     def run() -> float:
-        evaluator = sg.Evaluator(CLASSES, "voc12")
+        evaluator = sg.Evaluator(CLASSES, "coco", task=task)
         evaluator.update(scene.preds, scene.targets)
         return evaluator.compute().map
 
     return run
 
 
-def torchmetrics_case(scene: Scene, backend: str) -> Callable[[], float]:
+def torchmetrics_case(scene: Scene, backend: str, kind: str = "bbox") -> Callable[[], float]:
     from torchmetrics.detection import MeanAveragePrecision
 
+    preds, targets = (_with_pixels(side) if kind == "segm" else side for side in (scene.preds, scene.targets))
+
     def run() -> float:
-        metric = MeanAveragePrecision(iou_thresholds=[0.5], backend=backend)
+        metric = MeanAveragePrecision(iou_type=kind, backend=backend)
         metric.warn_on_many_detections = False
-        metric.update(scene.preds, scene.targets)
+        metric.update(preds, targets)
         return float(metric.compute()["map"])
 
     return run
 
 
-def faster_coco_eval_case(scene: Scene) -> Callable[[], float]:
-    """One threshold, one area range, one limit: the least it can be asked for. Making the dicts is not timed."""
-    from faster_coco_eval import COCO, COCOeval_faster
+def _with_pixels(entries: Entries) -> Entries:
+    """Masks as torchmetrics takes them: (n, H, W)."""
+    from pycocotools.mask import decode
 
+    pixels = [np.stack([np.zeros((SIDE, SIDE)), *map(decode, entry["masks"])])[1:] for entry in entries]
+    return [
+        {**entry, "masks": torch.from_numpy(masks.astype(np.bool_))}
+        for entry, masks in zip(entries, pixels, strict=True)
+    ]
+
+
+def coco_case(scene: Scene, tool: str, kind: str = "bbox") -> Callable[[], float]:
+    """A tool with the interface of pycocotools, all of COCO's sizes and limits; what it reads is read before."""
+    api, evaluation = _coco_tools()[tool]
     truth, found = _coco_dicts(scene)
+    with contextlib.redirect_stdout(io.StringIO()):
+        ground = _loaded(api, truth)
+        results = getattr(ground, "loadRes", None) or ground.load_res
+        detections = results([dict(row) for row in found])
 
     def run() -> float:
-        ground = COCO({**truth, "annotations": [dict(a) for a in truth["annotations"]]})
-        evaluation = COCOeval_faster(ground, ground.loadRes([dict(d) for d in found]), "bbox")
-        parameters = evaluation.params
-        parameters.iouThrs, parameters.maxDets = parameters.iouThrs[:1], [100]
-        parameters.areaRng, parameters.areaRngLbl = parameters.areaRng[:1], ["all"]
-        evaluation.evaluate()
-        evaluation.accumulate()
-        precision = evaluation.eval["precision"]
+        judged = evaluation(ground, detections, kind)
+        judged.evaluate()
+        judged.accumulate()
+        precision = np.asarray(judged.eval["precision"])[..., 0, -1]  # all sizes, 100 detections
         return float(precision[precision > -1].mean())
 
     return run
+
+
+def _coco_tools() -> dict[str, tuple[Any, Any]]:
+    import faster_coco_eval
+    import hotcoco
+    from pycocotools import coco, cocoeval
+
+    return {
+        "hotcoco": (hotcoco.COCO, hotcoco.COCOeval),
+        "faster-coco-eval": (faster_coco_eval.COCO, faster_coco_eval.COCOeval_faster),
+        "pycocotools": (coco.COCO, cocoeval.COCOeval),
+    }
+
+
+def _loaded(api: Any, truth: dict[str, Any]) -> Any:
+    """Annotations; pycocotools takes a file or nothing."""
+    if api.__module__ != "pycocotools.coco":
+        return api(truth)
+    ground = api()
+    ground.dataset = truth
+    ground.createIndex()
+    return ground
 
 
 def _coco_dicts(scene: Scene) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -122,39 +177,61 @@ def _coco_dicts(scene: Scene) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             "bbox": [x1, y1, x2 - x1, y2 - y1],
             "area": (x2 - x1) * (y2 - y1),
             "iscrowd": 0,
+            **mask,
         }
         for i, target in enumerate(scene.targets)
-        for (x1, y1, x2, y2), y in zip(target["boxes"].tolist(), target["labels"].tolist(), strict=True)
+        for (x1, y1, x2, y2), y, mask in zip(
+            target["boxes"].tolist(), target["labels"].tolist(), _segmentations(target), strict=True
+        )
     ]
     found = [
-        {"image_id": i, "category_id": y, "bbox": [x1, y1, x2 - x1, y2 - y1], "score": s}
+        {"image_id": i, "category_id": y, "score": s, **(mask or {"bbox": [x1, y1, x2 - x1, y2 - y1]})}
         for i, pred in enumerate(scene.preds)
-        for (x1, y1, x2, y2), s, y in zip(*(pred[k].tolist() for k in ("boxes", "scores", "labels")), strict=True)
+        for (x1, y1, x2, y2), s, y, mask in zip(
+            *(pred[k].tolist() for k in ("boxes", "scores", "labels")), _segmentations(pred), strict=True
+        )
     ]
     truth = {
-        "images": [{"id": i} for i in range(len(scene.preds))],
-        "categories": [{"id": c} for c in range(CLASSES)],
+        "info": {},
+        "images": [{"id": i, "height": SIDE, "width": SIDE, "file_name": ""} for i in range(len(scene.preds))],
+        "categories": [{"id": c, "name": str(c)} for c in range(CLASSES)],
         "annotations": [{"id": number, **row} for number, row in enumerate(rows, 1)],
     }
     return truth, found
 
 
+def _segmentations(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Per row the mask as COCO's json has it; nothing where there are boxes only."""
+    if "masks" not in entry:
+        return [{}] * len(entry["labels"])
+    return [{"segmentation": {**m, "counts": m["counts"].decode()}} for m in entry["masks"]]
+
+
 def measure(rounds: int) -> dict[str, Any]:
     scene = random_scene(SIZES["small"])
-    cases = {
-        "stepgrad, voc12": stepgrad_case(scene),
-        "faster-coco-eval": faster_coco_eval_case(scene),
-        "torchmetrics (faster_coco_eval)": torchmetrics_case(scene, "faster_coco_eval"),
-        "torchmetrics (pycocotools)": torchmetrics_case(scene, "pycocotools"),
+    small = with_masks(random_scene(5000, images=500, objects=1500))
+    timings: dict[str, Any] = {}
+    values: dict[str, float] = {}
+    for what, kind, data in (("boxes", "bbox", scene), ("masks", "segm", small)):
+        cases = {
+            f"{what}: stepgrad": stepgrad_case(data, what),
+            **{f"{what}: {tool}": coco_case(data, tool, kind) for tool in PEERS[:-1]},
+            f"{what}: torchmetrics": torchmetrics_case(data, "faster_coco_eval", kind),
+        }
+        quiet = {name: _quiet(case, name, values) for name, case in cases.items()}
+        slow = {name: quiet.pop(name) for name in list(quiet) if name.endswith(("pycocotools", "torchmetrics"))}
+        timings |= {name: asdict(t) for name, t in interleaved(quiet, rounds).items()}
+        timings |= {name: asdict(t) for name, t in interleaved(slow, 1, warm_up=0).items()}
+        _check_equal({name: value for name, value in values.items() if name.startswith(what)})
+    one, many = stepgrad_case(scene), _resampling_case(scene)
+    timings |= {
+        name: asdict(t) for name, t in interleaved({"one evaluation": one, "1,000 resamples": many}, rounds).items()
     }
-    quiet = {name: _quiet(case) for name, case in cases.items()}
-    timings = {name: asdict(t) for name, t in interleaved(quiet, rounds).items()}
-    values = {name: case() for name, case in quiet.items()}
     large = stepgrad_case(random_scene(SIZES["large"]))
-    timings["stepgrad, voc12, 400,000"] = asdict(interleaved({"large": large}, rounds)["large"])
+    timings["boxes: stepgrad, 400,000"] = asdict(interleaved({"large": large}, rounds)["large"])
     memory = {str(size): run_child("evaluator", "--memory", size)["extra"] for size in SIZES.values()}
     results = {
-        "machine": {**machine(), **{p: version(p) for p in PEERS}},
+        "machine": {**machine(), **{p: version(p) for p in PEERS}, "commit": commit()},
         "timings": timings,
         "map": values,
         "memory": memory,
@@ -162,22 +239,43 @@ def measure(rounds: int) -> dict[str, Any]:
     return {**results, "claims": [asdict(claim) for claim in check_claims(timings, memory)]}
 
 
-def _quiet(case: Callable[[], float]) -> Callable[[], float]:
-    def run() -> float:
+def _resampling_case(scene: Scene) -> Callable[[], float]:
+    """The interval of mAP, after the evaluation."""
+    evaluator = sg.Evaluator(CLASSES, "coco")
+    evaluator.update(scene.preds, scene.targets)
+    result = evaluator.compute()
+    return lambda: result.interval(resamples=1000)[0]
+
+
+def _check_equal(values: dict[str, float]) -> None:
+    """Raise unless all tools found the same AP."""
+    ours = next(value for name, value in values.items() if name.endswith("stepgrad"))
+    for name, value in values.items():
+        if abs(value - ours) > (1e-3 if name.endswith("torchmetrics") else 5e-7):
+            raise RuntimeError(f"{name} found {value}, stepgrad {ours}")
+
+
+def _quiet(case: Callable[[], float], name: str, values: dict[str, float]) -> Callable[[], None]:
+    """The case without what it prints; its value goes to `values`."""
+
+    def run() -> None:
         with contextlib.redirect_stdout(io.StringIO()):
-            return case()
+            values[name] = case()
 
     return run
 
 
 def check_claims(timings: dict[str, Any], memory: dict[str, int]) -> list[Claim]:
     median = {name: row["median"] for name, row in timings.items()}
-    ours = median["stepgrad, voc12"]
-    fastest = min(seconds for name, seconds in median.items() if name.startswith("torchmetrics"))
     small, large = (memory[str(size)] for size in SIZES.values())
+    against = [
+        Claim(f"{what}: time against {tool}", target, median[f"{what}: stepgrad"] / median[f"{what}: {tool}"])
+        for what in ("boxes", "masks")
+        for tool, target in (("hotcoco", 1.0), ("faster-coco-eval", 1.0), ("torchmetrics", 0.2))
+    ]
     return [
-        Claim("time against torchmetrics (the faster backend), at the threshold 0.5", 1 / 5, ours / fastest),
-        Claim("time against faster-coco-eval, at the threshold 0.5", 1, ours / median["faster-coco-eval"]),
+        *against,
+        Claim("1,000 resamples against one evaluation", 5, median["1,000 resamples"] / median["one evaluation"]),
         Claim(
             "memory of four times the detections",
             target=4,
@@ -195,20 +293,29 @@ def memory(detections: int) -> dict[str, int]:
 
 
 def render(results: dict[str, Any]) -> str:
-    ours = results["timings"]["stepgrad, voc12"]["median"]
+    median = {name: row["median"] for name, row in results["timings"].items()}
+    ours = {what: median[f"{what}: stepgrad"] for what in ("boxes", "masks")}
     rows = [
         [
             *(name, f"{row['median']:.3f}", f"{row['fastest']:.3f} - {row['slowest']:.3f}"),
-            *(f"{row['median'] / ours:.1f}", f"{results['map'][name]:.6f}" if name in results["map"] else "-"),
+            *(
+                f"{row['median'] / ours.get(name[:5], ours['boxes']):.2f}",
+                f"{results['map'].get(name, float('nan')):.6f}",
+            ),
         ]
         for name, row in results["timings"].items()
     ]
     parts = [
         "# Speed and memory of the evaluator",
         heading(results),
-        f"100,000 detections of {CLASSES} classes on {IMAGES} images, {OBJECTS} objects; medians, every case takes its "
-        "turn in every round. The peers average 101 points of recall, stepgrad the area: hence the slightly other mAP.",
-        table(["case", "median s", "range s", "relative", "mAP at 0.5"], rows),
+        f"COCO AP. Boxes: 100,000 detections of {CLASSES} classes on {IMAGES} images, {OBJECTS} objects. Masks: 5,000 of "
+        f"{SIDE} x {SIDE} pixels on 500 images. Medians; every case takes its turn in every round, but pycocotools and "
+        "torchmetrics once. stepgrad and torchmetrics are timed from lists of dicts of tensors on, with all checks of the input; "
+        "the others from data that they have read on, with COCO's four sizes and three limits. The run stops unless all find "
+        "the same AP to six digits, torchmetrics (whose recall levels are single precision) to three.",
+        table(
+            ["case", "median s", "range s", "relative", "AP"], [[c.replace("nan", "-") for c in row] for row in rows]
+        ),
         claims_table([Claim(**claim) for claim in results["claims"]]),
     ]
     return "\n\n".join(parts) + "\n"

@@ -120,6 +120,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/errors_by_type.py": ("tests/evaluation/test_errors_by_type.py",),
     "evaluation/label_errors.py": ("tests/evaluation/test_label_errors.py",),
     "data/review.py": ("tests/cli/test_doctor_labels.py",),
+    "evaluation/explain.py": ("tests/evaluation/test_explain.py",),
     "evaluation/export.py": ("tests/evaluation/test_export.py",),
     "evaluation/federated.py": ("tests/evaluation/test_lvis.py",),
     "data/judged_files.py": (*("tests/evaluation/test_lvis.py", "tests/evaluation/test_files.py"), _TASK_FILES),

@@ -5,6 +5,7 @@ from stepgrad.evaluation.coco_numbers import CocoNumbers
 from stepgrad.evaluation.compare import Comparison, FirstDifference, Pair, Step, compare
 from stepgrad.evaluation.errors_by_type import ErrorTypes
 from stepgrad.evaluation.evaluator import Evaluator
+from stepgrad.evaluation.explain import Explanation, explain
 from stepgrad.evaluation.label_errors import LabelError, find_label_errors
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.evaluation.result import EvaluationResult
@@ -18,6 +19,7 @@ __all__ = [
     "EvaluationResult",
     "Evaluator",
     "Evidence",
+    "Explanation",
     "FirstDifference",
     "GroundTruth",
     "LabelError",
@@ -25,5 +27,6 @@ __all__ = [
     "Pair",
     "Step",
     "compare",
+    "explain",
     "find_label_errors",
 ]

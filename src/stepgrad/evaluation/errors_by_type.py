@@ -124,8 +124,8 @@ def find_mistakes(evidence: Evidence, protocol: Protocol, threshold: float = 0.5
         by = row.found[0]
         touched[row.detections] = by
         found[by[by != NOTHING]] = True
-    wrong = _by_image(np.flatnonzero(types == _BACKGROUND), seen.detections.images, seen.num_images)
-    objects = _by_image(np.flatnonzero(there), seen.objects.images, seen.num_images)
+    wrong = rows_by_image(np.flatnonzero(types == _BACKGROUND), seen.detections.images, seen.num_images)
+    objects = rows_by_image(np.flatnonzero(there), seen.objects.images, seen.num_images)
     for rows, near in zip(wrong, objects, strict=True):
         if len(rows) and len(near):
             _type_image(seen, protocol, background, rows, near, types, touched)
@@ -143,7 +143,7 @@ def _nearest(protocol: Protocol, threshold: float) -> float:
     return own[0] if own else threshold
 
 
-def _by_image(rows: NDArray[np.int64], images: NDArray[np.int32], count: int) -> list[NDArray[np.int64]]:
+def rows_by_image(rows: NDArray[np.int64], images: NDArray[np.int32], count: int) -> list[NDArray[np.int64]]:
     """The rows of each image, in their order."""
     by_image = rows[np.argsort(images[rows], kind="stable")]
     return np.split(by_image, np.cumsum(np.bincount(images[rows], minlength=count))[:-1]) if count else []

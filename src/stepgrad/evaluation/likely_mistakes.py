@@ -58,7 +58,7 @@ def likely_mistakes(
         _unseen(evidence, splits or {}),
         "" if evidence.has_shapes else _undone(result, evidence, known, written),
         _repeats(result, evidence),
-        _scores(evidence.detections.scores),
+        mistake_in_scores(evidence.detections.scores),
     ]
     return [line for line in lines if line]
 
@@ -197,8 +197,8 @@ def _repeats(result: EvaluationResult, evidence: Evidence) -> str:
     )
 
 
-def _scores(scores: NDArray[np.float64]) -> str:
-    """Scores that do not rank, or of which the low ones were left out."""
+def mistake_in_scores(scores: NDArray[np.float64]) -> str:
+    """Scores that do not rank, or of which the low ones were left out, in words; empty if neither is likely."""
     low, high = float(scores.min()), float(scores.max())
     if len(scores) < _MANY:
         return ""

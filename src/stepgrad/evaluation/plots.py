@@ -1,4 +1,4 @@
-"""Precision-recall curves as a picture."""
+"""Precision-recall curves, types of mistakes and bounds of mAP as pictures."""
 
 from __future__ import annotations
 
@@ -92,6 +92,26 @@ def plot_error_types(
     axes.bar_label(bars, [f"{counts[kind]} mistakes" for kind in kinds], padding=3, fontsize=8)
     axes.margins(x=0.25)
     axes.set_xlabel("points of mAP that fixing it would gain")
+    axes.set_title(title, fontsize=10)
+    if path is not None:
+        save_figure(figure, Path(path))
+    return figure
+
+
+def plot_ladder(values: Mapping[str, float], title: str, path: str | Path | None = None) -> Figure:
+    """A bar per bound of mAP, in their order from the top; what it has above the bound before it is darker."""
+    need("matplotlib.figure", purpose="plots")
+    from matplotlib.figure import Figure
+
+    names = list(values)[::-1]  # the first on top
+    figure = Figure(figsize=(6.5, 3.2), layout="constrained")
+    axes = figure.subplots()
+    before = dict(zip(values, [0.0, *values.values()], strict=False))
+    axes.barh(names, [100.0 * before[name] for name in names], color=CURVE)
+    gains = [100.0 * (values[name] - before[name]) for name in names]
+    bars = axes.barh(names, gains, left=[100.0 * before[name] for name in names], color=ENVELOPE)
+    axes.bar_label(bars, [per_cent(values[name]) for name in names], padding=3, fontsize=8)
+    axes.set(xlim=(0, 110), xlabel="mAP", xticks=range(0, 101, 20))
     axes.set_title(title, fontsize=10)
     if path is not None:
         save_figure(figure, Path(path))
