@@ -37,6 +37,10 @@ class Rotated(Overlap):
     [[0.7071, 0.3333]]
     """
 
+    word = "rotated IoU"
+    nouns = ("box", "boxes")
+    drawn = "polygon"
+
     def __init__(self, degrees: bool = False, nms: str = "own") -> None:
         super().__init__(nms)
         self.degrees = degrees
@@ -117,6 +121,9 @@ class ProbIoU(Overlap):
     """
 
     needs_touching_boxes = False
+    word = "probIoU"
+    nouns = ("box", "boxes")
+    drawn = "polygon"
 
     def __init__(self, nms: str = "own") -> None:
         super().__init__(nms)
