@@ -12,7 +12,7 @@ from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
 from stepgrad.extras import need
 from stepgrad.overlaps.keypoints import Poses
 from stepgrad.overlaps.masks import Runs, dense_of
-from stepgrad.overlaps.rotated import Quads, quads_of_boxes
+from stepgrad.overlaps.rotated import corners_of
 
 Points = NDArray[np.float64]  # (n, 2) x y
 Lines = list[list[float]]
@@ -22,9 +22,9 @@ v1 x2 y2 v2 ...; of a box none."""
 ABSENT, UNSURE, SEEN = 0, 1, 2
 """The third number of a drawn keypoint: not drawn; hidden, or found with a low confidence; to be seen."""
 SKELETON = (
-    ((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12))  # legs and hips
-    + ((5, 6), (5, 7), (6, 8), (7, 9), (8, 10))  # shoulders and arms
-    + ((1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6))  # the head
+    *((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12)),  # legs and hips
+    *((5, 6), (5, 7), (6, 8), (7, 9), (8, 10)),  # shoulders and arms
+    *((1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6)),  # the head
 )
 """Which of COCO's 17 keypoints are joined by a line."""
 MOST_POINTS = 120
@@ -42,10 +42,9 @@ def lines_of(evidence: Evidence, side: Detections | GroundTruth, row: int) -> Li
         return [np.round(ring, _decimals(shapes.sizes[row].max())).ravel().tolist() for ring in mask_rings(shapes, row)]
     if isinstance(shapes, Poses):
         return [_drawn_pose(shapes.points[row], isinstance(side, GroundTruth))]
-    if evidence.overlap.drawn != "polygon":
+    if shapes is None or evidence.overlap.drawn != "polygon":
         return []
-    corners = shapes.corners[row] if isinstance(shapes, Quads) else quads_of_boxes(shapes[[row]]).corners[0]
-    return [np.round(corners, 1).ravel().tolist()]
+    return [np.round(corners_of(shapes, [row])[0], 1).ravel().tolist()]
 
 
 def skeleton_of(evidence: Evidence) -> list[tuple[int, int]]:
@@ -56,7 +55,7 @@ def skeleton_of(evidence: Evidence) -> list[tuple[int, int]]:
 
 def mask_rings(runs: Runs, row: int) -> list[Points]:
     """Closed lines around the pixels of a mask and around its holes, as coarse as a viewer cannot see."""
-    need("matplotlib", purpose="drawing masks")  # which brings contourpy
+    need("contourpy", purpose="drawing masks")
     from contourpy import contour_generator
 
     x1, y1, x2, y2 = runs.boxes[row].astype(int).tolist()
@@ -65,7 +64,8 @@ def mask_rings(runs: Runs, row: int) -> list[Points]:
     pixels = np.pad(dense_of(runs, row)[y1:y2, x1:x2], 1).astype(np.float64)
     # The line of 0.5 runs half-way between centres of pixels: along their edges, where centres are at 0.5.
     found: Any = contour_generator(z=pixels).lines(0.5)
-    rings = [np.asarray(ring, dtype=np.float64)[:-1] + [x1 - 0.5, y1 - 0.5] for ring in found]
+    corner = np.array([x1 - 0.5, y1 - 0.5])
+    rings = [np.asarray(ring, dtype=np.float64)[:-1] + corner for ring in found]
     tolerance = max(_LEAST, float(runs.sizes[row].max()) / _FINEST)
     coarse = [simplified(ring, tolerance) for ring in rings]
     while sum(map(len, coarse)) > MOST_POINTS:

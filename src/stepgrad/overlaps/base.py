@@ -44,7 +44,7 @@ class Overlap:
     nouns = ("shape", "shapes")
     """What they call a window or an object, one and several."""
     drawn = "box"
-    """How pictures show one: "box", "mask", "pose" (points and a skeleton) or "polygon"."""
+    """How pictures show one: "box", "mask", "pose" (points and a skeleton), "polygon", or "bar" (along time)."""
 
     def __init__(self, nms: str = "own") -> None:
         one_of("nms", nms, ["boxes", "own"])
@@ -218,6 +218,7 @@ class Segments(Boxes):
 
     word = "tIoU"
     nouns = ("segment", "segments")
+    drawn = "bar"
 
     def as_boxes(self, given: Any, where: str) -> Tensor:
         """(n, 4) boxes (begin, 0, end, 1), whose IoU is that of the segments."""

@@ -83,6 +83,11 @@ class Rotated(Overlap):
         return f"{type(self).__name__}(degrees={self.degrees}, nms={self.nms!r})"
 
 
+def corners_of(shapes: Quads | Floats, rows: Any) -> Floats:
+    """(n, 4, 2) corners of some oriented boxes, as `Rotated` or `ProbIoU` keeps them."""
+    return shapes.corners[rows] if isinstance(shapes, Quads) else quads_of_boxes(shapes[rows]).corners
+
+
 def quads_of_boxes(rows: Floats, degrees: bool = False) -> Quads:
     """The corners of boxes (cx, cy, w, h, angle)."""
     angle = np.deg2rad(rows[:, 4]) if degrees else rows[:, 4]

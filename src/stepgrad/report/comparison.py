@@ -52,7 +52,7 @@ def write_comparison(
         shown: half of so many images where the chosen arm does better, and half where it does worse.
     """
     _check_arms(arms, reference, chosen)
-    reported = reported_protocols(protocols)
+    reported = reported_protocols(protocols, arms[0].evidence)
     findings = [Findings.of(arm.evidence, reported[0]) for arm in arms]
     results = [found.result for found in findings]
     described = describe_dataset("held-out images" if dataset is None else dataset.name, results[0])
@@ -74,7 +74,8 @@ def write_comparison(
     )
     numbers["sentence"] = sentence or compared(numbers)
     styles, names = _styles(numbers), [arm.name for arm in arms]
-    charts = [arms_chart(curves, f"/curves/{k}", names, styles) for k, curves in enumerate(numbers["curves"])]
+    overlap = arms[0].evidence.overlap.word
+    charts = [arms_chart(curves, f"/curves/{k}", names, styles, overlap) for k, curves in enumerate(numbers["curves"])]
     page = _render(numbers, charts, styles, _draw_changed(numbers["changed"], arms[reference].evidence, dataset))
     ious = [curves["iou"] for curves in numbers["curves"]]
     plots = {f"precision-recall-{iou:g}.svg": standalone(svg) for iou, svg in zip(ious, charts, strict=True)}

@@ -66,7 +66,7 @@ def write_page(
         metrics: to be shown as well as mAP, by the first protocol.
         with_plots: whether to write the charts of the training to plots/ as well.
     """
-    first, *further = reported_protocols(protocols)
+    first, *further = reported_protocols(protocols, evidence)
     findings = Findings.of(evidence, first)
     photos = prepare_photos(page, evidence, dataset)
     starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
@@ -88,11 +88,11 @@ def write_page(
     return write_files(page, numbers, plots, render(numbers, image_data(findings, photos), page.stem, bool(plots)))
 
 
-def reported_protocols(protocols: Sequence[str | Protocol]) -> list[Protocol]:
-    """The protocols of those names; there must be one."""
+def reported_protocols(protocols: Sequence[str | Protocol], evidence: Evidence) -> list[Protocol]:
+    """The protocols of those names, as they are for the task of the evidence; there must be one."""
     if not protocols:
         raise ConfigError("Expected at least one protocol to report but got none.")
-    return [get_protocol(protocol) for protocol in protocols]
+    return [evidence.overlap.adapt(get_protocol(protocol)) for protocol in protocols]
 
 
 def describe_dataset(name: str, result: EvaluationResult) -> dict[str, Any]:
