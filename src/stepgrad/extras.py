@@ -29,6 +29,7 @@ EXTRAS = {
         "tensorboard": "tensorboard",
         "jinja2": "jinja2",
         "matplotlib": "matplotlib",
+        "contourpy": "contourpy",
     },
     "detector": {
         "cv2": "opencv-contrib-python-headless",

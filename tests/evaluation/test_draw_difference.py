@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 
 from stepgrad.errors import ConfigError
 from stepgrad.evaluation import Comparison, Evaluator
+from stepgrad.metric.protocol import COCO
 
 pytest.importorskip("matplotlib", reason="plots need it: pip install .[train]")
 
 from stepgrad.evaluation.draw_difference import draw_difference, first_pair
 from tests.evaluation.datasets import boxes_at, pred, target
+from tests.report.tasks import task_evaluator
 
 
 def compared(height: float) -> Comparison:
@@ -36,6 +39,18 @@ def test_the_detection_and_its_objects_are_drawn_with_both_verdicts(tmp_path: Pa
     assert "IoU thresholds" in title
     assert len(axes.images) == with_picture
     assert (tmp_path / "first.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("task", ["masks", "keypoints", "oriented"])
+def test_shapes_are_drawn_where_they_were_compared(task: str) -> None:
+    pytest.importorskip("contourpy")
+    evaluator = task_evaluator(task, protocols=[COCO, replace(COCO, name="high", min_score=0.7)])[1]
+    pair = first_pair(evaluator.compare())
+    (axes,) = draw_difference(pair, evidence=evaluator.evidence()).axes
+    assert evaluator.overlap.word in axes.get_title(loc="left")
+    drawn = [type(patch).__name__ for patch in axes.patches]
+    assert drawn == [{"keypoints": "Rectangle"}.get(task, "PathPatch")] * (1 + len(pair.first[0].objects))
+    assert len(axes.lines) == (len(drawn) if task == "keypoints" else 0)  # points, without lines: they are not COCO's
 
 
 def test_nothing_to_draw_is_said() -> None:

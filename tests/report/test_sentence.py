@@ -21,7 +21,7 @@ def numbers(**changes: Any) -> dict[str, Any]:
         "dataset": {"images": 24},
         "run": summary([], "voc12"),
         "config": {},
-        "mistakes": {"threshold": 0.5, "gains": NO_GAINS},
+        "mistakes": {"threshold": 0.5, "overlap": "IoU", "nouns": ["box", "boxes"], "gains": NO_GAINS},
         **changes,
     }
 
@@ -80,7 +80,7 @@ def test_detections_without_a_run_have_their_map() -> None:
 
 def test_the_two_most_expensive_mistakes_are_named_in_order() -> None:
     gains = {**NO_GAINS, "missed": 0.083, "background": 0.041, "box": 0.02}
-    said = opening(numbers(mistakes={"threshold": 0.5, "gains": gains}))
+    said = opening(numbers(mistakes={"threshold": 0.5, "overlap": "IoU", "nouns": ["box", "boxes"], "gains": gains}))
     assert said.endswith(
         "Most mAP is lost to missed objects (8.3 at IoU 0.5), then to false alarms on background (4.1)."
     )
@@ -100,7 +100,10 @@ def arms(first: float, second: float, costs: tuple[float, float], training: str 
                 "gains": {"coco": {"mean": second - first}},
             },
         ],
-        "mistakes": [{"threshold": 0.5, "gains": {**NO_GAINS, "missed": cost}} for cost in costs],
+        "mistakes": [
+            {"threshold": 0.5, "overlap": "IoU", "nouns": ["box", "boxes"], "gains": {**NO_GAINS, "missed": cost}}
+            for cost in costs
+        ],
         "paired": None,
     }
 

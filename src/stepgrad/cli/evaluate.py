@@ -348,4 +348,4 @@ def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evi
     if isinstance(dataset, FileDataset):
         with suppress(DataError):  # loaded without images, or the file is not there: boxes alone are drawn
             picture = np.asarray(dataset.image(evidence.image_ids.index(pair.first[0].image_id)))
-    draw_difference(pair, path, picture)
+    draw_difference(pair, path, picture, evidence)

@@ -53,7 +53,9 @@ class FirstDifference:
     """The rules responsible: each of them alone changes the verdict, or they do so only together."""
     together: bool = False
     objects: tuple[tuple[float, float, float, float], ...] = ()
-    """The objects of its class and image, for drawing."""
+    """The objects of its class and image, for drawing ..."""
+    rows: tuple[int, ...] = ()
+    """... and the rows of the detection and of these objects in the evidence."""
 
     @property
     def threshold(self) -> float:
@@ -276,7 +278,7 @@ class _Differences:
         detections = self.evidence.detections
         x1, y1, x2, y2 = detections.boxes[row].tolist()
         objects = self.evidence.objects
-        near = objects.boxes[(objects.images == detections.images[row]) & (objects.labels == c)]
+        near = np.flatnonzero((objects.images == detections.images[row]) & (objects.labels == c))
         return FirstDifference(
             class_name=self.evidence.class_names[c],
             image_id=self.evidence.image_ids[detections.images[row]],
@@ -287,7 +289,8 @@ class _Differences:
             verdicts=verdicts,
             rules=rules,
             together=together,
-            objects=tuple((a, b, c, d) for a, b, c, d in near.tolist()),
+            objects=tuple((a, b, c, d) for a, b, c, d in objects.boxes[near].tolist()),
+            rows=(row, *near.tolist()),
         )
 
     def _best_overlap(self, protocol: Protocol, row: int) -> float:

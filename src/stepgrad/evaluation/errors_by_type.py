@@ -9,6 +9,9 @@ Every false positive is of one type, and so is every object that was not found:
     both        what is left: of the wrong class, and overlapping too little
     missed      an object not found, of which no box or class mistake tells
 
+Overlaps are those of the task: of masks, poses, oriented boxes or segments. With distances of centres, a box mistake is too far
+from an object of its class, but not more than five times as far as the match threshold allows.
+
 The first type that fits is taken, in this order, which is TIDE's. Mending a box or class mistake makes it a true positive of
 its object, if that was not found and no higher mistake claims it; otherwise, as with the other types, the detection goes.
 Mending a missed object takes it off the list of those to find.
@@ -45,6 +48,8 @@ TYPES = ("box", "class", "duplicate", "background", "both", "missed")
 _BOX, _CLASS, _DUPLICATE, _BACKGROUND, _BOTH, _MISSED = range(len(TYPES))
 RIGHT, LEFT_OUT = -1, -2
 """In the place of a type: no mistake; not judged by the protocol."""
+_NEAR = 5.0
+"""Of distances: how many match thresholds away a detection still is about an object."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +111,8 @@ def _ap(hits: NDArray[np.bool_], P: int, protocol: Protocol) -> float:
 
 
 def find_mistakes(evidence: Evidence, protocol: Protocol, threshold: float = 0.5, background: float = 0.1) -> Mistakes:
-    """Judge at one IoU threshold and give every detection and object its type."""
-    if not 0.0 < background < threshold <= 1.0:
+    """Judge at one threshold on overlaps and give every detection and object its type."""
+    if not 0.0 < background < threshold <= 1.0 and evidence.overlap.nearness == "overlap":
         raise ConfigError(f"Expected 0 < background < threshold <= 1 but got {background!r} and {threshold!r}.")
     protocol = replace(protocol, match_thresholds=(_nearest(protocol, threshold),))
     seen = seen_by(evidence, protocol)
@@ -161,8 +166,10 @@ def _type_image(
     """Fill in the types of the false positives of one image, and the objects of it that they are about."""
     overlaps = counted_overlaps(evidence, rows, objects, protocol)
     own_class = evidence.detections.labels[rows][:, None] == evidence.objects.labels[objects][None]
-    own, other = np.where(own_class, overlaps, -1.0), np.where(own_class, -1.0, overlaps)
+    own, other = np.where(own_class, overlaps, -np.inf), np.where(own_class, -np.inf, overlaps)
     threshold = protocol.match_thresholds[0]
+    if evidence.overlap.nearness == "distance":  # overlaps are minus distances
+        threshold, background = -threshold, -_NEAR * threshold
     reaches = np.greater_equal if protocol.equality else np.greater
     box = (own.max(axis=1) >= background) & ~reaches(own.max(axis=1), threshold)
     wrong_class = ~box & reaches(other.max(axis=1), threshold)
@@ -205,11 +212,18 @@ class ErrorTypes:
     """Detections that are counted, right or wrong ..."""
     least_score: float | None = None
     """... and the lowest of their scores; None without any."""
+    overlap: str = "IoU"
+    """What the threshold is on: "mask IoU", "OKS" and so on."""
+    nouns: tuple[str, str] = ("box", "boxes")
+    """What is detected, one and several: a box mistake of masks is shown as one of the mask."""
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings and a row per type."""
-        rows = [[kind, str(self.counts[kind]), per_cent(self.gains[kind], sign=True)] for kind in TYPES]
-        return ["mistake", "count", "mAP"], rows
+        rows = [[str(self.counts[kind]), per_cent(self.gains[kind], sign=True)] for kind in TYPES]
+        return ["mistake", "count", "mAP"], [[name, *row] for name, row in zip(self._names(), rows, strict=True)]
+
+    def _names(self) -> list[str]:
+        return [self.nouns[0] if kind == "box" else kind for kind in TYPES]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for json."""
@@ -217,20 +231,21 @@ class ErrorTypes:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Bars of what each type costs as a matplotlib figure, written to `path` if given."""
-        title = f"{self.protocol} at IoU {self.threshold:g}: mAP {per_cent(self.map)}"
-        return plot_error_types(self.gains, self.counts, title, path)
+        names = self._names()
+        return plot_error_types(list(self.gains.values()), list(self.counts.values()), names, self._title(), path)
+
+    def _title(self) -> str:
+        return f"{self.protocol} at {self.overlap} {self.threshold:g}: mAP {per_cent(self.map)}"
 
     def __str__(self) -> str:
-        title = (
-            f"{self.protocol} at IoU {self.threshold:g}: mAP {per_cent(self.map)}; what fixing each mistake would gain"
-        )
+        title = f"{self._title()}; what fixing each mistake would gain"
         if self.least_score is not None:
             title += f" (all {self.detections} detections count, down to a score of {self.least_score:.2g})"
         return f"{title}\n{plain_table(*self.table())}"
 
 
 def error_types(evidence: Evidence, protocol: Protocol, threshold: float = 0.5, background: float = 0.1) -> ErrorTypes:
-    """Count the mistakes of each type under a protocol at one IoU threshold, and what fixing each would gain."""
+    """Count the mistakes of each type under a protocol at one threshold on overlaps, and what fixing each would gain."""
     return summarise(find_mistakes(evidence, protocol, threshold, background), threshold, background)
 
 
@@ -248,4 +263,6 @@ def summarise(mistakes: Mistakes, threshold: float, background: float) -> ErrorT
         fixed=mistakes.map_after(TYPES),
         detections=len(scores),
         least_score=float(scores.min()) if len(scores) else None,
+        overlap=mistakes.evidence.overlap.word,
+        nouns=mistakes.evidence.overlap.nouns,
     )

@@ -146,8 +146,8 @@ class Evaluator:
         return compare(self.evidence(), self.protocols)
 
     def error_types(self, threshold: float = 0.5, background: float = 0.1) -> ErrorTypes:
-        """Mistakes by type (box, class, duplicate, background, both, missed) under the first protocol at one IoU threshold,
-        and the mAP that fixing each type would gain."""
+        """Mistakes by type (box, class, duplicate, background, both, missed) under the first protocol at one threshold on
+        overlaps, and the mAP that fixing each type would gain."""
         return error_types(self.evidence(), self.protocols[0], threshold, background)
 
     def coco_numbers(

@@ -31,7 +31,7 @@ class MetricResult:
     value: float
     by_class: Tensor  # (K,) float64
     how: str = ""
-    """How it was counted: over which classes, at which IoU, from which score on."""
+    """How it was counted: over which classes, at which IoU (or mask IoU, OKS, ...), from which score on."""
     metric: ListMetric | None = field(default=None, repr=False)
 
     def __float__(self) -> float:
@@ -45,11 +45,12 @@ def metric_of(
     metric: ListMetric,
     classes: str = "mean",
     class_weights: Sequence[float] | Tensor | None = None,
+    overlap: str = "IoU",
 ) -> MetricResult:
-    """A metric of the detections as they were judged, class by class."""
+    """A metric of the detections as they were judged, class by class; `overlap` is the word for what thresholds are on."""
     metric.check_protocol(protocol)
     values = [_class_value(row, metric, images, protocol) for row in rows]
-    return _over_classes(protocol, metric, values, [row.objects for row in rows], classes, class_weights)
+    return _over_classes(protocol, metric, values, [row.objects for row in rows], classes, class_weights, overlap)
 
 
 def metric_under(
@@ -57,10 +58,11 @@ def metric_under(
 ) -> MetricResult:
     """A metric of the detections; for AP by size they are judged again."""
     if metric.area is None:
-        return metric_of(judged, evidence.num_images, protocol, metric)
+        return metric_of(judged, evidence.num_images, protocol, metric, overlap=evidence.overlap.word)
     metric.check_protocol(protocol)
     rows = judge(evidence, protocol, metric=metric)
-    return _over_classes(protocol, metric, [row.mean_ap for row in rows], [row.P for row in rows], "mean", None)
+    values, objects = [row.mean_ap for row in rows], [row.P for row in rows]
+    return _over_classes(protocol, metric, values, objects, "mean", None, evidence.overlap.word)
 
 
 def _over_classes(
@@ -70,10 +72,11 @@ def _over_classes(
     objects: list[int],
     classes: str,
     class_weights: Sequence[float] | Tensor | None,
+    overlap: str,
 ) -> MetricResult:
     weights = check_class_weights(class_weights, len(values))
     joined = OverClasses(classes, weights, protocol.absent_classes).join(metric, values, objects)
-    how = ", ".join([_of_classes(joined.by_class, classes, weights), *_of_list(metric, protocol)])
+    how = ", ".join([_of_classes(joined.by_class, classes, weights), *_of_list(metric, protocol, overlap)])
     return MetricResult(metric.name, joined.value, joined.by_class, how, metric)
 
 
@@ -83,15 +86,15 @@ def _of_classes(by_class: Tensor, classes: str, weights: tuple[float, ...] | Non
     return f"{kind} of {counted} {'class' if counted == 1 else 'classes'}"
 
 
-def _of_list(metric: ListMetric, protocol: Protocol) -> Iterator[str]:
-    """IoU thresholds and the threshold on scores, in words."""
+def _of_list(metric: ListMetric, protocol: Protocol, overlap: str) -> Iterator[str]:
+    """The thresholds on overlaps and on scores, in words."""
     thresholds = protocol.match_thresholds
     several = len(thresholds) > 1
-    yield f"IoU {thresholds[0]:.2f}:{thresholds[-1]:.2f}" if several else f"IoU {thresholds[0]:.4g}"
+    yield f"{overlap} {thresholds[0]:.2f}:{thresholds[-1]:.2f}" if several else f"{overlap} {thresholds[0]:.4g}"
     if metric.threshold is not None:
         yield f"scores of at least {metric.threshold:g}"
     elif isinstance(metric, F1):
-        yield f"best threshold of each class{' and IoU' if several else ''}"
+        yield f"best threshold of each class{f' and {overlap}' if several else ''}"
 
 
 def _class_value(row: ClassResult, metric: ListMetric, images: int, protocol: Protocol) -> float:

@@ -79,17 +79,16 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def plot_error_types(
-    gains: Mapping[str, float], counts: Mapping[str, int], title: str, path: str | Path | None = None
+    gains: Sequence[float], counts: Sequence[int], names: Sequence[str], title: str, path: str | Path | None = None
 ) -> Figure:
     """A bar per type of mistake: the mAP that fixing it would gain."""
     need("matplotlib.figure", purpose="plots")
     from matplotlib.figure import Figure
 
-    kinds = list(gains)[::-1]  # the first on top
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
     axes = figure.subplots()
-    bars = axes.barh(kinds, [100.0 * gains[kind] for kind in kinds], color=ENVELOPE)
-    axes.bar_label(bars, [f"{counts[kind]} mistakes" for kind in kinds], padding=3, fontsize=8)
+    bars = axes.barh(names[::-1], [100.0 * gain for gain in gains[::-1]], color=ENVELOPE)  # the first on top
+    axes.bar_label(bars, [f"{count} mistakes" for count in counts[::-1]], padding=3, fontsize=8)
     axes.margins(x=0.25)
     axes.set_xlabel("points of mAP that fixing it would gain")
     axes.set_title(title, fontsize=10)

@@ -27,6 +27,7 @@ from stepgrad.metric.options import get_metric
 from stepgrad.metric.over_classes import MAPResult, mean_over_classes, result_of
 from stepgrad.metric.protocol import Protocol
 from stepgrad.number_text import metric_text, per_cent
+from stepgrad.overlaps.batch import BOXES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,6 +55,11 @@ class EvaluationResult(MAPResult):
     def detections(self) -> int:
         return sum(row.detections for row in self.classes)
 
+    @property
+    def overlap(self) -> str:
+        """What detections and objects were compared by: "IoU", "mask IoU", "OKS", "rotated IoU", "tIoU"."""
+        return BOXES.word if self.evidence is None else self.evidence.overlap.word
+
     @cached_property
     def area_map(self) -> float:
         """The mean of the areas under the interpolated curves."""
@@ -77,7 +83,8 @@ class EvaluationResult(MAPResult):
             raise ConfigError(
                 f"Expected {resolved.name} to be one of the evaluator's metrics; ask for it with Evaluator(..., metrics=[...])."
             )
-        return metric_of(self.classes, self.images, self.protocol, resolved, classes, class_weights)
+        given = self.classes, self.images, self.protocol
+        return metric_of(*given, resolved, classes, class_weights, self.overlap)
 
     def interval(
         self,
@@ -172,7 +179,8 @@ class EvaluationResult(MAPResult):
         """Precision-recall curves as a matplotlib figure, written to `path` if given."""
         rows = [self.of_class(name) for name in classes] if classes is not None else self.classes
         at = threshold or self.protocol.match_thresholds[0]
-        return plot_curves(rows, at, f"{self.protocol.name}: mAP {per_cent(self.map)}, curves at IoU {at:g}", path)
+        title = f"{self.protocol.name}: mAP {per_cent(self.map)}, curves at {self.overlap} {at:g}"
+        return plot_curves(rows, at, title, path)
 
     def to_supervision(self) -> dict[ImageId, Any]:
         """Per image the detections as `supervision.Detections`, with their verdicts at the first threshold in `data`."""

@@ -39,6 +39,12 @@ class Overlap:
     """"distance" where values are minus distances."""
     needs_touching_boxes = True
     """Whether shapes whose boxes do not touch have nothing in common."""
+    word = "overlap"
+    """What tables and pages call the likeness."""
+    nouns = ("shape", "shapes")
+    """What they call a window or an object, one and several."""
+    drawn = "box"
+    """How pictures show one: "box", "mask", "pose" (points and a skeleton), "polygon", or "bar" (along time)."""
 
     def __init__(self, nms: str = "own") -> None:
         one_of("nms", nms, ["boxes", "own"])
@@ -179,6 +185,9 @@ class Boxes(Overlap):
     [[0.5, 0.0]]
     """
 
+    word = "IoU"
+    nouns = ("box", "boxes")
+
     def __init__(self) -> None:
         super().__init__("boxes")
 
@@ -206,6 +215,10 @@ class Segments(Boxes):
     >>> Segments()([[0.0, 4.0]], [[2.0, 6.0], [5.0, 9.0]]).tolist()
     [[0.3333333333333333, 0.0]]
     """
+
+    word = "tIoU"
+    nouns = ("segment", "segments")
+    drawn = "bar"
 
     def as_boxes(self, given: Any, where: str) -> Tensor:
         """(n, 4) boxes (begin, 0, end, 1), whose IoU is that of the segments."""

@@ -30,6 +30,8 @@ class Distance(Overlap):
 
     nearness = "distance"
     needs_touching_boxes = False
+    word = "distance"
+    nouns = ("centre", "centres")
 
     def __init__(self, thresholds: Sequence[float] = (0.5, 1.0, 2.0, 4.0)) -> None:
         super().__init__("own")

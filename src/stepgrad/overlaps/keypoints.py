@@ -50,6 +50,9 @@ class Keypoints(Overlap):
 
     key = "keypoints"
     needs_touching_boxes = False
+    word = "OKS"
+    nouns = ("pose", "poses")
+    drawn = "pose"
 
     def __init__(self, sigmas: Sequence[float] | None = None, nms: str = "boxes") -> None:
         super().__init__(nms)

@@ -59,6 +59,9 @@ class Masks(Overlap):
     """
 
     key = "masks"
+    word = "mask IoU"
+    nouns = ("mask", "masks")
+    drawn = "mask"
 
     def __init__(self, nms: str = "boxes") -> None:
         super().__init__(nms)

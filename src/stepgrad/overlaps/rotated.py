@@ -38,6 +38,10 @@ class Rotated(Overlap):
     [[0.7071, 0.3333]]
     """
 
+    word = "rotated IoU"
+    nouns = ("box", "boxes")
+    drawn = "polygon"
+
     def __init__(self, degrees: bool = False, nms: str = "own") -> None:
         super().__init__(nms)
         self.degrees = degrees
@@ -78,6 +82,11 @@ class Rotated(Overlap):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(degrees={self.degrees}, nms={self.nms!r})"
+
+
+def corners_of(shapes: Quads | Floats, rows: Any) -> Floats:
+    """(n, 4, 2) corners of some oriented boxes, as `Rotated` or `ProbIoU` keeps them."""
+    return shapes.corners[rows] if isinstance(shapes, Quads) else quads_of_boxes(shapes[rows]).corners
 
 
 def quads_of_boxes(rows: Floats, degrees: bool = False) -> Quads:
@@ -124,6 +133,9 @@ class ProbIoU(Overlap):
     """
 
     needs_touching_boxes = False
+    word = "probIoU"
+    nouns = ("box", "boxes")
+    drawn = "polygon"
 
     def __init__(self, nms: str = "own") -> None:
         super().__init__(nms)

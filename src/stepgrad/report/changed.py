@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.report.findings import Findings, continuous_corners
+from stepgrad.evaluation.outlines import lines_of
+from stepgrad.report.findings import Findings
 from stepgrad.report.image_data import by_score
+from stepgrad.report.places import drawn_boxes
 
 CHANGED_RULE = (
     "For each detector, each class has the score threshold with the best F1 over all images; only detections that reach it are "
@@ -79,22 +81,29 @@ def _describe_side(findings: Findings, position: int, by_image: NDArray[np.int64
 def boxes_on(findings: Findings, position: int) -> list[dict[str, Any]]:
     """The boxes to draw on an image, each class at its cut: detections by decreasing score, then missed objects.
 
-    Corners are in continuous pixels from 0.
+    Corners, and the lines of masks, poses and oriented boxes, are in continuous pixels from 0.
     """
     evidence, names = findings.evidence, findings.evidence.class_names
     found, objects, right = evidence.detections, evidence.objects, findings.right
     shown = (right | findings.wrong) & findings.passing & (found.images == position)
     missed = findings.there & ~findings.found() & (objects.images == position)
-    corners = [continuous_corners(evidence, flat.boxes) for flat in (found, objects)]
+    object_corners, corners = drawn_boxes(evidence)
     return [
         {
             "verdict": "right" if right[row] else "wrong",
             "class": names[found.labels[row]],
             "score": float(found.scores[row]),
-            "box": corners[0][row].tolist(),
+            "box": corners[row].tolist(),
+            "lines": lines_of(evidence, found, row),
         }
         for row in by_score(findings, shown)
     ] + [
-        {"verdict": "missed", "class": names[objects.labels[row]], "score": None, "box": corners[1][row].tolist()}
-        for row in np.flatnonzero(missed)
+        {
+            "verdict": "missed",
+            "class": names[objects.labels[row]],
+            "score": None,
+            "box": object_corners[row].tolist(),
+            "lines": lines_of(evidence, objects, row),
+        }
+        for row in np.flatnonzero(missed).tolist()
     ]

@@ -56,7 +56,7 @@ def write_comparison(
         provenance: files, version, rules and options that the numbers depend on; written next to them.
     """
     _check_arms(arms, reference, chosen)
-    reported = reported_protocols(protocols)
+    reported = reported_protocols(protocols, arms[0].evidence)
     findings = [Findings.of(arm.evidence, reported[0]) for arm in arms]
     results, names = [found.result for found in findings], [arm.name for arm in arms]
     described = describe_dataset("held-out images" if dataset is None else dataset.name, results[0])
@@ -80,7 +80,8 @@ def write_comparison(
     )
     numbers["sentence"] = sentence or compared(numbers)
     styles = _styles(numbers)
-    charts = [arms_chart(curves, f"/curves/{k}", names, styles) for k, curves in enumerate(numbers["curves"])]
+    overlap = arms[0].evidence.overlap.word
+    charts = [arms_chart(curves, f"/curves/{k}", names, styles, overlap) for k, curves in enumerate(numbers["curves"])]
     page = _render(numbers, charts, styles, _draw_changed(numbers["changed"], arms[reference].evidence, dataset))
     ious = [curves["iou"] for curves in numbers["curves"]]
     plots = {f"precision-recall-{iou:g}.svg": standalone(svg) for iou, svg in zip(ious, charts, strict=True)}

@@ -141,11 +141,11 @@ def _class_curves(
     }
 
 
-def arms_chart(curves: Numbers, key: str, names: Sequence[str], styles: Sequence[int]) -> Element:
+def arms_chart(curves: Numbers, key: str, names: Sequence[str], styles: Sequence[int], overlap: str = "IoU") -> Element:
     """Precision over recall of several arms, the mean over classes, with a legend that has a line for each."""
     maps = [(name, "" if value is None else per_cent(value)) for name, value in zip(names, curves["maps"], strict=True)]
     spoken = "; ".join(f"{name}: mAP {value or 'none'}" for name, value in maps)
-    title = f"Precision over recall, mean over classes, at IoU {curves['iou']:g}. {spoken}"
+    title = f"Precision over recall, mean over classes, at {overlap} {curves['iou']:g}. {spoken}"
     chart = large_chart(title, (0, 1), (0, 1), "recall", top=26.0 + LEGEND_LINE * len(names), plot=300)
     chart.text("precision", "tick", 4, chart.top - 8)
     for line, (k, style) in enumerate(_in_order(styles)):

@@ -1,27 +1,25 @@
-"""Boxes drawn on pictures, told apart by line style as well as by colour."""
+"""Boxes, masks, poses and oriented boxes drawn on pictures, told apart by line style as well as by colour."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from stepgrad.errors import InputError, NonFiniteError, one_of
+from stepgrad.evaluation.outlines import Lines
+from stepgrad.report.draw_lines import DASHES, HALO, LineStyle, draw_closed, draw_pose, fill_mask, strokes
 
-LineStyle = Literal["solid", "dashed", "dotted"]
 Verdict = Literal["right", "wrong", "missed"]
 Corners = tuple[float, float, float, float]
 
 # Okabe and Ito's colours: distinct under every common kind of colour blindness.
 PALETTE = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#0072b2")
-_DASHES: dict[LineStyle, tuple[float, float]] = {"solid": (1.0, 0.0), "dashed": (3.5, 3.0), "dotted": (0.0, 2.5)}
-"""Length of a stroke and the way to the next one in line widths; round it the pen is a line width wide."""
-_HALO = (0, 0, 0)
 
 
 PENS: dict[Verdict, tuple[str, LineStyle]] = {
@@ -49,6 +47,9 @@ def draw_detections(
     styles: Sequence[LineStyle] | LineStyle = "solid",
     *,
     line_width: int | None = None,
+    lines: Sequence[Lines] = (),
+    drawn: str = "box",
+    skeleton: Sequence[tuple[int, int]] = (),
 ) -> Image.Image:
     """A copy of the picture with the boxes on it; earlier boxes lie on top.
 
@@ -59,6 +60,9 @@ def draw_detections(
         colours: one per box, or one for all.
         styles: "solid", "dashed" or "dotted", one per box or one for all.
         line_width: in pixels; None chooses by the size of the picture.
+        lines: of masks, poses or oriented boxes, one entry per box: what is drawn in its place (`evaluation.outlines`) ...
+        drawn: ... and as what: "mask", "pose" or "polygon".
+        skeleton: pairs of a pose's points to join by a line.
 
     >>> drawn = draw_detections(Image.new("RGB", (64, 64)), [[8, 8, 40, 50]], ["cat 0.93"], "#00ff00")
     >>> drawn.size, drawn.getpixel((8, 30))
@@ -69,13 +73,22 @@ def draw_detections(
     inks, kinds = _each("colours", colours, M), _each("styles", styles, M)
     _each("texts", list(texts), M)
     for kind in kinds:
-        one_of("styles", kind, list(_DASHES))
+        one_of("styles", kind, list(DASHES))
     width = line_width or max(2, round(max(image.size) / 180))
     canvas = image.convert("RGB").copy()
     pencil = ImageDraw.Draw(canvas)
     clipped = _clip(corners, canvas.size, width)
-    for box, ink, kind in reversed(list(zip(clipped, inks, kinds, strict=True))):
-        _outline(pencil, box, ink, kind, width)  # type: ignore[arg-type]
+    shapes = list(lines) or [[]] * M
+    for box, shape, ink, kind in reversed(list(zip(clipped, shapes, inks, kinds, strict=True))):
+        style: LineStyle = kind  # type: ignore[assignment]
+        if shape and drawn != "pose":
+            if drawn == "mask":
+                fill_mask(canvas, shape, ink)
+            draw_closed(pencil, shape, ink, style, width)
+        else:
+            _outline(pencil, box, ink, style, max(2, width // 2) if shape else width)
+        if shape and drawn == "pose":
+            draw_pose(pencil, shape[0], skeleton, ink, width)
     taken: list[Corners] = []
     for box, text, ink in zip(clipped, texts, inks, strict=True):
         if text:
@@ -88,10 +101,11 @@ def draw_verdicts(
     boxes: ArrayLike,
     texts: Sequence[str],
     verdicts: Sequence[Verdict],
-    *,
-    line_width: int | None = None,
+    **options: Any,
 ) -> Image.Image:
     """Right detections solid green, wrong ones dashed orange, objects that were missed dotted yellow.
+
+    Options are those of `draw_detections`.
 
     >>> draw_verdicts(Image.new("RGB", (64, 64)), [[8, 8, 40, 50]], ["cat"], ["missed"]).size
     (64, 64)
@@ -99,7 +113,7 @@ def draw_verdicts(
     for verdict in verdicts:
         one_of("verdicts", verdict, list(PENS))
     colours, styles = ([PENS[verdict][part] for verdict in verdicts] for part in (0, 1))
-    return draw_detections(image, boxes, texts, colours, styles, line_width=line_width)  # type: ignore[arg-type]
+    return draw_detections(image, boxes, texts, colours, styles, **options)  # type: ignore[arg-type]
 
 
 def _checked(boxes: ArrayLike) -> NDArray[np.float64]:
@@ -132,22 +146,13 @@ def _clip(corners: NDArray[np.float64], size: tuple[int, int], width: int) -> li
 def _outline(pencil: ImageDraw.ImageDraw, box: Corners, colour: str, style: LineStyle, width: int) -> None:
     """The four edges over a thin dark halo, so that they show on any background."""
     x1, y1, x2, y2 = box
-    strokes = [(x1 + start, y, x1 + end, y) for start, end in _strokes(x2 - x1, style, width) for y in (y1, y2)]
-    strokes += [(x, y1 + start, x, y1 + end) for start, end in _strokes(y2 - y1, style, width) for x in (x1, x2)]
-    for thick, ink in ((width + 2, _HALO), (width, colour)):
+    edges = [(x1 + start, y, x1 + end, y) for start, end in strokes(x2 - x1, style, width) for y in (y1, y2)]
+    edges += [(x, y1 + start, x, y1 + end) for start, end in strokes(y2 - y1, style, width) for x in (x1, x2)]
+    for thick, ink in ((width + 2, HALO), (width, colour)):
         before, after = (thick - 1) // 2, thick // 2
-        for left, top, right, bottom in strokes:
+        for left, top, right, bottom in edges:
             area = round(left) - before, round(top) - before, round(right) + after, round(bottom) + after
             pencil.rectangle(area, fill=ink)
-
-
-def _strokes(length: float, style: LineStyle, width: int) -> list[tuple[float, float]]:
-    """Pieces of an edge: whole strokes, as many as fit, spread so that both corners are drawn."""
-    stroke, gap = (part * width for part in _DASHES[style])
-    if style == "solid" or length <= 2 * stroke + gap:
-        return [(0.0, length)]
-    gaps = max(1, round((length - stroke) / (stroke + gap)))
-    return [(start, start + stroke) for start in np.linspace(0.0, length - stroke, gaps + 1).tolist()]
 
 
 def _label(

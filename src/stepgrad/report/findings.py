@@ -159,8 +159,3 @@ def score_levels(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 def are_probabilities(scores: NDArray[np.float64]) -> bool:
     """Whether all scores lie between 0 and 1."""
     return bool(((scores >= 0.0) & (scores <= 1.0)).all())
-
-
-def continuous_corners(evidence: Evidence, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Corners in continuous pixels from 0, where pictures are drawn. Inclusive pixels count from 1."""
-    return boxes - np.array([1.0, 1.0, 0.0, 0.0]) * (evidence.pixel_offset or 0.0)

@@ -82,19 +82,33 @@
   }
 
   function describe(mark) {
-    const name = data.classes[mark.label], is = mark.about === null ? "" : ` (is ${data.classes[mark.about]})`;
-    return { name, score: mark.score === null ? "" : mark.score.toFixed(2), verdict: WORDS[mark.kind] + (mark.about === mark.label ? "" : is) };
+    const name = data.classes[mark.label], about = mark.truth?.label ?? mark.label;
+    return { name, score: mark.score === null ? "" : mark.score.toFixed(2), verdict: WORDS[mark.kind] + (about === mark.label ? "" : ` (is ${data.classes[about]})`) };
+  }
+
+  // The elements that show a detection or an object: a box, or the lines of a mask or an oriented box, or a box and a pose.
+  function drawn({ box: [x1, y1, x2, y2], lines }) {
+    const place = { x: x1, y: y1, width: Math.max(0, x2 - x1), height: Math.max(0, y2 - y1) };
+    const twice = (tag, words) => [svg(tag, { ...words, class: `${words.class ?? ""} halo` }), svg(tag, words)];
+    if (!lines) return twice("rect", place);
+    if (data.drawn !== "pose") return twice("path", { d: lines.map((line) => `M${line.join(" ")}z`).join("") });
+    const points = lines[0].length ? Array.from({ length: lines[0].length / 3 }, (_, k) => lines[0].slice(3 * k, 3 * k + 3)) : [];
+    const bones = data.skeleton.filter(([a, b]) => points[a][2] && points[b][2]);
+    const dots = (state) => points.filter((point) => point[2] === state).map(([x, y]) => `M${x} ${y}h.01`).join("");
+    return [
+      ...twice("rect", { ...place, class: "around" }),
+      ...twice("path", { d: bones.map(([a, b]) => `M${points[a].slice(0, 2)}L${points[b].slice(0, 2)}`).join(""), class: "bones" }),
+      ...twice("path", { d: dots(2), class: "dots" }), ...twice("path", { d: dots(1), class: "dots unsure" }),
+    ];
   }
 
   function draw(one) {
     const [width, height] = one.image.size, shown = layersShown();
-    const canvas = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "boxes", "aria-hidden": "true" });
+    const canvas = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: `boxes ${data.drawn}s`, "aria-hidden": "true" });
     for (const mark of [...one.marks].reverse()) { // the highest scores on top
       if (!shown.has(layerOf(mark.kind))) continue;
-      const [x1, y1, x2, y2] = mark.box;
-      const place = { x: x1, y: y1, width: Math.max(0, x2 - x1), height: Math.max(0, y2 - y1) };
       const group = svg("g", { class: `mark ${layerOf(mark.kind)}${mark.dim ? " dim" : ""}` });
-      group.append(svg("rect", { ...place, class: "halo" }), svg("rect", place));
+      group.append(...drawn(mark));
       mark.group = group;
       canvas.append(group);
     }
@@ -106,7 +120,7 @@
     const frame = make("div", { className: "picture" });
     frame.style.aspectRatio = `${width} / ${height}`;
     if (one.image.src) frame.append(make("img", { src: one.image.src, loading: "lazy", alt: "" }));
-    else if (!one.marks.length) frame.append(make("span", { className: "empty", textContent: "no boxes" }));
+    else if (!one.marks.length) frame.append(make("span", { className: "empty", textContent: `no ${data.nouns[1]}` }));
     frame.append(draw(one));
     return frame;
   }
@@ -156,6 +170,7 @@
     get("viewer-name").textContent = `image ${one.image.id}`;
     get("viewer-counts").textContent = inWords(one.counts);
     get("stage").replaceChildren(picture(one));
+    get("stage").classList.remove("pointing");
     const shown = layersShown();
     get("marks").replaceChildren(...one.marks.filter((mark) => shown.has(layerOf(mark.kind))).map((mark) => entry(one, mark)));
     resize(one);
@@ -170,12 +185,20 @@
       item.classList.toggle("pointed", on);
       mark.group.classList.toggle("pointed", on);
       get("stage").classList.toggle("pointing", on);
+      if (on && mark.truth) mark.group.before(truth(mark.truth));
+      else for (const old of get("stage").querySelectorAll(".truth")) old.remove();
       label(one);
     };
     for (const [name, on] of [["mouseenter", true], ["focus", true], ["mouseleave", false], ["blur", false]]) item.addEventListener(name, () => point(on));
     for (const [name, on] of [["mouseenter", true], ["mouseleave", false]]) mark.group.addEventListener(name, () => point(on));
     item.addEventListener("click", () => lookAt(one, mark));
     return item;
+  }
+
+  function truth(object) { // what a detection that is pointed at should have been
+    const group = svg("g", { class: "truth" });
+    group.append(...drawn(object));
+    return group;
   }
 
   function resize(one) {

@@ -14,11 +14,11 @@ from stepgrad.data.review import KIND_OF_FILE, labels_digest, proposed_changes
 from stepgrad.evaluation.label_errors import LabelError
 from stepgrad.evaluation.records import Evidence
 from stepgrad.files import write_whole
-from stepgrad.report.findings import continuous_corners
 from stepgrad.report.image_data import as_script
 from stepgrad.report.numbers import plain
 from stepgrad.report.page import fill_template
 from stepgrad.report.pictures import Photo, prepare_photos
+from stepgrad.report.places import continuous_corners
 
 MOST_SHOWN = 500
 """Changes on one page; make it again after these were decided and applied."""

@@ -3,6 +3,7 @@
 //
 // The block #evidence of the page holds, per image, `objects`: [class, x1, y1, x2, y2] and `found`, by decreasing score:
 // [class, reach, score, x1, y1, x2, y2, type of mistake (-1: right), place of the object it is about (-1: none)].
+// Either ends with the lines of its mask, pose or oriented box, if it is one: evaluation/outlines.py says what they are.
 // A verdict depends on better detections of its class only, so cutting at a score changes none: more objects are missed.
 //
 // `cuts` has a level for each class, or OWN: the exact score of the class's best F1, which need not be a level. The reach of
@@ -16,16 +17,20 @@ function reaches(reach, cut) {
 
 function marksOf(image, types, cuts) {
   const marks = [], found = new Set();
-  for (const [label, reach, score, x1, y1, x2, y2, type, object] of image.found) {
+  for (const [label, reach, score, x1, y1, x2, y2, type, object, lines] of image.found) {
     if (!reaches(reach, cuts[label])) continue;
     if (type < 0) found.add(object);
-    const about = object < 0 ? null : image.objects[object][0];
-    marks.push({ kind: type < 0 ? "right" : types[type], label, score, about, box: [x1, y1, x2, y2] });
+    const truth = object < 0 ? null : truthOf(image.objects[object]);
+    marks.push({ kind: type < 0 ? "right" : types[type], label, score, truth, box: [x1, y1, x2, y2], lines });
   }
-  image.objects.forEach(([label, ...box], place) => {
-    if (!found.has(place)) marks.push({ kind: "missed", label, score: null, about: null, box });
+  image.objects.forEach((object, place) => {
+    if (!found.has(place)) marks.push({ ...truthOf(object), kind: "missed", score: null, truth: null });
   });
   return marks;
+}
+
+function truthOf([label, x1, y1, x2, y2, lines]) {
+  return { label, box: [x1, y1, x2, y2], lines };
 }
 
 function layerOf(kind) {

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from stepgrad.evaluation.metrics import metric_under
 from stepgrad.metric.options import get_metric
-from stepgrad.report.findings import Findings, continuous_corners
+from stepgrad.report.findings import Findings
 from stepgrad.report.numbers import Numbers
 from stepgrad.report.pictures import Size
+from stepgrad.report.places import continuous_corners
 from stepgrad.report.svg import HEIGHT, WIDTH, draw_bars, draw_counts, element, large_chart, picture, tick_text
 
 SIZES = ("small", "medium", "large")
@@ -26,7 +27,10 @@ FLATTEST = 3
 
 
 def found_by_size(findings: Findings) -> list[dict[str, Any]]:
-    """Objects and found ones by size, each class at its own cut, and the AP of each size as COCO counts it."""
+    """Objects and found ones by size, each class at its own cut, and the AP of each size as COCO counts it; nothing of segments
+    and centres, which have no area."""
+    if not _has_areas(findings):
+        return []
     result, area, found = findings.result, findings.evidence.objects.area, findings.found()
     # The protocol with the only rules that know sizes.
     as_coco_matches = replace(result.protocol, duplicates="best_free", overlaps="double")
@@ -43,23 +47,35 @@ def found_by_size(findings: Findings) -> list[dict[str, Any]]:
     return rows
 
 
+def _has_areas(findings: Findings) -> bool:
+    """Whether what is detected has an area in pixels."""
+    overlap = findings.evidence.overlap
+    return overlap.drawn != "bar" and overlap.nearness == "overlap"
+
+
 def describe_objects(findings: Findings, image_sizes: Sequence[Size | None]) -> dict[str, Any]:
-    """Counts of the objects that are judged; `places` is None where no size of an image is known.
+    """Counts of the objects that are judged; `places` is None where no size of an image is known, and so is `shapes` of segments.
 
     Sizes double from bar to bar: `sizes["from"]` is the least of the first one, as a power of two. A size is the side of a
-    square of the same area. Shapes, width by height, have two bars for each factor of two.
+    square of the same area, as annotated where that is not the box's; of a segment its length. Shapes, width by height, have
+    two bars for each factor of two.
     """
-    objects = findings.evidence.objects
-    corners = continuous_corners(findings.evidence, objects.boxes[findings.there])
+    evidence, there = findings.evidence, findings.there
+    corners = continuous_corners(evidence, evidence.objects.boxes[there])
     sides = corners[:, 2:] - corners[:, :2]
-    widths, heights = sides[(sides > 0).all(axis=1)].T
-    octaves = np.floor((np.log2(widths) + np.log2(heights)) / 2).astype(np.int64)
-    shapes = np.floor(2 * (np.log2(widths) - np.log2(heights))).astype(np.int64)
+    widths, heights = np.log2(sides[(sides > 0).all(axis=1)]).T
+    flat = evidence.overlap.drawn == "bar"
+    sizes = widths if flat else (widths + heights) / 2
+    if evidence.has_shapes:
+        area = evidence.objects.area[there]
+        sizes = np.log2(area[area > 0]) / 2
+    octaves = np.floor(sizes).astype(np.int64)
+    shapes = np.clip(np.floor(2 * (widths - heights)).astype(np.int64) + 2 * FLATTEST, 0, 4 * FLATTEST - 1)
     first = int(octaves.min()) if len(octaves) else 0
     return {
         "sizes": {"from": first, "counts": np.bincount(octaves - first).tolist()},
-        "shapes": np.bincount(np.clip(shapes + 2 * FLATTEST, 0, 4 * FLATTEST - 1), minlength=4 * FLATTEST).tolist(),
-        "places": _places(corners[:, :2] + sides / 2, objects.images[findings.there], image_sizes),
+        "shapes": None if flat else np.bincount(shapes, minlength=4 * FLATTEST).tolist(),
+        "places": None if flat else _places(corners[:, :2] + sides / 2, evidence.objects.images[there], image_sizes),
     }
 
 
@@ -80,9 +96,11 @@ def _places(
 def object_charts(objects: Numbers) -> list[tuple[str, Element]]:
     """Headings and charts; none where there are no objects."""
     sizes, shapes = objects["sizes"], objects["shapes"]
-    if not sum(shapes):
+    if not sizes["counts"]:
         return []
     octaves = [tick_text(2.0 ** (sizes["from"] + k)) for k in range(len(sizes["counts"]) + 1)]
+    if shapes is None:
+        return [("Length", _bar_chart("Objects by length", sizes["counts"], "/objects/sizes/counts", octaves))]
     ratios = [f"1:{2**-k}" if k < 0 else f"{2**k}:1" for k in range(-FLATTEST, FLATTEST + 1)]
     by_size = _bar_chart("Objects by size", sizes["counts"], "/objects/sizes/counts", octaves)
     by_shape = _bar_chart("Objects by width to height", shapes, "/objects/shapes", ratios)

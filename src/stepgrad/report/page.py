@@ -36,6 +36,7 @@ def render(numbers: Numbers, images: Mapping[str, Any], name: str, with_plots: b
         with_plots=with_plots,
         image_data=as_script(images),
         least_drawn=images["scores"][images["least"]] if images["least"] else None,
+        outlined=images["outlined"],
         has_pictures=any(image["src"] for image in images["images"]),
         charts=training_charts(run),
         validated_steps=sorted({step for points in run["validation"].values() for step in points["steps"]}),

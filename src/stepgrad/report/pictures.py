@@ -16,6 +16,7 @@ from PIL import Image
 
 from stepgrad.data.base import DetectionDataset, ImageId
 from stepgrad.errors import DataError
+from stepgrad.evaluation.outlines import Lines, skeleton_of
 from stepgrad.evaluation.records import Evidence
 from stepgrad.files import write_whole
 from stepgrad.names import to_utf8
@@ -95,7 +96,7 @@ def draw_pictures(
 
     Args:
         wanted: the position of each image in the evidence, and its boxes. A box has its verdict, its class, its score (None
-            for a missed object) and its corners.
+            for a missed object), its corners, and the lines of its mask, pose or oriented box.
     """
     side = min(DRAWN_SIDE, math.isqrt(round(DRAWN_BYTES / _BYTES_OF_PIXEL / max(1, len(wanted)))))
     drawn = []
@@ -105,10 +106,22 @@ def draw_pictures(
         scale = side / max(image.size)
         corners = [[scale * value for value in box["box"]] for box in boxes]
         made = draw_verdicts(
-            _scaled(image, scale), corners, [_text(box) for box in boxes], [b["verdict"] for b in boxes]
+            _scaled(image, scale),
+            corners,
+            [_text(box) for box in boxes],
+            [box["verdict"] for box in boxes],
+            lines=[_scaled_lines(box["lines"], scale, evidence.overlap.drawn) for box in boxes],
+            drawn=evidence.overlap.drawn,
+            skeleton=skeleton_of(evidence),
         )
         drawn.append({"uri": _address(_jpeg(made, subsampling=0)), "size": made.size, "alt": _in_words(boxes)})
     return drawn
+
+
+def _scaled_lines(lines: Lines, scale: float, drawn: str) -> Lines:
+    """The lines with their coordinates times `scale`; the third number of a keypoint is none."""
+    states = 3 if drawn == "pose" else 0
+    return [[value if states and k % states == 2 else scale * value for k, value in enumerate(line)] for line in lines]
 
 
 def _text(box: Numbers) -> str:

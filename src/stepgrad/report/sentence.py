@@ -8,14 +8,14 @@ from stepgrad.number_text import counted, per_cent
 from stepgrad.report.numbers import Numbers
 
 MISTAKES = {
-    "box": ("boxes that fit too badly", "on an object of its class, but overlapping too little"),
+    "box": ("{nouns} that fit too badly", "on an object of its class, but overlapping too little"),
     "class": ("objects taken for another class", "on an object of another class"),
     "duplicate": ("second detections of one object", "on an object that a better detection has found"),
     "background": ("false alarms on background", "on nothing"),
     "both": ("detections wrong in class and place", "of the wrong class, and overlapping too little"),
     "missed": ("missed objects", "an object not found, and not part of another mistake"),
 }
-"""Each type of mistake as something that mAP is lost to, and what it means, after the word for it."""
+"""Each type of mistake as something that mAP is lost to, and what it means, after the word for it; nouns are the task's."""
 LEAST = 0.0005
 """Of mAP: what is less shows as 0.0."""
 NO_OBJECTS = "There are no objects to find, so there is no mAP."
@@ -135,14 +135,20 @@ def _mistakes_changed(numbers: Numbers, gain: float) -> str:
     if abs(gain) < LEAST or changes[kind] * gain >= 0 or abs(changes[kind]) < LEAST:
         return ""
     by = f"{per_cent(abs(changes[kind]))} {'less' if gain > 0 else 'more'}"
-    return f"{MISTAKES[kind][0]} cost {by} at IoU {before['threshold']:g}"
+    return f"{_lost_to(kind, before)} cost {by} at {before['overlap']} {before['threshold']:g}"
+
+
+def _lost_to(kind: str, mistakes: Numbers) -> str:
+    """A type of mistake as something that mAP is lost to."""
+    return MISTAKES[kind][0].format(nouns=mistakes["nouns"][1])
 
 
 def largest_losses(mistakes: Numbers) -> str:
     """The one or two types of mistakes that would gain most if they were fixed."""
     gains = sorted(((gain or 0.0, kind) for kind, gain in mistakes["gains"].items()), reverse=True)
-    worth = [(gain, MISTAKES[kind][0]) for gain, kind in gains if gain >= LEAST][:2]
+    worth = [(gain, _lost_to(kind, mistakes)) for gain, kind in gains if gain >= LEAST][:2]
     if not worth:
         return ""
-    first = f"Most mAP is lost to {worth[0][1]} ({per_cent(worth[0][0])} at IoU {mistakes['threshold']:g})"
+    at = f"at {mistakes['overlap']} {mistakes['threshold']:g}"
+    first = f"Most mAP is lost to {worth[0][1]} ({per_cent(worth[0][0])} {at})"
     return first + "".join(f", then to {words} ({per_cent(gain)})" for gain, words in worth[1:]) + "."

@@ -69,7 +69,7 @@ def write_page(
         with_plots: whether to write the charts of the training to plots/ as well.
         provenance: files, version, rules and options that the numbers depend on; written next to them.
     """
-    first, *further = reported_protocols(protocols)
+    first, *further = reported_protocols(protocols, evidence)
     findings = Findings.of(evidence, first)
     photos = prepare_photos(page, evidence, dataset)
     starts = [line for line in history if line.get("kind") == "start" and line.get("versions")]
@@ -92,11 +92,11 @@ def write_page(
     return write_files(page, numbers, plots, render(numbers, image_data(findings, photos), page.stem, bool(plots)))
 
 
-def reported_protocols(protocols: Sequence[str | Protocol]) -> list[Protocol]:
-    """The protocols of those names; there must be one."""
+def reported_protocols(protocols: Sequence[str | Protocol], evidence: Evidence) -> list[Protocol]:
+    """The protocols of those names, as they are for the task of the evidence; there must be one."""
     if not protocols:
         raise ConfigError("Expected at least one protocol to report but got none.")
-    return [get_protocol(protocol) for protocol in protocols]
+    return [evidence.overlap.adapt(get_protocol(protocol)) for protocol in protocols]
 
 
 def describe_dataset(name: str, result: EvaluationResult) -> dict[str, Any]:
