@@ -312,7 +312,7 @@ def render(results: dict[str, Any]) -> str:
         f"{SIDE} x {SIDE} pixels on 500 images. Medians; every case takes its turn in every round, but pycocotools and "
         "torchmetrics once. stepgrad and torchmetrics are timed from lists of dicts of tensors on, with all checks of the input; "
         "the others from data that they have read on, with COCO's four sizes and three limits. The run stops unless all find "
-        "the same AP to six digits, but torchmetrics (whose recall levels are single precision), whose AP is only shown.",
+        "the same AP to six digits, but torchmetrics (its recall levels are single precision), whose AP is only shown.",
         table(
             ["case", "median s", "range s", "relative", "AP"], [[c.replace("nan", "-") for c in row] for row in rows]
         ),
