@@ -6,7 +6,8 @@
 COCO AP (ten thresholds, 101 recall levels): boxes of 20 classes on as many images as VOC 2007 test has, and masks of 160 x 160
 pixels. Every tool starts from the least that its users have: stepgrad and torchmetrics from lists of dicts of tensors, the
 others from annotations and results that they have read, so that only evaluate() and accumulate() are timed. All find the same
-AP to six digits, but torchmetrics, whose recall levels are single precision: its AP is shown, not checked. Needs `pip install ".[bench]" hotcoco`.
+AP to six digits, but torchmetrics, whose recall levels are single precision: its AP is shown, not checked.
+Needs `pip install ".[bench]" hotcoco`.
 """
 
 from __future__ import annotations
