@@ -60,7 +60,9 @@ def test_changes_of_whole_data_at_once_are_those_of_few_at_a_time(seed: int, mon
 @over_seeds(6, 100)
 def test_the_list_is_in_order_gains_something_and_names_each_place_once(seed: int) -> None:
     evidence = random_evidence(seed, "coco")
-    errors = find_label_errors(evidence)
+    errors = find_label_errors(evidence, order="gain")
+    likely = [error.likely for error in find_label_errors(evidence)]
+    assert likely == sorted(likely, reverse=True)
     gains = [error.gain for error in errors]
     assert gains == sorted(gains, reverse=True)
     assert all(value > 0.0 for value in gains)

@@ -65,8 +65,8 @@ def doctor(
         kinds: The changes that --detections looks for; by default all: labels to `add` or `remove`, classes to `swap`, boxes to
             `redraw`.
         apply: The review.json that the page of --detections exported; its accepted changes are written to --out.
-        out: With --detections the page to write, such as review.html, on which changes are accepted or rejected; with --apply the
-            new annotation file. The data itself is never changed.
+        out: The page to write with --detections, such as review.html, on which changes are accepted or rejected; or the new
+            annotation file of --apply. The data itself is never changed.
 
     Returns:
         1 if anything would break or spoil training, else 0.
