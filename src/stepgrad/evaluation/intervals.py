@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from stepgrad.evaluation.resampling import JudgedList, Resamples, resample, writ
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.over_classes import OverClasses
 from stepgrad.metric.protocol import Protocol
-from stepgrad.number_text import is_share, metric_text
+from stepgrad.number_text import metric_text
 
 Floats = NDArray[np.float64]
 FEW_IMAGES = 20
@@ -128,9 +129,9 @@ def intervals_of(
     units = [len(np.unique(draws.unit[judged.object_images])) for judged in lists]
     return Intervals(
         metric=metric.name,
-        value=interval_of(samples.values, level, float(now.values[0]), metric.name),
+        value=interval_of(samples.values, level, float(now.values[0])),
         by_class=tuple(
-            interval_of(samples.by_class[:, c], level, float(now.by_class[0, c]), metric.name) if n else None
+            interval_of(samples.by_class[:, c], level, float(now.by_class[0, c])) if n else None
             for c, n in enumerate(units)
         ),
         images=draws.units,
@@ -140,19 +141,23 @@ def intervals_of(
     )
 
 
-def interval_of(samples: Floats, level: float, value: float, metric: str = "") -> Interval:
-    """The range that holds this share of the resamples, as much of the rest above it as below, moved so that their mean is the
-    value; resamples without a value are left out.
+def interval_of(samples: Floats, level: float, value: float) -> Interval:
+    """The interval of a value from its resamples, corrected for bias (Efron's BC); resamples without a value are left out.
 
-    Copies of an image in a resample agree with each other, so its AP is higher than that of as many different images: without
-    the move, the value itself would often lie below its interval.
+    Copies of an image in a resample agree with each other, so its AP is higher than that of as many different images, and more of
+    the resamples lie above the value than below. The correction takes quantiles as far below the usual ones as that share says.
     """
     counted = samples[~np.isnan(samples)]
     if len(counted) == 0 or math.isnan(value):
         return Interval(math.nan, math.nan, level)
-    ends = np.quantile(counted, [(1 - level) / 2, (1 + level) / 2]) - (counted.mean() - value)
-    low, high = np.clip(ends, 0.0, 1.0) if is_share(metric) else ends
-    return Interval(float(low), float(high), level)
+    normal = NormalDist()
+    tail = normal.inv_cdf((1 + level) / 2)
+    below = (np.count_nonzero(counted < value) + 0.5 * np.count_nonzero(counted == value)) / len(counted)
+    # A shift of more than the tail would leave the value outside of its own interval.
+    bias = float(np.clip(normal.inv_cdf(float(np.clip(below, 1e-9, 1 - 1e-9))), -tail, tail))
+    low, high = np.quantile(counted, [normal.cdf(2 * bias - tail), normal.cdf(2 * bias + tail)]).tolist()
+    # Between two resamples a quantile is interpolated, and may pass the value by a little.
+    return Interval(min(low, value), max(high, value), level)
 
 
 def check_level(level: float) -> float:
