@@ -230,7 +230,6 @@ def compare(
         values = [float(now_a[0]), float(now_b[0])]
     difference = values[1] - values[0]
     differences = drawn_b - drawn_a
-    differences += difference - differences.mean()
     better = differences if resolved.higher_is_better else -differences
     return PairedComparison(
         names=names,
