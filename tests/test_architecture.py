@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.paths import cycles, import_graph
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/stepgrad"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -97,3 +99,15 @@ def test_every_section_of_the_paper_is_one_short_file_with_a_fast_twin() -> None
 def test_files_named_on_the_page_exist() -> None:
     for path in re.findall(r"`([\w/]+/[\w.]*)`", PAGE):
         assert (PACKAGE / path).exists() or (ROOT / path).exists() or list(PACKAGE.rglob(path)), path
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    assert cycles(import_graph(PACKAGE)) == []
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+def test_files_with_an_underscore_are_used_in_their_folder_only() -> None:
+    for module, others in import_graph(PACKAGE).items():
+        for other in others:
+            folder, _, file = other.rpartition(".")
+            assert not file.startswith("_") or module.startswith(folder), f"{module} imports {other}"
