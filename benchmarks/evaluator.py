@@ -6,7 +6,7 @@
 COCO AP (ten thresholds, 101 recall levels): boxes of 20 classes on as many images as VOC 2007 test has, and masks of 160 x 160
 pixels. Every tool starts from the least that its users have: stepgrad and torchmetrics from lists of dicts of tensors, the
 others from annotations and results that they have read, so that only evaluate() and accumulate() are timed. All find the same
-AP to six digits, but torchmetrics, whose recall levels are single precision: its AP is shown, not checked.
+AP to six digits, but torchmetrics, which differs in the sixth digit for boxes and more for masks: its AP is shown, not checked.
 Needs `pip install ".[bench]" hotcoco`.
 """
 
@@ -313,7 +313,7 @@ def render(results: dict[str, Any]) -> str:
         f"{SIDE} x {SIDE} pixels on 500 images. Medians; every case takes its turn in every round, but pycocotools and "
         "torchmetrics once. stepgrad and torchmetrics are timed from lists of dicts of tensors on, with all checks of the input; "
         "the others from data that they have read on, with COCO's four sizes and three limits. The run stops unless all find "
-        "the same AP to six digits, but torchmetrics (its recall levels are single precision), whose AP is only shown.",
+        "the same AP to six digits, but torchmetrics, whose AP is shown and not checked.",
         table(
             ["case", "median s", "range s", "relative", "AP"], [[c.replace("nan", "-") for c in row] for row in rows]
         ),

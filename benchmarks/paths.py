@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -140,10 +140,10 @@ def counts(tree: Path) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paths", description=__doc__)
     parser.add_argument("--before", help="an earlier commit")
-    commit = parser.parse_args().before
+    commit = parser.parse_args(arguments).before
     columns = {"now": counts(ROOT)}
     if commit:
         with tempfile.TemporaryDirectory() as folder:

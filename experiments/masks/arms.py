@@ -84,6 +84,7 @@ class Seen(Labelled):
 
     own: Tensor  # (N, K) the detector's logits
     tables: Tensors  # (N, G) IoU by "mask" and by "box"
+    by: str  # the one it is trained with
 
 
 def best_of_class(table: Tensor, labels: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ class Images:
         )
         overlap, ignored = torch.maximum(counted, other), other > counted
         by_object = tables[by].float() * ~target["difficult"]
-        return Seen(features, image["boxes"], target, overlap, ignored, by_object, image["logits"], tables)
+        return Seen(features, image["boxes"], target, overlap, ignored, by_object, image["logits"], tables, by)
 
     def scores_file(self, arm: str, count: int | None, seed: int) -> Path:
         """Where the scores of val stay for `intervals`."""

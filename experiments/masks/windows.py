@@ -203,7 +203,7 @@ def look_at(data: Path, image_id: str, network: Network, columns: Sequence[int])
 def fill(data: Path, cache: Path, split: str, network: Network, columns: Sequence[int]) -> None:
     """Make the files of a split that are not there yet."""
     cache.mkdir(parents=True, exist_ok=True)
-    ids = (data / "ImageSets" / "Segmentation" / f"{split}.txt").read_text().split()
+    ids = (data / "ImageSets" / "Segmentation" / f"{split}.txt").read_text(encoding="utf-8").split()
     for first in range(0, len(ids), PART):
         file, found = cache / f"{split}-{first:05}.safetensors", {}
         if not file.exists():

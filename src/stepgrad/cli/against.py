@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepgrad.cli.certainty import Draws
+from stepgrad.cli.certainty import DrawnImages
 from stepgrad.errors import ConfigError, DataError
 from stepgrad.evaluation.intervals import FEW_IMAGES, affordable
 from stepgrad.evaluation.paired import PairedComparison, compare
@@ -56,7 +56,7 @@ def compare_with(
     names: tuple[str, str],
     protocol: Protocol,
     metrics: Sequence[ListMetric],
-    draws: Draws,
+    draws: DrawnImages,
     images: int | None,
 ) -> Against:
     """Judge both and compare them; `images` is how many of those that made the difference to look for."""

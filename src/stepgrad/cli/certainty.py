@@ -15,7 +15,7 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Draws:
+class DrawnImages:
     """What was asked for."""
 
     resamples: int | None
@@ -33,7 +33,7 @@ class Draws:
         return RESAMPLES if self.resamples is None else self.resamples
 
 
-def with_intervals(results: Sequence[EvaluationResult], draws: Draws) -> tuple[Sequence[EvaluationResult], str]:
+def with_intervals(results: Sequence[EvaluationResult], draws: DrawnImages) -> tuple[Sequence[EvaluationResult], str]:
     """The results with intervals; or as they are, with a line that says why not."""
     left_out = _why_not(results, draws)
     if left_out is not None:
@@ -41,7 +41,7 @@ def with_intervals(results: Sequence[EvaluationResult], draws: Draws) -> tuple[S
     return [r.with_intervals(LEVEL, resamples=draws.number, seed=draws.seed, groups=draws.groups) for r in results], ""
 
 
-def _why_not(results: Sequence[EvaluationResult], draws: Draws) -> str | None:
+def _why_not(results: Sequence[EvaluationResult], draws: DrawnImages) -> str | None:
     """Why no intervals are told; empty if nobody asked, None if they are."""
     first = results[0]
     if draws.resamples == 0:

@@ -147,7 +147,7 @@ def evaluate(
     if compare and metric:
         raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
     from stepgrad.cli.against import compare_with
-    from stepgrad.cli.certainty import LEVEL, Draws, with_intervals
+    from stepgrad.cli.certainty import LEVEL, DrawnImages, with_intervals
     from stepgrad.cli.provenance import provenance
     from stepgrad.data.groups import read_groups
     from stepgrad.evaluation.coco_numbers import coco_numbers
@@ -156,7 +156,7 @@ def evaluate(
     from stepgrad.evaluation.errors_by_type import error_types
     from stepgrad.evaluation.result import evaluate_under
 
-    draws = Draws(resamples, seed, None if group is None else read_groups(group, made.dataset))
+    draws = DrawnImages(resamples, seed, None if group is None else read_groups(group, made.dataset))
     evidence = made.evidence(as_they_stand=boxes == "file")
     protocols = [evidence.overlap.adapt(p) for p in _protocols(protocol, compare, made)]
     metrics = made.metrics_under(protocols[0], metric or [])
