@@ -21,9 +21,9 @@ Image = dict[str, Any]
 
 
 def blob(rng: np.random.Generator) -> np.ndarray:
-    """A block of pixels with a bite taken out of it."""
+    """A block of pixels with a bite taken out of it that leaves some: objects without pixels are refused."""
     mask = np.zeros((SIDE, SIDE), dtype=np.uint8)
-    (top, left), (height, width) = rng.integers(0, SIDE - 6, 2), rng.integers(2, 30, 2)
+    (top, left), (height, width) = rng.integers(0, SIDE - 6, 2), rng.integers(4, 30, 2)
     mask[top : top + height, left : left + width] = 1
     mask[top : top + rng.integers(1, 4), left : left + rng.integers(1, 4)] = 0
     return mask
