@@ -22,7 +22,7 @@ from stepgrad.detector.training import engine
 from stepgrad.detector.training.inputs import open_split
 from stepgrad.detector.training.run_folder import Run, open_run
 from stepgrad.detector.training.run_log import read_log
-from stepgrad.evaluation.records import detections_of
+from stepgrad.evaluation.flatten import detections_of
 from stepgrad.extras import install_command
 from stepgrad.progress import RichProgress
 from tests.data.builders import coco_content, write_coco, write_voc

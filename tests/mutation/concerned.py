@@ -116,6 +116,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/": _EVALUATOR,
     "evaluation/result.py": (*_EVALUATOR, "tests/evaluation/test_best_f1.py"),
     "evaluation/records.py": (*_EVALUATOR, "tests/evaluation/test_parity_decimals.py"),
+    "evaluation/flatten.py": _EVALUATOR,
     "evaluation/draw_difference.py": ("tests/evaluation/test_draw_difference.py",),
     "evaluation/errors_by_type.py": (
         "tests/evaluation/test_errors_by_type.py",

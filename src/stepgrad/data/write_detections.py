@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from stepgrad.errors import InputError
 from stepgrad.evaluation.export import coco_annotations
-from stepgrad.evaluation.records import Detections, ImageDict, detections_of, objects_of
+from stepgrad.evaluation.flatten import detections_of, objects_of
+from stepgrad.evaluation.records import Detections, ImageDict
 from stepgrad.files import WriteError, explain, folder_beside, write_whole
 from stepgrad.names import file_name, file_names, word
 from stepgrad.pixels import devkit_from_continuous

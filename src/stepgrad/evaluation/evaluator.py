@@ -15,16 +15,9 @@ from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, one_o
 from stepgrad.evaluation.coco_numbers import CocoNumbers, coco_numbers
 from stepgrad.evaluation.compare import Comparison, compare
 from stepgrad.evaluation.errors_by_type import ErrorTypes, error_types
+from stepgrad.evaluation.flatten import detections_of, objects_of
 from stepgrad.evaluation.metrics import AnyMetric
-from stepgrad.evaluation.records import (
-    Detections,
-    Evidence,
-    GroundTruth,
-    ImageDict,
-    InputCheck,
-    detections_of,
-    objects_of,
-)
+from stepgrad.evaluation.records import Detections, Evidence, GroundTruth, ImageDict, InputCheck
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import Protocol, get_protocol
