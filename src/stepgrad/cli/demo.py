@@ -32,7 +32,7 @@ def demo(
     seeds: Whole = 3,
     seed: Whole = 0,
 ) -> int:
-    """Train a class head on built-in pictures, by cross-entropy and for mAP, and compare: a minute or two.
+    """Train a class head on built-in pictures, by cross-entropy and for mAP, and compare: two or three minutes.
 
     The detector is a small SSD that was fully trained on the built-in shapes. Its trunk and its boxes stay fixed, and it gets
     a new class head, the way most people use a trained detector. The head is trained by cross-entropy until it gains no more.
