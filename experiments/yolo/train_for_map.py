@@ -1,17 +1,27 @@
-"""YOLOv8n from COCO weights, fine-tuned on drone photos, blood cells and VOC: the stock trainer against MAPTrainer.
+"""YOLOv8n or YOLO26n from COCO weights, fine-tuned: the stock trainer against MAPTrainer.
 
     python -m experiments.yolo.train_for_map run --data FOLDER --runs FOLDER --out FILE.jsonl    # continues where it was stopped
 
 FOLDER of --data holds VisDrone-640, BCCD, VOC2012-320 and weights/yolov8n_coco_fp32.onnx. Both trainers have the same settings,
 images, order and random numbers; they differ from the epoch on in which mosaic is closed. The weights after the last epoch are
 judged, by ultralytics' own validation: on val for VisDrone and VOC, on test for BCCD. best.pt, chosen on val, is on record too;
-VOC's 2000 val images are looked at only in the end. Needs ultralytics and onnx; the weights are AGPL-3.0 and stay out of the
+VOC's 2000 val images are looked at only in the end.
+
+HIT-UAV (COCO files and pictures of its normal_json; DontCare becomes ignored regions) has a third arm, "masked": the stock loss
+that does not see windows in ignored regions, the control of "map" there. It is judged by stepgrad without these regions, and each
+run's detections on test are kept, for paired intervals over images (`compare`).
+
+    python -m experiments.yolo.train_for_map run --sets hituav --model yolo26n --weights yolo26n.pt --arms stock masked map ...
+    python -m experiments.yolo.train_for_map compare --runs FOLDER --out FILE.jsonl
+
+Needs ultralytics and onnx; the weights are AGPL-3.0 and stay out of the
 repository, as do the checkpoints.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -27,8 +37,12 @@ from experiments.yolo.weights import write_checkpoint
 from experiments.yolo.windows import letterbox
 from stepgrad.data import load_dataset
 from stepgrad.data.convert import convert
+from stepgrad.data.regions import REGIONS_FILE
+from stepgrad.evaluation import Evaluator
+from stepgrad.evaluation.paired import compare
+from stepgrad.evaluation.result import EvaluationResult
 
-ARMS = ("stock", "map")
+ARMS = ("stock", "masked", "map")
 CALIBRATION_IMAGES = 32
 MEASURES = {"map": "COCO AP", "map50": "AP at IoU 0.5"}
 
@@ -42,7 +56,13 @@ class Set:
     val_every_epoch: bool = True
 
 
-SETS = {"visdrone": Set("VisDrone-640", "val"), "bccd": Set("BCCD", "test"), "voc": Set("VOC2012-320", "val", False)}
+SETS = {
+    "visdrone": Set("VisDrone-640", "val"),
+    "bccd": Set("BCCD", "test"),
+    "voc": Set("VOC2012-320", "val", False),
+    "hituav": Set("normal_json", "test", False),
+}
+HIT_UAV, DONT_CARE = "hituav", "DontCare"
 
 
 @dataclass(frozen=True)
@@ -74,7 +94,41 @@ def as_yolo(data: Path, runs: Path, name: str) -> Path:
     folder = runs / "data" / name
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
+        if name == HIT_UAV:
+            return hit_uav_as_yolo(data / SETS[name].folder, folder)
         convert(data / SETS[name].folder, folder, "yolo", pictures="link", degenerate="drop")
+    return folder / "data.yaml"
+
+
+def hit_uav_as_yolo(source: Path, folder: Path) -> Path:
+    """HIT-UAV's json files, which call `annotations` `annotation`, as labels; its DontCare as ignored regions."""
+    regions: dict[str, list[list[float]]] = {}
+    for split in ("train", "val", "test"):
+        content = json.loads((source / "annotations" / f"{split}.json").read_text(encoding="utf-8"))
+        names = [entry["name"] for entry in sorted(content["categories"], key=lambda entry: entry["id"])]
+        for kind in ("images", "labels"):
+            (folder / kind / split).mkdir(parents=True)
+        lines: dict[int, list[str]] = {image["id"]: [] for image in content["images"]}
+        stems = {image["id"]: Path(image["filename"]).stem for image in content["images"]}
+        sizes = {image["id"]: (image["width"], image["height"]) for image in content["images"]}
+        for entry in content["annotation"]:
+            (x, y, w, h), image = entry["bbox"], entry["image_id"]
+            if names[entry["category_id"]] == DONT_CARE:
+                regions.setdefault(f"{split}/{stems[image]}", []).append([x, y, x + w, y + h])
+                continue
+            width, height = sizes[image]
+            shares = ((x + w / 2) / width, (y + h / 2) / height, w / width, h / height)
+            lines[image].append(" ".join([str(entry["category_id"]), *(f"{share:.9f}" for share in shares)]))
+        for image in content["images"]:
+            stem = stems[image["id"]]
+            text = "".join(f"{line}\n" for line in lines[image["id"]])
+            (folder / "labels" / split / f"{stem}.txt").write_text(text, encoding="utf-8")
+            (folder / "images" / split / f"{stem}.jpg").symlink_to((source / split / image["filename"]).resolve())
+    (folder / REGIONS_FILE).write_text(json.dumps(regions), encoding="utf-8")
+    kept = [name for name in names if name != DONT_CARE]
+    splits = "".join(f"{split}: images/{split}\n" for split in ("train", "val", "test"))
+    text = f"path: {folder.resolve()}\n{splits}names: {json.dumps(kept)}\n"
+    (folder / "data.yaml").write_text(text, encoding="utf-8")
     return folder / "data.yaml"
 
 
@@ -97,7 +151,7 @@ def start_weights(data: Path, runs: Path, name: str, data_yaml: Path, size: int)
 def trainer_of(arm: str) -> Any:
     from stepgrad.models.yolo import MAPTrainer
 
-    return MAPTrainer if arm == "map" else None
+    return {"stock": None, "masked": MAPTrainer.options(weight=0), "map": MAPTrainer}[arm]
 
 
 def train(start: Path, data_yaml: Path, folder: Path, arm: str, given: dict[str, Any], threads: int) -> None:
@@ -127,14 +181,57 @@ def judge(file: Path, data_yaml: Path, split: str, plan: Plan) -> dict[str, floa
     return {measure: round(100 * float(getattr(found.box, measure)), 2) for measure in MEASURES}
 
 
+def detections_of(file: Path, data_yaml: Path, split: str, plan: Plan, folder: Path) -> Path:
+    """The folder with the detections of a split, in the original pixels, as validation counts them."""
+    from ultralytics import YOLO
+
+    from stepgrad.models.yolo import save_counted
+
+    yolo = YOLO(file)
+    save_counted(yolo)
+    place = {"project": str(folder.resolve()), "name": "judged", "exist_ok": True}
+    yolo.val(data=str(data_yaml), split=split, imgsz=plan.size, batch=plan.batch, device="cpu", plots=False, **place)
+    return folder / "judged" / "counted" / "detections.json"
+
+
+def result_of(detections: Path, data_yaml: Path, split: str) -> EvaluationResult:
+    """COCO AP without ignored regions, by stepgrad."""
+    data = load_dataset(data_yaml, split, images_outside=True)
+    found: dict[str, list[Run]] = {image: [] for image in data.ids}
+    for row in json.loads(detections.read_text(encoding="utf-8")):
+        found[str(row["image_id"])].append(row)
+    evaluator = Evaluator(len(data.class_names), "coco", data.class_names)
+    for i, image in enumerate(data.ids):
+        rows = found[image]
+        boxes = torch.tensor([row["bbox"] for row in rows], dtype=torch.float64).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        labels = torch.tensor([row["category_id"] for row in rows], dtype=torch.long) - 1  # as COCO files count
+        scores = torch.tensor([row["score"] for row in rows], dtype=torch.float64)
+        evaluator.update([{"boxes": boxes, "labels": labels, "scores": scores}], [data.target(i)])
+    return evaluator.compute()
+
+
+def compare_runs(options: argparse.Namespace) -> None:
+    """Print, for each pair of runs of one seed, the gain over "masked" and its interval over images."""
+    for (name, model, seed), runs in grouped(load_runs(options.out, "final"), "set", "model", "seed").items():
+        if name != HIT_UAV:
+            continue
+        data_yaml = as_yolo(options.data, options.runs, name)
+        judged = {run["arm"]: result_of(Path(run["detections"]), data_yaml, SETS[name].judged) for run in runs}
+        for arm in ("stock", "map"):
+            if arm in judged and "masked" in judged:
+                found = compare(judged["masked"], judged[arm])
+                print(model, seed, f"{arm} - masked", found, flush=True)
+
+
 def one_run(options: argparse.Namespace, name: str, arm: str, seed: int, plan: Plan) -> None:
     """A training and what is known of it, unless that is on record."""
     of = SETS[name]
 
     def make() -> Run:
         data_yaml = as_yolo(options.data, options.runs, name)
-        start = start_weights(options.data, options.runs, name, data_yaml, plan.size)
-        folder = options.runs / f"{name}-{arm}-{seed}-{plan.epochs}x{plan.size}"
+        start = options.weights or start_weights(options.data, options.runs, name, data_yaml, plan.size)
+        folder = options.runs / f"{name}-{options.model}-{arm}-{seed}-{plan.epochs}x{plan.size}"
         begun = time.monotonic()
         given = {**plan.arguments(), "seed": seed, "val": of.val_every_epoch}
         train(start, data_yaml, folder, arm, given, options.threads)
@@ -143,17 +240,25 @@ def one_run(options: argparse.Namespace, name: str, arm: str, seed: int, plan: P
             which: judge(folder / "weights" / f"{which}.pt", data_yaml, of.judged, plan)
             for which in (("last", "best") if of.val_every_epoch else ("last",))
         }
+        if name == HIT_UAV:
+            file = detections_of(folder / "weights" / "last.pt", data_yaml, of.judged, plan, folder)
+            result = result_of(file, data_yaml, of.judged)
+            by_class = {row.name: round(100 * row.ap, 2) for row in result.classes}
+            judged["stepgrad"] = {"map": round(100 * result.map, 2), "by_class": by_class}
+            return {**judged, "detections": str(file), "seconds": seconds}
         return {**judged, "seconds": seconds}
 
-    once(options.out, "final", {"set": name, "arm": arm, "seed": seed, **asdict(plan)}, make)
+    once(options.out, "final", {"set": name, "model": options.model, "arm": arm, "seed": seed, **asdict(plan)}, make)
 
 
 def page(file: Path) -> str:
     """The page of the runs on record: mean (standard deviation) over seeds, and the gain seed by seed."""
-    groups, rows = grouped(load_runs(file, "final"), "set", "arm"), []
+    groups, rows = grouped([r for r in load_runs(file, "final") if r["set"] != HIT_UAV], "set", "arm"), []
     for name in sorted({name for name, _ in groups}):
         for measure, title in MEASURES.items():
-            stock, ours = ({r["seed"]: r["last"][measure] for r in groups.get((name, arm), [])} for arm in ARMS)
+            stock, ours = (
+                {r["seed"]: r["last"][measure] for r in groups.get((name, arm), [])} for arm in ("stock", "map")
+            )
             both = sorted(stock.keys() & ours.keys())
             cells = [mean_and_spread([values[seed] for seed in both]) for values in (stock, ours)]
             rows += [[name, SETS[name].judged, str(len(both)), title, *cells, gain(ours, stock)]] if both else []
@@ -163,14 +268,16 @@ def page(file: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["run"])
+    parser.add_argument("action", choices=["run", "compare"])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument(
         "--runs", type=Path, required=True, help="folder for data as YOLO has it, weights and checkpoints"
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["stock", "map"])
+    parser.add_argument("--model", default="yolov8n", help="what the runs are called")
+    parser.add_argument("--weights", type=Path, help="a .pt to start from; without it, YOLOv8n of the ONNX file")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--close-mosaic", type=int, default=8)
@@ -179,6 +286,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--fraction", type=float, default=1.0, help="of the training images")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
+    if options.action == "compare":
+        compare_runs(options)
+        return
     plan = Plan(options.epochs, options.close_mosaic, options.size, options.batch, options.fraction)
     for name in options.sets:
         for seed in options.seeds:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import stepgrad as sg
 from stepgrad.errors import InputError
@@ -118,3 +119,16 @@ def test_results_that_cannot_be_compared_are_refused() -> None:
         sg.compare(result, judged(replace(evidence, class_names=tuple(reversed(evidence.class_names)))))
     with pytest.raises(InputError, match="does not hold"):
         sg.compare(result, replace(result, evidence=None))
+
+
+def test_a_single_image_cannot_tell() -> None:
+    boxes = torch.tensor([[0.0, 0, 10, 10], [50, 0, 60, 10]])
+    results = []
+    for scores in ([0.1, 0.9], [0.9, 0.1]):
+        evaluator = sg.Evaluator(1, "voc12")
+        found = {"boxes": boxes, "scores": torch.tensor(scores), "labels": torch.tensor([0, 0])}
+        evaluator.update([found], [{"boxes": boxes[:1], "labels": torch.tensor([0])}])
+        results.append(evaluator.compute())
+    found_out = sg.compare(*results)
+    assert found_out.sentence == "B is ahead of A by 50.0: a single image cannot tell."
+    assert not found_out.is_clear

@@ -15,7 +15,7 @@ import stepgrad as sg
 from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning
 from stepgrad.models import held_out as _held_out
 from stepgrad.models import keep_best as _best
-from stepgrad.models.held_out import held_out_map
+from stepgrad.models.held_out import HeldOutResult, held_out_map
 from stepgrad.models.keep_best import weights_of
 from stepgrad.models.torchvision import keep_best, train_for_map
 from tests.models.tiny import CLASSES, DENSE, WITHOUT_BACKGROUND, permissive, tiny_batch
@@ -127,6 +127,37 @@ def test_the_start_is_kept_where_nothing_is_better() -> None:
     assert [score.step for score in best.history] == [0, 2, 4, 5]  # the end was measured too
 
 
+def judged(right: int, images: int = 40) -> HeldOutResult:
+    """What a detector finds that puts a false alarm first on all images but the first ones."""
+    evaluator = sg.Evaluator(1, "voc12")
+    boxes = torch.tensor([[0.0, 0, 10, 10], [50, 0, 60, 10]])
+    for i in range(images):
+        scores = torch.tensor([0.9, 0.1] if i < right else [0.1, 0.9])
+        found = {"boxes": boxes, "scores": scores, "labels": torch.tensor([0, 0])}
+        evaluator.update([found], [{"boxes": boxes[:1], "labels": torch.tensor([0]), "image_id": i}])
+    result = evaluator.compute()
+    return HeldOutResult(result.map, result)
+
+
+@pytest.mark.parametrize(("start", "after"), [(5, 35), (20, 21), (30, 29)])
+def test_the_summary_says_by_compare_whether_the_images_can_tell(
+    start: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = [judged(start), judged(after)]
+    given = iter(measured)
+    monkeypatch.setattr(_best, "measure", lambda *_: next(given))
+    model = nn.Linear(2, 2)
+    best = keep_best(model, lambda: 0.0, every=1)
+    best.step()
+    kept, other = sorted(measured, key=lambda one: -one.value)
+    assert kept.result is not None
+    assert other.result is not None
+    names = ("the start", "training with mAP") if after > start else ("training with mAP", "the start")
+    sentence = sg.compare(other.result, kept.result, names=names).sentence
+    assert best.restore().endswith(f" {sentence[0].upper()}{sentence[1:]}")
+    assert ("cannot tell" in sentence) == (abs(after - start) == 1)
+
+
 def test_an_error_in_the_loop_leaves_the_best_weights() -> None:
     model = nn.Linear(2, 2)
     start = weights_of(model)
@@ -207,7 +238,7 @@ def test_of_both_runs_the_better_one_is_kept() -> None:
         loop.best = keep_best(model, [tiny_batch("ssd")], every=100)
         loop.best.best = _best.HeldOutScore(0, next(measured), "start")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_best, "held_out_map", lambda *_: next(measured))  # noqa: B023
+            patch.setattr(_best, "measure", lambda *_: HeldOutResult(next(measured)))  # noqa: B023
             loop.best.train(loop, control=True)
         assert loop.best.best.trained == kept
         assert loop.best.best.map == 0.4

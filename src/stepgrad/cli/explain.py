@@ -51,6 +51,7 @@ def explain(
         0.
     """
     from stepgrad.cli.judged import read, run_on
+    from stepgrad.cli.provenance import provenance
     from stepgrad.evaluation.explain import explain as explain_detections
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.files import write_whole
@@ -72,5 +73,8 @@ def explain(
     if plot:
         found.plot(plot)
     if report:
-        write_whole(Path(report), (json.dumps(found.to_dict(), indent=1) + "\n").encode())
+        files = {"detections": detections, "run": run, "data": data}
+        options = {"split": split, "nms": nms, "class_names": class_names, "degenerate": degenerate}
+        came = provenance(files, evidence, [judged_by], options | {"checkpoint": checkpoint if run else None})
+        write_whole(Path(report), (json.dumps(found.to_dict() | {"provenance": came}, indent=1) + "\n").encode())
     return 0

@@ -68,8 +68,8 @@ class PairedComparison:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves 0 out."""
-        return self.interval.low > 0.0 or self.interval.high < 0.0
+        """Whether the interval leaves 0 out. A single image, drawn again and again, says nothing of others."""
+        return self.images > 1 and (self.interval.low > 0.0 or self.interval.high < 0.0)
 
     @property
     def sentence(self) -> str:
@@ -82,6 +82,8 @@ class PairedComparison:
         if self.difference == 0.0 and low == high:
             return f"{self.names[0]} and {self.names[1]} are level on {self._these}."
         said = f"{b} is ahead of {a} by {text(abs(self.difference))} ({text(low)} to {text(high)})"
+        if self.images < 2:
+            return f"{b} is ahead of {a} by {text(abs(self.difference))}: a single image cannot tell."
         if self.is_clear:
             return f"{said} on {self._these}."
         enough = f"; about {_rounded(self.images_needed):,} would" if self.images_needed else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from stepgrad.errors import InputError
 from stepgrad.evaluation import Evaluator
 from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.losses.objective import Objective
+from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.switch import find_prepared, find_switch
@@ -24,9 +26,23 @@ HeldOut = Iterable[Any] | Callable[[], float]
 """Batches as the model trains on them; or, for any other model, a function that measures it and returns the mAP."""
 
 
+@dataclass(frozen=True)
+class HeldOutResult:
+    """mAP of a model's detections on held-out images; or the metric that the model trains for, minus it where less is better."""
+
+    value: float
+    result: EvaluationResult | None = None
+    """What was judged, for a comparison on the same images; None where it is not known or not a plain mean over classes."""
+    metric: ListMetric = AVERAGE_PRECISION
+
+
 def held_out_map(model: nn.Module, val_data: HeldOut, protocol: str | Protocol | None = None) -> float:
-    """mAP of a model's detections on held-out images, with the number the same on all processes; or the metric that the model
-    trains for, minus it where less is better.
+    """The number alone of `measure`."""
+    return measure(model, val_data, protocol).value
+
+
+def measure(model: nn.Module, val_data: HeldOut, protocol: str | Protocol | None = None) -> HeldOutResult:
+    """A model's mAP, or its own metric, on held-out images, the same on all processes.
 
     Args:
         model: one prepared by `train_for_map`, or what holds one; any, where `val_data` is a function.
@@ -36,7 +52,7 @@ def held_out_map(model: nn.Module, val_data: HeldOut, protocol: str | Protocol |
     with _aside(model):
         if callable(val_data):
             first: float = gather_objects(float(val_data()))[0]
-            return first
+            return HeldOutResult(first)
         detector, switch = find_prepared(model), find_switch(model)
         device = next(detector.parameters()).device
         mine = [switch.detections(detector, batch, device) for batch in val_data]
@@ -52,20 +68,24 @@ def held_out_map(model: nn.Module, val_data: HeldOut, protocol: str | Protocol |
             f"Expected val_data with objects to find but there are none in its {result.images} images. An iterator or "
             "generator can be read only once: give a list of batches or a DataLoader."
         )
-    if objective.metric == AVERAGE_PRECISION and objective.classes == "mean" and objective.class_weights is None:
-        return result.map
-    return _value_of(result, objective)
+    value = value_of(result, objective)
+    value = value if objective.metric.higher_is_better else -value
+    plain_mean = objective.classes == "mean" and objective.class_weights is None
+    return HeldOutResult(value, result, objective.metric) if plain_mean else HeldOutResult(value)
 
 
-def _value_of(result: EvaluationResult, objective: Objective) -> float:
+def value_of(result: EvaluationResult, objective: Objective) -> float:
+    """What the objective measures of judged detections."""
     metric = objective.metric
+    if metric == AVERAGE_PRECISION and objective.classes == "mean" and objective.class_weights is None:
+        return result.map
     by_size = metric.area is not None
     found = (
         result.metrics[metric.name]
         if by_size
         else result.metric(metric, classes=objective.classes, class_weights=objective.class_weights)
     )
-    return found.value if metric.higher_is_better else -found.value
+    return found.value
 
 
 class RandomNumbers:

@@ -13,13 +13,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from stepgrad.errors import ConfigError, InputError, LikelyMistakeWarning, NonFiniteError, whole_number
+from stepgrad.evaluation.paired import compare
 from stepgrad.metric.protocol import Protocol, get_protocol
-from stepgrad.models.held_out import HeldOut, RandomNumbers, held_out_map
+from stepgrad.models.held_out import HeldOut, HeldOutResult, RandomNumbers, measure
 from stepgrad.models.switch import MapLossSwitch, find_switch
 from stepgrad.number_text import metric_text, per_cent
 
 _TRAINED = {"start": "at the start", "stock": "without {}", "map": "with {}"}
 """What was in the loss up to a measurement, in words; {} is the metric."""
+_NAMES = {"start": "the start", "stock": "training without {}", "map": "training with {}"}
+"""The same as the name of one of two that are compared."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,10 @@ class BestWeights:
         self.switch = None if callable(val_data) else find_switch(model)
         self.history: list[HeldOutScore] = []
         self._begin()
-        self.best = HeldOutScore(0, held_out_map(model, val_data, self.protocol), "start")
+        measured = measure(model, val_data, self.protocol)
+        self.best = HeldOutScore(0, measured.value, "start")
         self.history.append(self.best)
+        self._tops = {"start": (self.best, measured)}  # the best of each kind, with what was judged
         self._weights = weights_of(model)
 
     def _begin(self) -> None:
@@ -71,16 +76,19 @@ class BestWeights:
     def check(self) -> float:
         """Measure now, and keep a copy of the weights if they are the best so far; returns the held-out mAP."""
         try:
-            value = held_out_map(self.model, self.val_data, self.protocol)
+            measured = measure(self.model, self.val_data, self.protocol)
         except NonFiniteError:  # a diverged model is the case this is for
-            value = math.nan
+            measured = HeldOutResult(math.nan)
         trained = "map" if self._map_was_on else "stock" if self.steps else "start"
-        self.history.append(HeldOutScore(self.steps, value, trained))
+        score = HeldOutScore(self.steps, measured.value, trained)
+        self.history.append(score)
         self._measured_at = self.steps
-        if value > self.best.map or (math.isnan(self.best.map) and not math.isnan(value)):
-            self.best = self.history[-1]
+        if trained not in self._tops or _is_better(score, self._tops[trained][0]):
+            self._tops[trained] = score, measured
+        if _is_better(score, self.best):
+            self.best = score
             self._weights = weights_of(self.model)
-        return value
+        return score.map
 
     def restore(self) -> str:
         """Measure the end, put the best weights back into the model, and say which they are."""
@@ -149,19 +157,29 @@ class BestWeights:
 
     @property
     def summary(self) -> str:
-        """Which weights are the best, their mAP, and the best of those trained otherwise."""
+        """Which weights are the best, their mAP, the best of those trained otherwise, and whether these images can tell."""
         best = self.best
         what = self._metric
         words = {trained: text.format(what) for trained, text in _TRAINED.items()}
         kept = words["start"] if best.trained == "start" else f"{best.after} {words[best.trained]}"
         numbers = [f"{what}{self._counted_by} on held-out images {self._number(best.map)}"]
-        for trained in _TRAINED:
-            scores = [score for score in self.history if score.trained == trained != best.trained]
-            if scores:
-                top = max(scores, key=lambda score: -math.inf if math.isnan(score.map) else score.map)
-                at_best = "" if trained == "start" else f", {top.after}"
-                numbers.append(f"{words[trained]} {self._number(top.map)}{at_best}")
-        return f"Kept the weights {kept}: {'; '.join(numbers)}."
+        others = [trained for trained in _TRAINED if trained in self._tops and trained != best.trained]
+        for trained in others:
+            top = self._tops[trained][0]
+            at_best = "" if trained == "start" else f", {top.after}"
+            numbers.append(f"{words[trained]} {self._number(top.map)}{at_best}")
+        sure = filter(None, map(self._ahead_of, others))
+        return " ".join([f"Kept the weights {kept}: {'; '.join(numbers)}.", *sure])
+
+    def _ahead_of(self, other: str) -> str:
+        """How far the best weights are ahead of the best that were trained otherwise, on the same images drawn anew; empty where
+        a function measured."""
+        before, after = (self._tops[trained][1] for trained in (other, self.best.trained))
+        if before.result is None or after.result is None:
+            return ""
+        a, b = (_NAMES[trained].format(self._metric.removeprefix("minus ")) for trained in (other, self.best.trained))
+        sentence = compare(before.result, after.result, metric=after.metric, names=(a, b)).sentence
+        return sentence[0].upper() + sentence[1:]
 
     @property
     def held_out_value(self) -> dict[str, float]:
@@ -211,8 +229,9 @@ def keep_best(
 
     The present weights are measured at once and take part, so training cannot end below them on these images.
     A copy of the best weights and buffers is kept on the CPU. Measuring leaves training as it is: modes of modules and
-    random numbers are put back. A model that trains for masks or keypoints is measured by those. This is for your own
-    loop. Choosing among many measurements favours the held-out images a little, so report numbers of other images.
+    random numbers are put back. A model that trains for masks or keypoints is measured by those. The text at the end says
+    by `sg.compare` whether these images can tell the best weights from the others. This is for your own loop.
+    Choosing among many measurements favours the held-out images a little, so report numbers of other images.
 
     Args:
         model: one prepared by `train_for_map`, or what holds one (DistributedDataParallel, a LightningModule, ...).
@@ -236,6 +255,11 @@ def keep_best(
     3.25
     """
     return BestWeights(model, val_data, every, protocol)
+
+
+def _is_better(score: HeldOutScore, than: HeldOutScore) -> bool:
+    """Whether it is higher, or the first number after one that was none."""
+    return score.map > than.map or (math.isnan(than.map) and not math.isnan(score.map))
 
 
 def weights_of(model: nn.Module) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from stepgrad.errors import (
     whole_number,
 )
 from stepgrad.losses.detection import DetectionLoss
-from stepgrad.losses.distributed import DistributedMAPLoss
+from stepgrad.losses.distributed import DistributedDetectionLoss, DistributedMAPLoss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.models.auto_weight import AutoWeight, StockLoss, weight_of
@@ -59,7 +59,7 @@ class MapLossSwitch:
 
     def __init__(
         self,
-        loss_fn: DetectionLoss | DistributedMAPLoss,
+        loss_fn: DetectionLoss | DistributedDetectionLoss,
         mode: str = "mix",
         weight: float | str | AutoWeight = 1.0,
         enabled: bool = True,

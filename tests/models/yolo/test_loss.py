@@ -15,8 +15,8 @@ import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.models.switch import FINE_TUNING
 from stepgrad.models.yolo.heads import HeadOutput, ranked_pairs, targets_of
-from stepgrad.models.yolo.loss import NAME, WithMAP, make_switches
-from stepgrad.models.yolo.settings import YoloSettings
+from stepgrad.models.yolo.loss import WithMAP, make_switches
+from stepgrad.models.yolo.settings import NAME, YoloSettings
 from tests.models.yolo.small import EASY, NMS_FREE, SIZE, STRIDES, batch_of, needs_ultralytics, network
 
 pytestmark = needs_ultralytics

@@ -16,9 +16,8 @@ import pytest
 import torch
 
 from stepgrad.errors import ConfigError, LikelyMistakeWarning
-from stepgrad.models.yolo.loss import NAME
 from stepgrad.models.yolo.resume import MARK, WholePath, in_columns, remembered, stripped_whole
-from stepgrad.models.yolo.settings import YoloSettings, as_text
+from stepgrad.models.yolo.settings import NAME, YoloSettings, as_text
 from stepgrad.models.yolo.trainer import bare_model
 from tests.models.yolo.small import EASY, NMS_FREE, WITHOUT_STEPGRAD, needs_ultralytics, rows_of, train, yolo_folder
 from tests.patience import PATIENCE

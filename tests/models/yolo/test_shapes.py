@@ -14,8 +14,8 @@ import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.models.switch import FINE_TUNING
 from stepgrad.models.yolo.heads import losses_of_heads, read_heads, targets_of
-from stepgrad.models.yolo.loss import NAME, WithMAP, make_switches
-from stepgrad.models.yolo.settings import YoloSettings, as_text, from_text
+from stepgrad.models.yolo.loss import WithMAP, make_switches
+from stepgrad.models.yolo.settings import NAME, YoloSettings, as_text, from_text
 from stepgrad.models.yolo.shapes import upright
 from tests.models.yolo.small import EASY, SIZE, batch_of, needs_ultralytics, network, rows_of, train, yolo_folder
 

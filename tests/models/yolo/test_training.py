@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from stepgrad.models.yolo.loss import NAME
+from stepgrad.models.yolo.settings import NAME
 from stepgrad.models.yolo.trainer import bare_model
 from tests.models.yolo.small import (
     EASY,

@@ -18,10 +18,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from stepgrad.extras import need
 from stepgrad.models.auto_weight import AutoWeight
 from stepgrad.models.yolo.counted import save_counted
 from stepgrad.models.yolo.resume import watch_resumes
-from stepgrad.models.yolo.trainer import TRAINERS, make_trainer
+from stepgrad.models.yolo.settings import TRAINERS
 
 if TYPE_CHECKING:
     from stepgrad.models.yolo.trainer import MAPTraining as MAPOBBTrainer
@@ -38,5 +39,9 @@ if sys.modules.get("ultralytics") is not None:
 def __getattr__(name: str) -> Any:
     for task, trainer in TRAINERS.items():
         if name == trainer:
+            need("ultralytics", purpose=__name__)
+            # it reads images, by a package that ultralytics brings
+            from stepgrad.models.yolo.trainer import make_trainer
+
             return make_trainer(task)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -46,7 +46,7 @@ def save_counted(model: Any) -> None:
 
 
 @dataclass
-class _Counted:
+class Counted:
     """What one validation has counted so far, image by image."""
 
     files: list[Path] = field(default_factory=list)
@@ -106,14 +106,14 @@ def _ids(files: Sequence[Path], root: Path) -> list[str]:
 
 def _watch(validator: Any) -> None:
     """Keep what a validation counts from now on."""
-    counted = _Counted()
+    counted = Counted()
     stock = type(validator).update_metrics
 
     def update_metrics(preds: Any, batch: Mapping[str, Any]) -> None:
         stock(validator, preds, batch)
         found = preds[0] if isinstance(preds, tuple) else preds  # older versions have prototypes of masks beside them
         for i, pred in enumerate(found):
-            counted.add(i, _columns(pred, one_class=validator.args.single_cls), batch)
+            counted.add(i, columns_of(pred, one_class=validator.args.single_cls), batch)
 
     def get_stats() -> Any:
         lists = validator.metrics.stats if hasattr(validator.metrics, "stats") else validator.stats
@@ -126,7 +126,7 @@ def _watch(validator: Any) -> None:
     validator.counted = counted
 
 
-def _columns(pred: Any, one_class: bool) -> dict[str, Tensor]:
+def columns_of(pred: Any, one_class: bool) -> dict[str, Tensor]:
     """The detections of an image: a dict, or in older versions a table."""
     if not isinstance(pred, Mapping):
         pred = {"bboxes": pred[:, :4], "conf": pred[:, 4], "cls": pred[:, 5]}

@@ -158,7 +158,7 @@ def _cut(boxes: Tensor, size: Sequence[int]) -> Tensor:
 def targets_of(
     batch: Mapping[str, Any], dtype: torch.dtype, task: str = "boxes", numbered: bool = True
 ) -> list[Target]:
-    """The objects of each image of a batch of ultralytics, in pixels. Its labels know no crowds and nothing difficult."""
+    """The objects of each image of a batch of ultralytics, in pixels; regions among them as `ignored` numbers them."""
     images, _, height, width = batch["img"].shape
     image = batch["batch_idx"].view(-1).long()
     labels = batch["cls"].view(-1).long()
@@ -190,7 +190,7 @@ def ranked_pairs(
     """
     _, K, A = head.logits.shape
     present = torch.zeros(K, dtype=torch.bool, device=head.logits.device)
-    present[torch.cat([target["labels"] for target in targets]).to(present.device)] = True
+    present[torch.cat([_to_find(target)["labels"] for target in targets]).to(present.device)] = True
     ranking = head.logits.detach()
     chosen = []
     for i, target in enumerate(targets):
@@ -233,10 +233,16 @@ def _is_box(boxes: Tensor) -> Tensor:
     return boxes.isfinite().all(dim=-1) & (boxes[..., 2:] > boxes[..., :2]).all(dim=-1)
 
 
+def _to_find(target: Target) -> Target:
+    """The target without regions that are not judged."""
+    crowd = target.get("iscrowd")
+    return target if crowd is None else {key: target[key][~crowd] for key in ("boxes", "labels")}
+
+
 def _own_pairs(head: HeadOutput, i: int, target: Target, per_object: int) -> Tensor:
     from torchvision.ops import box_iou
 
-    boxes = head.boxes[i]
+    boxes, target = head.boxes[i], _to_find(target)
     A = len(boxes)
     if len(target["labels"]) == 0 or per_object == 0:
         return torch.zeros(0, dtype=torch.long, device=boxes.device)

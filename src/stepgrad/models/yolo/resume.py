@@ -12,8 +12,7 @@ from typing import Any
 
 from stepgrad.errors import ConfigError, LikelyMistakeWarning
 from stepgrad.files import file_beside, write_whole
-from stepgrad.models.yolo.loss import NAME
-from stepgrad.models.yolo.settings import YoloSettings, as_text, from_text
+from stepgrad.models.yolo.settings import YoloSettings, as_text, from_text, is_ours
 
 MARK = "stepgrad"
 """Key of the options in the first group of the optimiser's parameters. Whoever resumes a run restores these groups with all
@@ -66,17 +65,16 @@ def warn_of_stock(trainer: Any) -> None:
 
 
 def in_columns(table: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics in the order of results.csv: that of its header, or in a new file with mAP of batches last.
+    """The metrics in the order of results.csv: that of its header, or in a new file with our numbers last.
 
-    There it can be missing: where the stock trainer continues a run, its rows still fit the header.
+    There they can be missing: where the stock trainer continues a run, its rows still fit the header.
     """
     if table.exists():
         with table.open(encoding="utf-8") as file:
             header = [name.strip() for name in file.readline().split(",")]
         return {name: metrics[name] for name in header if name in metrics}
-    ours = f"train/{NAME}"
-    last = {ours: metrics[ours]} if ours in metrics else {}
-    return {name: value for name, value in metrics.items() if name != ours} | last
+    last = {name: value for name, value in metrics.items() if is_ours(name)}
+    return {name: value for name, value in metrics.items() if name not in last} | last
 
 
 class WholePath(type(Path())):  # type: ignore[misc]

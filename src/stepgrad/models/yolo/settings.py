@@ -7,18 +7,36 @@ word by word: no object of stepgrad gets through. Processes inherit the environm
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from stepgrad.errors import ConfigError, whole_number
+from stepgrad.losses.distributed import DistributedDetectionLoss, DistributedMAPLoss
+from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.auto_weight import AutoWeight, weight_of
 
 CLOSE_MOSAIC = "close_mosaic"
+TRAINERS = {
+    "detect": "MAPTrainer",
+    "segment": "MAPSegmentationTrainer",
+    "pose": "MAPPoseTrainer",
+    "obb": "MAPOBBTrainer",
+}
+"""Names of the trainers, by the task of the model."""
+
+NAME, OTHER_NAME = "batch_map", "batch_metric"  # among the loss items: in the progress line, the CSV and the log
+PREFIX = "stepgrad/"  # of the metric's name among the numbers of validation
 _NAME = "STEPGRAD_YOLO_OPTIONS"
+
+
+def is_ours(name: str) -> bool:
+    """Whether a column of results.csv is one that the stock trainer does not have."""
+    return name.startswith(PREFIX) or name in (f"train/{NAME}", f"train/{OTHER_NAME}")
 
 
 @dataclass(frozen=True)
@@ -31,15 +49,23 @@ class YoloSettings:
     per_object: int = 10
     measure: bool = False
     task: str | None = None
-    loss: Mapping[str, Any] = field(default_factory=dict)  # of MAPLoss
+    ignore: bool = True
+    loss: Mapping[str, Any] = field(default_factory=dict)  # of MAPLoss, or with a "metric" of DetectionLoss
 
     def __post_init__(self) -> None:
+        if self.metric is not None and self.task not in (None, "boxes"):
+            raise ConfigError(f"Expected metric={self.metric!r} to be of boxes but got task={self.task!r}.")
         if self.weighs:
             weight_of(self.weight)
         if self.start != CLOSE_MOSAIC:
             whole_number(f"start ({CLOSE_MOSAIC!r} or a number of epochs)", self.start, least=0)
         whole_number("candidates", self.candidates, least=1)
         whole_number("per_object", self.per_object, least=0)
+
+    @property
+    def metric(self) -> str | None:
+        """Name of the metric in place of mAP."""
+        return self.loss.get("metric")
 
     @property
     def weighs(self) -> bool:
@@ -64,16 +90,35 @@ class YoloSettings:
         'mAP takes part from epoch 91 of 100 on, with weight 0.5'
         """
         first = max(self.first_epoch(args, epochs), 0) + 1
+        what = self.metric or "mAP"
         if first > epochs:
-            return f"mAP takes no part, as it starts with epoch {first} and training ends after {epochs}"
+            return f"{what} takes no part, as it starts with epoch {first} and training ends after {epochs}"
         if not self.weighs:
-            return (
-                f"mAP takes no part (weight 0); it is measured from epoch {1 if self.measure else first} of {epochs} on"
-            )
+            return f"{what} takes no part (weight 0); it is measured from epoch {1 if self.measure else first} of {epochs} on"
         weight = f"weight {self.weight:g}" if isinstance(self.weight, (int, float)) else "a weight that balances itself"
         if isinstance(self.weight, AutoWeight):
             weight += f" ({self.weight.share:g} of the stock losses' gradient)"
-        return f"mAP takes part from epoch {first} of {epochs} on, with {weight}"
+        return f"{what} takes part from epoch {first} of {epochs} on, with {weight}"
+
+
+def on_log_scores(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for scores that are logarithms: the threshold of a metric is meant for the model's own scores.
+
+    >>> on_log_scores({"metric": "f1@threshold=0.5"})["metric"].threshold
+    -0.6931471805599453
+    """
+    metric: Any = get_metric(options["metric"]) if "metric" in options else None
+    if getattr(metric, "threshold", None) is None:
+        return dict(options)
+    if not 0.0 < metric.threshold <= 1.0:
+        raise ConfigError(f"Expected a threshold in (0, 1], as YOLO's scores are, but got {metric.threshold:g}.")
+    return {**options, "metric": replace(metric, threshold=math.log(metric.threshold))}
+
+
+def make_loss(classes: int, options: Mapping[str, Any], **more: Any) -> DistributedDetectionLoss:
+    """The loss of all processes: of a metric, if the options have one, else of mAP."""
+    kind: type[DistributedDetectionLoss] = DistributedDetectionLoss if "metric" in options else DistributedMAPLoss
+    return kind(classes, **options, **more)
 
 
 @contextmanager

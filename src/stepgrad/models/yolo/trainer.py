@@ -11,15 +11,17 @@ from typing import Any, ClassVar
 from torch import nn
 
 from stepgrad.errors import ConfigError
-from stepgrad.extras import need
 from stepgrad.files import remove_leftovers
-from stepgrad.losses.detection import MAPLoss
-from stepgrad.losses.distributed import DistributedMAPLoss
+from stepgrad.losses.detection import DetectionLoss, MAPLoss
+from stepgrad.metric.list_metric import ListMetric
+from stepgrad.metric.options import get_metric
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.auto_weight import AutoWeight
 from stepgrad.models.switch import loss_settings
 from stepgrad.models.yolo.heads import MANY, ONE
-from stepgrad.models.yolo.loss import NAME, HeadSwitch, WithMAP, make_switches, without_item
+from stepgrad.models.yolo.ignored import Ignored, read_ignored
+from stepgrad.models.yolo.judged import judge_by
+from stepgrad.models.yolo.loss import HeadSwitch, WithMAP, item_name, make_switches, without_item
 from stepgrad.models.yolo.resume import (
     WholePath,
     in_columns,
@@ -29,16 +31,20 @@ from stepgrad.models.yolo.resume import (
     stripped_whole,
     watch_resumes,
 )
-from stepgrad.models.yolo.settings import CLOSE_MOSAIC, YoloSettings, handed_on, inherited
+from stepgrad.models.yolo.settings import (
+    CLOSE_MOSAIC,
+    NAME,
+    OTHER_NAME,
+    TRAINERS,
+    YoloSettings,
+    handed_on,
+    inherited,
+    make_loss,
+    on_log_scores,
+)
 from stepgrad.models.yolo.shapes import task_of
 
 MODULE = "stepgrad.models.yolo"  # where the classes are found by name
-TRAINERS = {
-    "detect": "MAPTrainer",
-    "segment": "MAPSegmentationTrainer",
-    "pose": "MAPPoseTrainer",
-    "obb": "MAPOBBTrainer",
-}
 _STOCK = {
     "detect": "DetectionTrainer",
     "segment": "SegmentationTrainer",
@@ -55,6 +61,8 @@ class MAPTraining(_Trainer):
 
     settings: ClassVar[YoloSettings] = YoloSettings(loss=loss_settings({}, "coco", None, [MAPLoss], YoloSettings))
     given: bool = False  # whether these are options that somebody gave, and not the usual ones
+    map_ignored: Ignored | None = None
+    """Regions that the data marks; None if there are none, or they are not to be ignored."""
     map_switches: Mapping[str, HeadSwitch] = {}
     map_loss_switch: HeadSwitch
     """That of the head whose mAP is in the log; like the switch of other models, its `metrics` are of the last batch."""
@@ -68,6 +76,7 @@ class MAPTraining(_Trainer):
     def options(
         cls,
         *,
+        metric: str | ListMetric | None = None,
         task: str | None = None,
         weight: float | str | AutoWeight = "auto",
         start: int | str = CLOSE_MOSAIC,
@@ -75,11 +84,14 @@ class MAPTraining(_Trainer):
         candidates: int = 1000,
         per_object: int = 10,
         measure: bool = False,
+        ignore: bool = True,
         **loss_options: Any,
     ) -> type[MAPTraining]:
         """The same trainer with other options.
 
         Args:
+            metric: what to train for in place of mAP, by its name as for `--metric` or one of `sg.metrics`:
+                "recall@precision=0.95". Validation measures it, too, and fitness, best.pt and early stopping go by it.
             task: what mAP compares: "boxes", the default but for OBB; "masks" of a YOLO for segmentation or "keypoints" of one
                 for poses, as it predicts them: the class score learns how well they fit; "oriented", for OBB.
             weight: of mAP. "auto": balances itself, so that mAP's gradient at the class logits is as long as that of the
@@ -92,10 +104,12 @@ class MAPTraining(_Trainer):
                 without NMS uses its `max_det`.
             per_object: number of windows per object that also take part, those that overlap it most.
             measure: measure the batches' mAP before `start`, too; it costs as much as validation's NMS.
-            loss_options: of `MAPLoss`; its `nms_threshold` is that of validation (`iou`) unless given.
+            ignore: leave out regions that the data marks (`ignore:` and `unlabelled:` of data.yaml, ignored_regions.json):
+                windows there count neither in mAP nor as background in the stock classification loss; fitness ignores them, too.
+            loss_options: of `MAPLoss`, such as `class_weights`, or with a metric of `DetectionLoss`; its `nms_threshold` is
+                that of validation (`iou`) unless given.
         """
-        loss = loss_settings(loss_options, protocol, None, [MAPLoss], MAPTraining.options)
-        DistributedMAPLoss(1, **loss)  # says at once what is wrong with them
+        loss = _loss_options(metric, protocol, loss_options)
         settings = YoloSettings(
             weight=weight,
             start=start,
@@ -103,6 +117,7 @@ class MAPTraining(_Trainer):
             per_object=per_object,
             measure=measure,
             task=task,
+            ignore=ignore,
             loss=loss,
         )
         # The name stays: ultralytics before 8.4.140 starts its processes with a trainer that it imports by name.
@@ -134,13 +149,10 @@ class MAPTraining(_Trainer):
             raise
 
     def resume_training(self, checkpoint: Any) -> None:
-        """Go on from a checkpoint, with the options of the run unless others are given."""
+        """Go on from a checkpoint."""
         super().resume_training(checkpoint)
-        if checkpoint is None or not self.resume:
-            return
-        remove_leftovers(Path(self.wdir))  # of a run that was killed while it saved
-        if not self.given:
-            self.map_settings = remembered(checkpoint) or self.map_settings
+        if checkpoint is not None and self.resume:
+            remove_leftovers(Path(self.wdir))  # of a run that was killed while it saved
 
     def final_eval(self) -> None:
         """As the stock trainer; weights without the optimiser are put in place whole."""
@@ -150,6 +162,31 @@ class MAPTraining(_Trainer):
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """A row of results.csv, each number below its name."""
         super().save_metrics(in_columns(self.csv, metrics))
+
+    def setup_model(self) -> Any:
+        """As the stock trainer; a run that goes on has its options from here on, unless others are given."""
+        checkpoint = super().setup_model()
+        if self.resume and isinstance(checkpoint, Mapping) and not self.given:
+            self.map_settings = remembered(checkpoint) or self.map_settings
+        self.map_ignored = self._read_ignored() if self.map_settings.ignore else None
+        return checkpoint
+
+    def build_dataset(self, *positional: Any, **named: Any) -> Any:
+        """As the stock trainer; regions to ignore are among its labels from here on."""
+        dataset = super().build_dataset(*positional, **named)
+        if self.map_ignored is not None:
+            count = self.map_ignored.put_into(dataset)
+            _say(f"MAPTrainer: {count} ignored regions in {len(dataset.labels)} images")
+        return dataset
+
+    def get_validator(self) -> Any:
+        """As the stock trainer's; it also measures the metric, or mAP without ignored regions, where that is the fitness."""
+        validator = super().get_validator()
+        if self.map_settings.metric is not None or self.map_ignored is not None:
+            K = int(self.data["nc"])
+            objective = make_loss(K, self.map_settings.loss).objective
+            judge_by(validator, objective, self.map_ignored or Ignored(K, [], {}, {}))
+        return validator
 
     def run_callbacks(self, event: str) -> None:
         """The callbacks of an event, and then what mAP needs at it."""
@@ -174,10 +211,22 @@ class MAPTraining(_Trainer):
         labels = super().label_loss_items(loss_items, prefix)
         if prefix != "val":
             return labels
-        ours = f"{prefix}/{NAME}"
+        ours = (f"{prefix}/{NAME}", f"{prefix}/{OTHER_NAME}")
         if isinstance(labels, Mapping):
-            return {name: value for name, value in labels.items() if name != ours}
-        return [name for name in labels if name != ours]
+            return {name: value for name, value in labels.items() if name not in ours}
+        return [name for name in labels if name not in ours]
+
+    def _read_ignored(self) -> Ignored | None:
+        ignored = read_ignored(self.data)
+        if not ignored.any:
+            return None
+        task = task_of(self.map_settings.task, self.args.task)
+        if self.args.task not in ("detect", "pose") or task != "boxes" or self.args.single_cls:
+            raise ConfigError(
+                f"Expected boxes of a detector or of poses, and classes, for ignored regions but got task={self.args.task!r}, "
+                f"{task}, single_cls={self.args.single_cls}; MAPTrainer.options(ignore=False) trains them as background."
+            )
+        return ignored
 
     def _add_map(self) -> None:
         model = bare_model(self.model)
@@ -187,11 +236,18 @@ class MAPTraining(_Trainer):
         shown = ONE if getattr(self.args, "nms", None) is False else MANY
         shown = shown if shown in self.map_switches else ""
         self.map_loss_switch = self.map_switches[shown]
-        model.criterion = WithMAP(stock, self.map_switches, shown)
-        if self.loss_names and NAME not in self.loss_names:  # where they are not taken from the first batch
-            self.loss_names = (*self.loss_names, NAME)
+        model.criterion = WithMAP(stock, self.map_switches, shown, self.map_ignored)
+        name = item_name(self.map_loss_switch.loss_fn)
+        if self.loss_names and name not in self.loss_names:  # where they are not taken from the first batch
+            self.loss_names = (*self.loss_names, name)
         remember(self.optimizer, self.map_settings)
         _say(f"MAPTrainer: {self.map_settings.in_words(self.args, self.epochs)}")
+        if self.map_ignored is not None or self.map_settings.metric is not None:
+            what = self.map_settings.metric or "mAP"
+            _say(
+                f"MAPTrainer: best.pt and early stopping go by stepgrad's {what} of the validation images, without ignored "
+                "regions; the table of ultralytics counts detections in such regions as wrong"
+            )
 
     def _set_switches(self) -> None:
         """By the epoch alone, so a resumed run has mAP where it would have had it."""
@@ -206,6 +262,23 @@ class MAPTraining(_Trainer):
         criterion = getattr(model, "criterion", None)
         if isinstance(criterion, WithMAP):
             model.criterion = criterion.stock  # type: ignore[union-attr]
+
+
+def _loss_options(metric: Any, protocol: str | Protocol, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the loss, in plain values that checkpoints and other processes can have."""
+    given = dict(options)
+    if given.get("class_weights") is not None:
+        given["class_weights"] = [float(weight) for weight in given["class_weights"]]
+    if metric is not None:
+        named = get_metric(metric)
+        if not named.is_compiled:
+            raise ConfigError(
+                f"Expected a metric of sg.metrics, which has a name, but got the function {named.name!r}."
+            )
+        given = {"metric": named.name, "balance": None, "absent_classes": None, **given}
+    loss = loss_settings(given, protocol, None, [MAPLoss if metric is None else DetectionLoss], MAPTraining.options)
+    make_loss(len(given.get("class_weights") or [1.0]), on_log_scores(loss))  # says at once what is wrong with them
+    return loss
 
 
 def _say(text: str) -> None:
@@ -236,7 +309,6 @@ _made: dict[tuple[type, str], type] = {}
 
 def make_trainer(task: str) -> type:
     """The trainer of a task with the usual options; always the same one."""
-    need("ultralytics", purpose=MODULE)
     watch_resumes()
     return _for_task(_for_task(MAPTraining, "detect"), task)
 
