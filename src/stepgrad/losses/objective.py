@@ -186,7 +186,7 @@ class Objective:
     def as_loss(self, measured: Measured, scores: Tensor, values: NDArray[np.floating]) -> Tensor:
         """The measured value as a tensor that passes its gradient on to the scores, plus L4 of them."""
         precision = loss_precision(scores.dtype)
-        loss = torch.tensor(measured.value, dtype=precision, device=scores.device)
+        loss = torch.full((), measured.value, dtype=precision, device=scores.device)
         if torch.is_grad_enabled() and scores.requires_grad:
             loss = attach(scores, loss, product, narrowed(measured.gradient, scores.dtype).to(scores.device))
         if self.l4 is not None:

@@ -68,7 +68,10 @@ def _images_of(
 
 
 def rows_of_images(given: Windows, mask: Tensor | None) -> Sequence[Tensor]:
-    """What a tensor (B, N, ...) has for each image, without padding; lists as they are."""
+    """What a tensor (B, N, ...) has for each image, without padding; lists as they are. The mask is best on the CPU."""
     if not isinstance(given, Tensor) or mask is None:
         return given.unbind() if isinstance(given, Tensor) else given
-    return [rows[there] for rows, there in zip(given, mask, strict=True)]
+    # Rows chosen by number: with a mask, a device would have to say for each image how many there are.
+    there = mask.cpu()
+    chosen = there.flatten().nonzero().flatten().to(given.device)
+    return given.flatten(0, 1).index_select(0, chosen).split(there.sum(dim=1).tolist())
