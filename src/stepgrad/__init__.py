@@ -22,6 +22,7 @@ _HOME = {  # the first names: what most people need
     "NDCGLoss": "losses.ranking",
     "Protocol": "metric.protocol",
     "Steps": "steps.estimators",
+    "apply_thresholds": "deploy",
     "compare": "evaluation.paired",
     "find_steps": "steps.nearest",
     "finetune": "models.fine_tuning",
@@ -34,6 +35,7 @@ _HOME = {  # the first names: what most people need
     "pseudogradient": "steps.nearest",
     "sde": "steps.estimators",
     "step_function": "steps.torch_function",
+    "thresholds": "deploy",
     "train_new_head": "models.new_head",
 }
 _MODULES = {  # the others, by what they are about
