@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
-from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
+from torchvision.models.detection import FCOS, FasterRCNN, MaskRCNN, RetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.detection.retinanet import RetinaNetHead
 from torchvision.ops import MultiScaleRoIAlign
 
@@ -22,7 +24,8 @@ WITHOUT_BACKGROUND = ["retinanet", "fcos"]
 def build(family: str, classes: int, seed: int) -> nn.Module:
     """A stock model with random weights, in training mode."""
     torch.manual_seed(seed)
-    return {"faster_rcnn": _faster_rcnn, "retinanet": _retinanet, "fcos": _fcos, "ssd": small_ssd}[family](classes)
+    made = {"faster_rcnn": _faster_rcnn, "mask_rcnn": _mask_rcnn}
+    return {**made, "retinanet": _retinanet, "fcos": _fcos, "ssd": small_ssd}[family](classes)
 
 
 def _anchors() -> AnchorGenerator:
@@ -30,21 +33,40 @@ def _anchors() -> AnchorGenerator:
 
 
 def _faster_rcnn(classes: int) -> nn.Module:
-    return FasterRCNN(
+    return FasterRCNN(SmallPyramid(), **_two_stages(classes))
+
+
+def _mask_rcnn(classes: int) -> nn.Module:
+    """Masks of 20 x 20 pixels, from two convolutions."""
+    return MaskRCNN(
         SmallPyramid(),
-        min_size=SIZE,
-        max_size=SIZE,
-        rpn_anchor_generator=_anchors(),
-        rpn_pre_nms_top_n_train=600,
-        rpn_post_nms_top_n_train=300,
-        rpn_pre_nms_top_n_test=600,
-        rpn_post_nms_top_n_test=150,
-        box_roi_pool=MultiScaleRoIAlign(["0", "1", "2"], 5, 2, canonical_scale=64),
-        box_head=TwoMLPHead(CHANNELS * 25, 256),
-        box_predictor=FastRCNNPredictor(256, classes + 1),
-        box_batch_size_per_image=128,
-        box_score_thresh=0.01,
+        mask_roi_pool=_pool(10),
+        mask_head=MaskRCNNHeads(CHANNELS, (CHANNELS, CHANNELS), 1),
+        mask_predictor=MaskRCNNPredictor(CHANNELS, CHANNELS, classes + 1),
+        **_two_stages(classes),
     )
+
+
+def _two_stages(classes: int) -> dict[str, Any]:
+    """What Faster and Mask R-CNN share."""
+    return {
+        "min_size": SIZE,
+        "max_size": SIZE,
+        "rpn_anchor_generator": _anchors(),
+        "rpn_pre_nms_top_n_train": 600,
+        "rpn_post_nms_top_n_train": 300,
+        "rpn_pre_nms_top_n_test": 600,
+        "rpn_post_nms_top_n_test": 150,
+        "box_roi_pool": _pool(5),
+        "box_head": TwoMLPHead(CHANNELS * 25, 256),
+        "box_predictor": FastRCNNPredictor(256, classes + 1),
+        "box_batch_size_per_image": 128,
+        "box_score_thresh": 0.01,
+    }
+
+
+def _pool(side: int) -> MultiScaleRoIAlign:
+    return MultiScaleRoIAlign(["0", "1", "2"], side, 2, canonical_scale=64)
 
 
 def _retinanet(classes: int) -> nn.Module:

@@ -6,7 +6,8 @@
 
 Every arm goes on from the start's weights by AdamW, the rate restarted and taken to zero by a cosine, on images of a seed
 that the start never saw; all arms of a seed see the very same images in the same order. `stock` goes on with the stock loss,
-`coco` and `voc12` add mAP of that protocol with the automatic weight, and `soft` goes on with IoU-aware soft labels, where
+`coco` and `voc12` add mAP of that protocol with the automatic weight (of masks, for a Mask R-CNN, and `coco-boxes` of its boxes),
+and `soft` goes on with IoU-aware soft labels, where
 the family has them. Each has the same grid, and takes its best point of it: the highest sum of both metrics on val. A run
 that is on record is not run again, and two processes may work on two families at once. A `trial` is one point of one's own,
 on val, that no choice looks at.
@@ -44,9 +45,16 @@ class Arm:
 
     protocol: str | None = None  # of mAP; None: without
     labels: str | None = None  # None: those of the start
+    task: str | None = None  # of mAP; None: the family's
 
 
-ARMS = {"stock": Arm(), "coco": Arm("coco"), "voc12": Arm("voc12"), "soft": Arm(labels="soft")}
+ARMS = {
+    "stock": Arm(),
+    "coco": Arm("coco"),
+    "voc12": Arm("voc12"),
+    "soft": Arm(labels="soft"),
+    "coco-boxes": Arm("coco", task="boxes"),
+}
 Point = dict[str, Any]
 HEAD, ALL = "class head", "all"
 LOWEST, LOW, MIDDLE, HIGH = ({"rate": rate, "trains": HEAD} for rate in (1e-4, 3e-4, 1e-3, 3e-3))
@@ -57,6 +65,7 @@ GRIDS: dict[str, tuple[Point, ...]] = {
     "retinanet": (LOWEST, LOW),
     "fcos": (LOWEST, LOW),
     "fasterrcnn": (LOW, MIDDLE),
+    "maskrcnn": (LOW, MIDDLE, EVERYTHING),
     "detr": (MIDDLE, EVERYTHING),
 }
 """What every arm of a family chooses from.
@@ -77,7 +86,9 @@ class Budget:
 
 
 def arms_of(family: str) -> list[str]:
-    return [name for name, arm in ARMS.items() if arm.labels is None or FAMILIES[family].soft_labels]
+    """Without those that the family cannot have, or has under another name."""
+    kind = FAMILIES[family]
+    return [n for n, arm in ARMS.items() if (arm.labels is None or kind.soft_labels) and arm.task != kind.task]
 
 
 def go_on(start: Path, arm: Arm, point: Point, seed: int, budget: Budget) -> nn.Module:
@@ -85,7 +96,8 @@ def go_on(start: Path, arm: Arm, point: Point, seed: int, budget: Budget) -> nn.
     config, model = load_start(start, arm.labels)
     family = FAMILIES[config.family]
     if arm.protocol is not None:
-        family.add_map(model, arm.protocol, **{name: point[name] for name in ("mode", "share") if name in point})
+        options = {name: point[name] for name in ("mode", "share") if name in point}
+        family.add_map(model, arm.protocol, task=arm.task, **options)
     trained = choose_weights(model, family.class_head if point["trains"] == HEAD else "")
     optimizer = torch.optim.AdamW(trained, point["rate"], weight_decay=config.weight_decay)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, budget.steps)
@@ -114,14 +126,14 @@ def fresh_images(config: Config, seed: int, count: int) -> list[FreshImage]:
         raise ConfigError(
             f"Expected a start with a seed below {FIRST_SEED} but got {config.seed}: it saw these images."
         )
-    return _draw(seed, count)
+    return _draw(seed, count, FAMILIES[config.family].task)
 
 
 @lru_cache(
     maxsize=1
 )  # to draw them takes as long as to train a head on them, and a seed's arms come one after the other
-def _draw(seed: int, count: int) -> list[FreshImage]:
-    return EndlessShapes(FIRST_SEED + seed).batch(0, count)
+def _draw(seed: int, count: int, task: str) -> list[FreshImage]:
+    return EndlessShapes(FIRST_SEED + seed, task=task).batch(0, count)
 
 
 def one(phase: str, start: Path, name: str, seed: int, point: Point, budget: Budget, out: Path) -> None:
@@ -143,7 +155,8 @@ def one(phase: str, start: Path, name: str, seed: int, point: Point, budget: Bud
 
 def judge(family: str, model: nn.Module, split: str, images: int) -> dict[str, float]:
     """mAP in points, by protocol."""
-    found = evaluate(FAMILIES[family], model, held_out(split, images))
+    kind = FAMILIES[family]
+    found = evaluate(kind, model, held_out(split, images, task=kind.task))
     return {name: round(100 * value, 2) for name, value in found.items()}
 
 

@@ -74,6 +74,7 @@ class DETRFamily:
 
     soft_labels = False
     class_head = "model.decoder.class_embed."
+    task = "boxes"
 
     def __init__(self, classes: int) -> None:
         self.classes = classes
@@ -86,7 +87,9 @@ class DETRFamily:
             redraw(model)
         return model
 
-    def add_map(self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0) -> None:
+    def add_map(
+        self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0, task: str | None = None
+    ) -> None:
         train_for_map(model, mode=mode, weight=AutoWeight(share), protocol=protocol, absent_classes="skip")
 
     def losses(self, model: Any, images: Sequence[FreshImage], seed: int) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The six detectors behind one face: built from a seed, trained by their stock losses, detecting with labels from 0."""
+"""The seven detectors behind one face: built from a seed, trained by their stock losses, detecting with labels from 0."""
 
 from __future__ import annotations
 
@@ -33,21 +33,25 @@ class Family(Protocol):
     """Whether it can learn from IoU-aware soft labels, too."""
     class_head: str
     """What the names of the weights begin with that only decide the classes' scores."""
+    task: str
+    """What is judged, and what mAP compares: "boxes" or "masks"."""
 
     def build(self, seed: int, labels: str = "hard") -> nn.Module:
         """The detector with random weights; its class labels are "hard", the stock model's own, or "soft"."""
 
-    def add_map(self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0) -> None:
+    def add_map(
+        self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0, task: str | None = None
+    ) -> None:
         """Have `losses` hold mAP from now on: with the stock classification loss ("mix"), or in its place ("replace").
 
-        Its weight is automatic: `share` as in `AutoWeight`.
+        Its weight is automatic: `share` as in `AutoWeight`. It compares what the family's task says, unless `task` does.
         """
 
     def losses(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
         """The losses, whose sum is the objective; `seed` decides the model's own draws of windows."""
 
     def detect(self, model: Any, image: FreshImage) -> dict[str, Tensor]:
-        """Boxes, labels from 0 and scores."""
+        """Boxes, labels from 0 and scores; masks where the task says so."""
 
 
 class FastRCNNFamily:
@@ -55,6 +59,7 @@ class FastRCNNFamily:
 
     soft_labels = True
     class_head = "head."
+    task = "boxes"
 
     def build(self, seed: int, labels: str = "hard") -> nn.Module:
         config = from_dict({"run": {"seed": seed}}, read_config(["shapes"], {}))
@@ -64,7 +69,9 @@ class FastRCNNFamily:
         model.map_switch = None
         return model
 
-    def add_map(self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0) -> None:
+    def add_map(
+        self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0, task: str | None = None
+    ) -> None:
         options = {**FINE_TUNING, "absent_classes": "skip"}
         loss_fn = MAPLoss(len(CLASS_NAMES), protocol, nms_threshold=model.nms_threshold, **options)
         model.map_switch = MapLossSwitch(loss_fn, mode, AutoWeight(share))
@@ -109,10 +116,13 @@ class FastRCNNFamily:
 class TorchvisionFamily:
     """A small version of one of torchvision's detectors (`experiments/drop_in_models.py`)."""
 
-    def __init__(self, name: str, soft_labels: bool, class_head: str = "head.classification_head.") -> None:
+    def __init__(
+        self, name: str, soft_labels: bool, class_head: str = "head.classification_head.", task: str = "boxes"
+    ) -> None:
         self.name = name
         self.soft_labels = soft_labels
         self.class_head = class_head
+        self.task = task
 
     def build(self, seed: int, labels: str = "hard") -> nn.Module:
         with torch.random.fork_rng():
@@ -121,8 +131,11 @@ class TorchvisionFamily:
             soften(model)
         return model
 
-    def add_map(self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0) -> None:
-        train_for_map(model, mode=mode, weight=AutoWeight(share), protocol=protocol, absent_classes="skip")
+    def add_map(
+        self, model: Any, protocol: str, mode: str = "mix", share: float = 1.0, task: str | None = None
+    ) -> None:
+        options = {"mode": mode, "weight": AutoWeight(share), "protocol": protocol, "absent_classes": "skip"}
+        train_for_map(model, task=task or self.task, **options)
 
     def losses(self, model: Any, images: list[FreshImage], seed: int) -> dict[str, Tensor]:
         pairs = [(fresh.image, dict(fresh.target)) for fresh in images]
@@ -133,7 +146,8 @@ class TorchvisionFamily:
 
     def detect(self, model: Any, image: FreshImage) -> dict[str, Tensor]:
         (found,) = model([image.image / 255])
-        return {**found, "labels": found["labels"] - first_label(self.name)}
+        found = {**found, "labels": found["labels"] - first_label(self.name)}
+        return {**found, "masks": found["masks"][:, 0] > 0.5} if self.task == "masks" else found
 
 
 FAMILIES: dict[str, Family] = {
@@ -142,5 +156,6 @@ FAMILIES: dict[str, Family] = {
     "retinanet": TorchvisionFamily("retinanet", soft_labels=True),
     "fcos": TorchvisionFamily("fcos", soft_labels=True),
     "fasterrcnn": TorchvisionFamily("faster_rcnn", soft_labels=False, class_head="roi_heads.box_predictor.cls_score."),
+    "maskrcnn": TorchvisionFamily("mask_rcnn", False, "roi_heads.box_predictor.cls_score.", "masks"),
     "detr": DETRFamily(len(CLASS_NAMES)),
 }

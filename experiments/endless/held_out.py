@@ -17,16 +17,16 @@ PROTOCOLS = ["voc12", "coco"]
 
 
 @cache
-def held_out(split: str, length: int, seed: int = 0) -> list[FreshImage]:
+def held_out(split: str, length: int, seed: int = 0, task: str = "boxes") -> list[FreshImage]:
     """The first images of a split, in memory: "val" to choose by, "test" to look at once."""
-    data = ShapesDataset(split, length=length, seed=seed)
+    data = ShapesDataset(split, length=length, seed=seed, task=task)
     return [FreshImage(i, data[i][0], data.windows(i), data.target(i)) for i in range(length)]
 
 
 @torch.no_grad()
 def evaluate(family: Family, model: nn.Module, images: Sequence[FreshImage]) -> dict[str, float]:
-    """mAP by protocol, from 0 to 1; the model's mode is as it was."""
-    evaluator = sg.Evaluator(len(CLASS_NAMES), PROTOCOLS, empty_boxes="count")
+    """mAP by protocol, from 0 to 1, of what the family's task says; the model's mode is as it was."""
+    evaluator = sg.Evaluator(len(CLASS_NAMES), PROTOCOLS, task=family.task, empty_boxes="count")
     training = model.training
     model.eval()
     for image in images:

@@ -81,7 +81,7 @@ class _Training:
     def run(self, stop_after: int | None = None) -> None:
         config = self.config
         self.progress.start(config.steps, self.step)
-        batches = EndlessShapes(config.seed).batches(self.step, config.images)
+        batches = EndlessShapes(config.seed, task=self.family.task).batches(self.step, config.images)
         while self.step < config.steps:
             if self.step == stop_after:
                 return
@@ -123,7 +123,7 @@ class _Training:
             "loss": sum(losses.values()),
             "losses": losses,
             "rate": rate(config, self.step),
-            "map": evaluate(self.family, self.model, held_out("val", config.val_images)),
+            "map": evaluate(self.family, self.model, held_out("val", config.val_images, task=self.family.task)),
             "images": config.val_images,
             "seconds": round(self.seconds, 1),
         }

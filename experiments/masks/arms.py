@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
 
@@ -14,15 +14,12 @@ from torch.nn import functional as F
 from experiments.masks.windows import Tensors
 from stepgrad.data import VOC_CLASSES
 from stepgrad.losses.detection import MAPLoss
-from stepgrad.metric.protocol import COCO, VOC12
+from stepgrad.metric.protocol import COCO, VOC12, Protocol
 from stepgrad.models.fine_tuning.outputs import Reading
 from stepgrad.models.fine_tuning.training import outputs_of
 from stepgrad.models.fine_tuning.windows import Labelled
 
-CLASSES = len(VOC_CLASSES)
-NMS = 0.6
 AREA = replace(VOC12, absent_classes="skip")
-METRICS = {"mask AP": (COCO, "mask"), "mask AP50": (AREA, "mask"), "box AP": (COCO, "box")}
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 
@@ -32,22 +29,26 @@ class Arm(NamedTuple):
     says: str
     form: str  # "added" to the logits; "scored": log p + alpha log q; "head": new logits
     loss: str  # "aligned" cross-entropy, "scoring", "exact" AP
-    by: str = "mask"  # the overlap that it learns from
+    by: str = "shape"  # the overlap that it learns from: that of the task, or "box"
     start: str | None = None
 
 
-ARMS = {
-    "box-aligned": Arm("quality: cross-entropy, task-aligned by box IoU", "added", "aligned", "box"),
-    "mask-aligned": Arm("quality: cross-entropy, task-aligned by mask IoU", "added", "aligned"),
-    "scoring": Arm("mask scoring: mask IoU regressed", "scored", "scoring"),
-    "exact": Arm("quality: exact mask AP", "added", "exact"),
-    "exact-box": Arm("quality: exact box AP", "added", "exact", "box"),
-    "scoring-exact": Arm("mask scoring, then exact mask AP", "scored", "exact", start="scoring"),
-    "head-box": Arm("new head: cross-entropy, task-aligned by box IoU", "head", "aligned", "box"),
-    "head-mask": Arm("new head: cross-entropy, task-aligned by mask IoU", "head", "aligned"),
-    "head-box-exact": Arm("new head: by box IoU, then exact mask AP", "head", "exact", start="head-box"),
-    "head-mask-exact": Arm("new head: by mask IoU, then exact mask AP", "head", "exact", start="head-mask"),
-}
+def arms_of(shape: str, overlap: str, ap: str) -> dict[str, Arm]:
+    """The ways to other scores where masks, or poses, are judged: "mask", "mask IoU", "mask AP"."""
+    by_box = "cross-entropy, task-aligned by box IoU"
+    by_shape = f"cross-entropy, task-aligned by {overlap}"
+    return {
+        "box-aligned": Arm(f"quality: {by_box}", "added", "aligned", "box"),
+        f"{shape}-aligned": Arm(f"quality: {by_shape}", "added", "aligned"),
+        "scoring": Arm(f"{shape} scoring: {overlap} regressed", "scored", "scoring"),
+        "exact": Arm(f"quality: exact {ap}", "added", "exact"),
+        "exact-box": Arm("quality: exact box AP", "added", "exact", "box"),
+        "scoring-exact": Arm(f"{shape} scoring, then exact {ap}", "scored", "exact", start="scoring"),
+        "head-box": Arm(f"new head: {by_box}", "head", "aligned", "box"),
+        f"head-{shape}": Arm(f"new head: {by_shape}", "head", "aligned"),
+        "head-box-exact": Arm(f"new head: by box IoU, then exact {ap}", "head", "exact", start="head-box"),
+        f"head-{shape}-exact": Arm(f"new head: by {overlap}, then exact {ap}", "head", "exact", start=f"head-{shape}"),
+    }
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class Point:
     rate: float = 0.0
     steps: int = 150
     weight_decay: float = 0.0
-    hit: float = 0.5  # mask scoring: box IoU from which a window is a positive
-    alpha: float = 1.0  # mask scoring: weight of log q
+    hit: float = 0.5  # scoring: box IoU from which a window is a positive
+    alpha: float = 1.0  # scoring: weight of log q
     radius: float = 3.0  # exact AP
     pull: float = 0.02  # exact AP: weight of the mean squared distance from the scores before
     images: int | None = None  # that train; None: all
@@ -79,22 +80,52 @@ STAGES = {
 
 
 @dataclass(frozen=True)
+class Study:
+    """What the scores of a frozen detector's windows are judged by, and the ways to other scores."""
+
+    word: str  # what the shapes are called
+    overlap: str  # and how alike two of them are
+    classes: int
+    metrics: Mapping[
+        str, tuple[Protocol, str]
+    ]  # protocol and overlap, "shape" or "box"; the first one chooses settings
+    arms: Mapping[str, Arm]
+    nms: float = 0.6
+    stages: Mapping[str, Sequence[Sequence[Mapping[str, float]]]] = field(default_factory=lambda: STAGES)
+    over: Sequence[str] = ("own", "scoring")  # whose gains are told with intervals
+    resamples: int = 1000
+
+    @property
+    def chosen_by(self) -> str:
+        return next(iter(self.metrics))
+
+
+MASKS = Study(
+    "mask",
+    "mask IoU",
+    len(VOC_CLASSES),
+    {"mask AP": (COCO, "shape"), "mask AP50": (AREA, "shape"), "box AP": (COCO, "box")},
+    arms_of("mask", "mask IoU", "mask AP"),
+)
+
+
+@dataclass(frozen=True)
 class Seen(Labelled):
     """The windows of an image, labelled by one of two overlaps."""
 
     own: Tensor  # (N, K) the detector's logits
-    tables: Tensors  # (N, G) IoU by "mask" and by "box"
+    tables: Tensors  # (N, G) the task's overlap, "shape", and "box" IoU
     by: str  # the one it is trained with
 
 
-def best_of_class(table: Tensor, labels: Tensor) -> Tensor:
+def best_of_class(table: Tensor, labels: Tensor, classes: int) -> Tensor:
     """(N, K) largest overlap with an object of the class."""
-    return torch.zeros(len(table), CLASSES).scatter_reduce(1, labels.expand(len(table), -1), table.float(), "amax")
+    return torch.zeros(len(table), classes).scatter_reduce(1, labels.expand(len(table), -1), table.float(), "amax")
 
 
-def new_network(form: str, width: int, seed: int) -> nn.Module:
+def new_network(form: str, width: int, classes: int, seed: int) -> nn.Module:
     """16 units to one quality, which is 0 at first; or 64 units to the logits of the classes."""
-    units, columns = (64, CLASSES) if form == "head" else (16, 1)
+    units, columns = (64, classes) if form == "head" else (16, 1)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         last = nn.Linear(units, columns)
@@ -112,17 +143,17 @@ def read_scores(outputs: Tensor, own: Tensor, form: str, alpha: float) -> Tensor
     return F.logsigmoid(own) + alpha * F.logsigmoid(outputs) if form == "scored" else own + outputs
 
 
-def loss_of(point: Point, start: nn.Module) -> Callable[[Tensor, Sequence[Seen]], Tensor]:
+def loss_of(point: Point, start: nn.Module, study: Study) -> Callable[[Tensor, Sequence[Seen]], Tensor]:
     """The loss of a network's outputs for all windows of some images."""
-    arm = ARMS[point.arm]
-    cross_entropy = Reading(CLASSES, labels="aligned").stock_loss
-    map_loss = MAPLoss(CLASSES, COCO, nms_threshold=NMS, radius=point.radius, absent_classes="zero")
+    arm, classes = study.arms[point.arm], study.classes
+    cross_entropy = Reading(classes, labels="aligned").stock_loss
+    map_loss = MAPLoss(classes, COCO, nms_threshold=study.nms, radius=point.radius, absent_classes="zero")
 
     def aligned(outputs: Tensor, images: Sequence[Seen]) -> Tensor:
         return cross_entropy(scores_of(outputs, images), images)
 
     def scoring(outputs: Tensor, images: Sequence[Seen]) -> Tensor:
-        wanted = torch.cat([mask_quality(image, point.hit) for image in images])
+        wanted = torch.cat([quality(image, point.hit) for image in images])
         positive = ~wanted.isnan()
         losses = F.binary_cross_entropy_with_logits(outputs[positive, 0], wanted[positive], reduction="sum")
         return losses / positive.sum().clamp_min(1)
@@ -142,10 +173,10 @@ def loss_of(point: Point, start: nn.Module) -> Callable[[Tensor, Sequence[Seen]]
     return {"aligned": aligned, "scoring": scoring, "exact": exact}[arm.loss]
 
 
-def mask_quality(image: Seen, hit: float) -> Tensor:
-    """(N,) mask IoU with the object that the window's box fits best; NaN where it fits none."""
+def quality(image: Seen, hit: float) -> Tensor:
+    """(N,) overlap with the object that the window's box fits best; NaN where it fits none."""
     if not len(image.target["labels"]):
         return torch.full((len(image.boxes),), torch.nan)
     fits, which = image.tables["box"].max(dim=1)
-    quality = image.tables["mask"].gather(1, which[:, None])[:, 0]
-    return torch.where(fits >= hit, quality, torch.nan).float()
+    found = image.tables["shape"].gather(1, which[:, None])[:, 0]
+    return torch.where(fits >= hit, found, torch.nan).float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from experiments.masks import arms, intervals, table, trial, windows
+from experiments import paired
+from experiments.masks import arms, table, trial, windows
+from experiments.masks.arms import MASKS
 from experiments.records import load_runs
 from experiments.yolo.windows import Letterbox
+from stepgrad.evaluation.resampling import Resamples
 
 WINDOWS = 12
 
@@ -29,7 +33,7 @@ def picture(generator: torch.Generator) -> dict[str, Tensor]:
     which = torch.arange(WINDOWS) % 2
     boxes = objects[which] + 10 * (rand(WINDOWS, 4) - 0.5)
     fit = rand(WINDOWS)
-    logits = torch.full((WINDOWS, arms.CLASSES), -6.0)
+    logits = torch.full((WINDOWS, MASKS.classes), -6.0)
     logits[torch.arange(WINDOWS), labels[which]] = 2 * rand(WINDOWS)
     table_of_masks = torch.zeros(WINDOWS, 2).scatter(1, which[:, None], 0.3 + 0.7 * fit[:, None])
     return {
@@ -57,11 +61,15 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def masks_of(cache: Path) -> trial.Images:
+    return trial.Images(cache, MASKS, "mask_iou", {"void": "removed"})
+
+
 def test_every_arm_goes_from_windows_to_the_table_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {"aligned": arms.grid(rate=(1e-2,), steps=(3,)), "exact": arms.grid(rate=(1e-2,), steps=(3,), radius=(1.0,))}
     few["scoring"] = arms.grid(rate=(1e-2,), steps=(40,), alpha=(1.0, 4.0))
-    monkeypatch.setattr(trial, "STAGES", {name: [stage] for name, stage in few.items()})
-    monkeypatch.setattr(trial, "RESAMPLES", 20)
+    stages = {name: [stage] for name, stage in few.items()}
+    monkeypatch.setattr(trial, "MASKS", replace(MASKS, stages=stages, resamples=20))
     file = cache / "runs.jsonl"
     where = ["--cache", str(cache), "--out", str(file)]
     for _ in range(2):
@@ -70,36 +78,42 @@ def test_every_arm_goes_from_windows_to_the_table_once(cache: Path, monkeypatch:
             trial.main(["choose", *where, *more])
             trial.main(["final", *where, "--seeds", "0", "1", *more])
     assert len(load_runs(file, "bounds")) == 2 * 3
-    assert len(load_runs(file, "choose")) == len(arms.ARMS) + 1 + 3
-    assert len(load_runs(file, "final")) == 2 * (len(arms.ARMS) + 2)
+    assert len(load_runs(file, "choose")) == len(MASKS.arms) + 1 + 3
+    assert len(load_runs(file, "final")) == 2 * (len(MASKS.arms) + 2)
     trial.main(["intervals", *where])
     gains = {(run["arm"], run["images"], run["over"]): run["gain"]["mask AP"] for run in load_runs(file, "interval")}
     assert gains["scoring", None, "own"][0] > 0.0, "the first statistic is the mask's quality"
     page = table.page(file)
-    assert all(arm.says in page for arm in arms.ARMS.values())
+    assert all(arm.says in page for arm in MASKS.arms.values())
 
 
-def test_weights_of_one_give_the_usual_map_and_weights_count_images(cache: Path) -> None:
-    images = trial.Images(cache)("val")
-    scores = [image.own.double() for image in images]
-    usual = trial.measure(scores, images)
-    twice = np.random.default_rng(0).integers(0, 3, len(images))
+def test_the_gain_is_that_of_the_usual_map_and_resamples_count_images(cache: Path) -> None:
+    images = masks_of(cache)("val")
+    before = [image.own.double() for image in images]
+    after = [-own for own in before]
+    twice = np.random.default_rng(0).integers(0, 3, len(images)).astype(np.uint8)
     repeated = [n for n, times in enumerate(twice) for _ in range(times)]
-    of_repeated = trial.measure([scores[n] for n in repeated], [images[n] for n in repeated])
-    weights = np.stack([np.ones(len(images)), twice], axis=1).astype(np.float64)
-    for metric in arms.METRICS:
-        found = 100 * intervals.resampled_map(scores, images, metric, weights)
-        assert found == pytest.approx([usual[metric], of_repeated[metric]], abs=0.01), metric
+    draws = Resamples.of(len(images), 20, seed=0)
+    usual = [trial.measure(scores, images, MASKS) for scores in (before, after)]
+    of_repeated = trial.measure([before[n] for n in repeated], [images[n] for n in repeated], MASKS)
+    for name, (protocol, by) in MASKS.metrics.items():
+        lists = [paired.judged(scores, images, MASKS, protocol, by) for scores in (before, after)]
+        low, gain, high = paired.gain([lists[0]], [lists[1]] * 2, protocol, len(images), 20)
+        assert gain == pytest.approx(usual[1][name] - usual[0][name], abs=0.011)
+        assert low <= gain <= high
+        found = 100 * paired.mean_map([lists[0]], protocol, twice[None], draws)[0]
+        assert found == pytest.approx(of_repeated[name], abs=0.01), name
 
 
 def test_true_mask_iou_is_the_best_score_for_masks(cache: Path) -> None:
-    images = trial.Images(cache)("val")
-    found = {
-        by: trial.measure([arms.best_of_class(i.tables[by], i.target["labels"]).double() for i in images], images)
-        for by in ("mask", "box")
-    }
-    assert found["mask"]["mask AP"] > found["box"]["mask AP"]
-    assert found["box"]["box AP"] > found["mask"]["box AP"]
+    images = masks_of(cache)("val")
+
+    def with_true(by: str) -> dict[str, float]:
+        scores = [arms.best_of_class(i.tables[by], i.target["labels"], MASKS.classes).double() for i in images]
+        return trial.measure(scores, images, MASKS)
+
+    assert with_true("shape")["mask AP"] > with_true("box")["mask AP"]
+    assert with_true("box")["box AP"] > with_true("shape")["box AP"]
 
 
 def test_a_pixel_goes_to_the_value_that_covers_most_of_it_and_no_instance_vanishes() -> None:

@@ -198,15 +198,28 @@ def test_arms_run_once_from_the_same_start_on_the_same_images(tmp_path: Path, mo
     for _ in range(2):
         for phase in (["choose"], ["final", "--seeds", "1", "2"], ["trial", "--arms", "coco", "--share", "3"]):
             arms.main([*phase, *where])
-    assert [run["arm"] for run in load_runs(out, "final")] == ["start", *arms.ARMS, *arms.ARMS]
+    assert [run["arm"] for run in load_runs(out, "final")] == ["start", *arms.arms_of("ssd") * 2]
     assert [len(set(seen[n : n + 4])) for n in (0, 4, 8)] == [1, 1, 1]
     assert len({*seen, EndlessShapes(0)[0].image.numpy().tobytes()}) == 4  # three seeds, and the start's own
     assert all("test" not in run for run in load_runs(out, "choose"))
     page = arms_page(out)
     assert "| ssd | coco | 0.001 | class head | mix | 3 |" in page
-    assert all(f"| ssd | {name} |" in page for name in ["start", *arms.ARMS, "kept, coco", "kept, voc12"])
+    assert all(f"| ssd | {name} |" in page for name in ["start", *arms.arms_of("ssd"), "kept, coco", "kept, voc12"])
     with pytest.raises(ConfigError, match="saw these images"):
         arms.fresh_images(Config("ssd", steps=1, seed=arms.FIRST_SEED), 0, 1)
+
+
+def test_a_mask_rcnn_is_judged_by_its_masks_and_can_train_for_its_boxes_besides() -> None:
+    assert set(arms.arms_of("maskrcnn")) == {"stock", "coco", "voc12", "coco-boxes"}
+    images = EndlessShapes(task="masks").batch(0, images=2)
+    family, totals = FAMILIES["maskrcnn"], []
+    for task in (None, "boxes"):
+        model = family.build(0).train()
+        family.add_map(model, "coco", task=task)
+        totals.append(float(family.losses(model, images, seed=0)["loss_map"].detach()))
+    assert totals[0] != totals[1]
+    found = family.detect(model.eval(), images[0])
+    assert found["masks"].shape == (len(found["scores"]), 160, 160)
 
 
 def test_what_is_kept_is_chosen_on_val() -> None:

@@ -36,6 +36,7 @@ class EndlessShapes:
     Args:
         seed: another seed gives another sequence.
         size: width and height in pixels.
+        task: what targets have besides boxes, as in `ShapesDataset`.
 
     >>> source = EndlessShapes(seed=3)
     >>> [fresh.number for fresh in source.batch(step=5, images=2)]   # steps share no image
@@ -45,10 +46,10 @@ class EndlessShapes:
     [[10, 11], [12, 13]]
     """
 
-    def __init__(self, seed: int = 0, size: int = 160) -> None:
+    def __init__(self, seed: int = 0, size: int = 160, task: str = "boxes") -> None:
         if isinstance(seed, int) and seed >= NUMBERS:
             raise ConfigError(f"Expected seed of endless shapes to be a whole number below 2**32 but got {seed!r}.")
-        self._images = ShapesDataset("train", length=NUMBERS, seed=seed, size=size)
+        self._images = ShapesDataset("train", length=NUMBERS, seed=seed, size=size, task=task)
         self.seed = seed
         self.size = size
         self.class_names = self._images.class_names
