@@ -1,4 +1,4 @@
-"""Losses of others, to compare with: each is called like `MAPLoss`, none of them knows NMS. See docs/baselines.md."""
+"""Losses of others, to compare with: each is called like `MAPLoss`, none of them knows NMS. See README.md beside this file."""
 
 from __future__ import annotations
 

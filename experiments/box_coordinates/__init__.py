@@ -1,1 +1,1 @@
-"""Pseudogradients of mAP in box coordinates: an experiment, see docs/box_gradient.md."""
+"""Pseudogradients of mAP in box coordinates: an experiment, see README.md beside this file."""
