@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # imported where they are used: the help page should not wait
 def evaluate(
     *,
     detections: Path | None = None,
-    task: Literal["boxes", "masks", "keypoints", "oriented"] | None = None,
+    task: Literal["boxes", "masks", "keypoints", "oriented", "segments"] | None = None,
     run: Path | None = None,
     data: Path | None = None,
     split: str | None = None,
@@ -55,6 +55,7 @@ def evaluate(
     group: str | None = None,
     against: Path | None = None,
     images: Whole | None = None,
+    sigmas: list[float] | None = None,
 ) -> int:
     """Measure the AP of a trained run or of any file of detections, and see why protocols disagree.
 
@@ -72,17 +73,17 @@ def evaluate(
         detections: The detections to judge: a result .json of COCO or of `yolo val`, text files of VOC (a folder, one file, or
             a pattern such as `out/comp4_det_val_*.txt`) or of DOTA (Task1_*.txt), or the folder of text files that `yolo val`
             saves (with save_conf).
-        task: What to compare: boxes (the default), masks (COCO's segm), keypoints (poses, by OKS) or oriented (boxes). Detections
-            and data must have them: in COCO's json as `segmentation` (run lengths or polygons), as `keypoints`, and as `poly` or
-            `rbox`.
+        task: What to compare: boxes (the default), masks (COCO's segm), keypoints (poses, by OKS), oriented (boxes) or segments
+            (of time). Detections and data must have them: in COCO's json as `segmentation` (run lengths or polygons), as
+            `keypoints`, and as `poly` or `rbox`; segments are read from ActivityNet's json, or from one with `videos`.
         run: The folder of a training run to detect with, by default on its own validation data.
         data: The data of the detections: a VOC folder, a COCO json file or folder, a YOLO data.yaml, a DOTA folder, or `shapes`.
         split: The split of the data, such as `test`; by default every annotated image.
         protocol: The protocol to judge by: voc07, voc12, coco, voc07-devkit, voc12-devkit, voc07-python, lvis, torchmetrics,
             ultralytics (from 8.4.176 on), ultralytics-8.4 (from 8.4.37 on), ultralytics-8.3 (from 8.3.168 on), ultralytics-old,
-            ultralytics-json (what `yolo val` prints of its predictions.json), ultralytics-unlimited, dota or dota07. The
-            default is the protocol of the run; for files it is voc07-devkit for VOC folders, dota for DOTA's, coco for COCO files
-            and YOLO data, and voc12 otherwise.
+            ultralytics-json (what `yolo val` prints of its predictions.json), ultralytics-unlimited, dota, dota07 or
+            activitynet. The default is the protocol of the run; for files it is voc07-devkit for VOC folders, dota for DOTA's,
+            activitynet for segments, coco for COCO files and YOLO data, and voc12 otherwise.
         compare: Several protocols to compare. Prints, for every two, how many points of mAP each rule changes, and the first
             detections that they judge differently, with the rule responsible. Or two .json files that --report wrote (then
             nothing else is needed): prints what differs in how their numbers came, and the numbers.
@@ -120,6 +121,8 @@ def evaluate(
         against: Other detections of the same images, in one of the forms of --detections. Prints which of the two are ahead,
             and whether these images can tell; by mAP and by each --metric.
         images: The number of images to name with --against: those that made most of the difference.
+        sigmas: How far annotators differ about each keypoint, a number for each, for --task keypoints; by default as the data
+            says, or COCO's for its 17 keypoints of persons.
 
     Returns:
         0.
@@ -143,11 +146,24 @@ def evaluate(
         if detections is None or data is None:
             raise ConfigError("Expected --run, or both --detections (the file to judge) and --data (the annotations).")
         with Terminal(stderr=True).status("reading annotations and detections"):
-            made = read(detections, data, split, class_names, degenerate, empty_boxes, images_outside, task or "boxes")
+            made = read(
+                *(
+                    detections,
+                    data,
+                    split,
+                    class_names,
+                    degenerate,
+                    empty_boxes,
+                    images_outside,
+                    task or "boxes",
+                    sigmas,
+                )
+            )
     if compare and metric:
         raise ConfigError("metric: needs a single protocol; leave out --compare, or --metric.")
     from stepgrad.cli.against import compare_with
     from stepgrad.cli.certainty import LEVEL, DrawnImages, with_intervals
+    from stepgrad.cli.notes import notes_on_counting, notes_on_edges, notes_on_shapes
     from stepgrad.cli.provenance import provenance
     from stepgrad.data.groups import read_groups
     from stepgrad.evaluation.coco_numbers import coco_numbers
@@ -164,7 +180,7 @@ def evaluate(
         **{"split": split, "boxes": boxes, "empty_boxes": empty_boxes, "degenerate": degenerate},
         **{"class_names": class_names, "metric": [found.name for found in metrics], "group": group},
         **{"resamples": draws.number, "seed": seed, "level": LEVEL, "checkpoint": checkpoint if run else None},
-        **{"compress": compress, "candidates": candidates},
+        **{"compress": compress, "candidates": candidates, "task": task, "sigmas": sigmas},
     }
     files = {"detections": detections, "run": run, "data": data, "against": against}
     came = partial(provenance, files, evidence, protocols, options)
@@ -182,7 +198,7 @@ def evaluate(
         console.print(str(found))
         for one, result in zip((made, other), found.results, strict=True):
             one.warn_of_mistakes(result)
-        for note in [*_notes(made, evidence, protocols, boxes, coco), *found.notes]:
+        for note in [*notes_on_counting(made, evidence, protocols, boxes, coco), *found.notes]:
             console.print(f"note: {visible(note)}", style="dim")
         if report:
             _write_numbers(report, found.to_dict() | {"provenance": came()})
@@ -206,11 +222,15 @@ def evaluate(
     mistakes = error_types(evidence, protocols[0]) if errors or plot_errors else None
     if errors:
         console.print(f"\n{mistakes}")
-    notes = [*_notes(made, evidence, protocols, boxes, coco), *_edge_notes(made, evidence, protocols), left_out]
+    notes = [
+        *notes_on_counting(made, evidence, protocols, boxes, coco),
+        *notes_on_edges(made, evidence, protocols),
+        left_out,
+    ]
     if task is None:
         both_have = [kind for kind in made.detections.unread if kind in made.dataset.unread]
         notes += [f"boxes were judged; both files have {kind}, too: --task {kind} judges them" for kind in both_have]
-    for note in filter(None, [*notes, *_shape_notes(made, evidence, coco)]):
+    for note in filter(None, [*notes, *notes_on_shapes(made, evidence, coco)]):
         console.print(f"note: {visible(note)}", style="dim")
     if plot:
         first.plot(plot)
@@ -272,64 +292,6 @@ def _protocols(protocol: str | None, compare: list[str] | None, made: JudgedInpu
     if len(names) < 2:
         raise ConfigError(f"Expected two or more protocols to compare but got {names}.")
     return [get_protocol(name) for name in names]
-
-
-def _notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol], boxes: str, coco: bool) -> list[str]:
-    """Notes for the reader on how the numbers were counted."""
-    from stepgrad.data.judged_files import natural_offset
-
-    notes = []
-    missing, inclusive = made.detections.missing, natural_offset(made.dataset) == 1.0
-    if missing:
-        notes.append(f"no file for {', '.join(missing)}: counted as having no detections")
-    other = [p.name for p in protocols if p.pixel_offset != natural_offset(made.dataset)]
-    if other and boxes == "file":
-        kind = "inclusive pixels (widths need a pixel added)" if inclusive else "continuous boxes"
-        does = "without" if inclusive else "with"
-        notes.append(
-            f"the annotations are {kind}, but {' and '.join(other)} measured them {does} a pixel added; "
-            "with --boxes converted, the default, each protocol gets boxes in its own convention"
-        )
-    if coco and evidence.objects.difficult.any():
-        notes.append(
-            "the twelve numbers leave difficult objects out, as mAP does; COCO's own tools do not know this mark"
-        )
-    return notes
-
-
-def _shape_notes(made: JudgedInput, evidence: Evidence, coco: bool) -> list[str]:
-    """Notes on what masks and poses were measured with."""
-    notes = []
-    if coco and evidence.has_shapes and evidence.by_box_area:
-        notes.append(
-            f"detections are small or large by their bbox, as in pycocotools; without `bbox` in the file it is the area of the "
-            f"{'mask' if made.dataset.task == 'masks' else 'keypoints'}"
-        )
-    points = made.dataset.keypoints
-    if made.dataset.task == "keypoints" and points not in (None, 17):
-        notes.append(
-            f"OKS took 1 / {points} as sigma of each of {points} keypoints, as YOLO tools do; others go to "
-            "sg.Evaluator(..., task=sg.overlaps.Keypoints(sigmas))"
-        )
-    return notes
-
-
-def _edge_notes(made: JudgedInput, evidence: Evidence, protocols: list[Protocol]) -> list[str]:
-    """Notes on boxes cut at the edges of images: by `yolo val` after it counted them, or for want of sizes by nobody."""
-    import numpy as np
-
-    from stepgrad.data import YOLODataset
-    from stepgrad.evaluation.edges import note_on_edges
-
-    if evidence.has_shapes:
-        return []
-    cutting = [p.name for p in protocols if p.clip]
-    unknown = 0 if evidence.limits is None else int(np.isnan(evidence.limits).any(axis=(1, 2)).sum())
-    if cutting and unknown:
-        return [f"the annotations do not give the size of {unknown} images: {' and '.join(cutting)} cut no boxes there"]
-    of_yolo = isinstance(made.dataset, YOLODataset) or any(p.name.startswith("ultralytics") for p in protocols)
-    note = note_on_edges(evidence) if of_yolo and made.run is None and len(cutting) < len(protocols) else None
-    return [note] if note else []
 
 
 def _draw(outcome: Comparison | EvaluationResult, dataset: DetectionDataset, evidence: Evidence, path: Path) -> None:

@@ -24,6 +24,8 @@ def explain(
     report: Path | None = None,
     checkpoint: str = "best",
     images_outside: bool = False,
+    task: Literal["boxes", "masks", "keypoints", "oriented", "segments"] = "boxes",
+    sigmas: list[float] | None = None,
 ) -> int:
     """Find out what holds mAP back: the order of scores, NMS, labels, boxes, or objects without a window.
 
@@ -31,6 +33,7 @@ def explain(
 
         stepgrad explain --detections results.json --data annotations.json
         stepgrad explain --detections windows.json --data annotations.json --nms 0.5 --plot ladder.png
+        stepgrad explain --detections poses.json --data person_keypoints.json --task keypoints
         stepgrad explain --run runs/voc
 
     Args:
@@ -46,6 +49,8 @@ def explain(
         report: The file to write all numbers to, as JSON.
         checkpoint: The weights of the run to detect with: best, last, or the step of a checkpoint.
         images_outside: Whether file names and links in the data may lead out of its folder.
+        task: What to compare, as for `stepgrad evaluate`: boxes, masks, keypoints, oriented (boxes) or segments (of time).
+        sigmas: A sigma for each keypoint with --task keypoints, as for `stepgrad evaluate`.
 
     Returns:
         0.
@@ -57,16 +62,19 @@ def explain(
     from stepgrad.files import write_whole
     from stepgrad.metric.protocol import get_protocol
 
+    if run is not None and task != "boxes":
+        raise ConfigError(f"task: a run detects boxes only; expected --detections for {task}.")
     if run is not None and (detections, class_names, nms) == (None, None, None):
         made = run_on(run, data, split, checkpoint, images_outside=images_outside)
     elif run is None and detections is not None and data is not None:
-        made = read(detections, data, split, class_names, degenerate, "count", images_outside)
+        made = read(detections, data, split, class_names, degenerate, "count", images_outside, task, sigmas)
     else:
         raise ConfigError(
             "Expected --detections (a file) with --data (its annotations), or --run without --detections, --class_names and "
             "--nms: a run has its own classes, and detects with NMS."
         )
-    evidence, judged_by = made.evidence(), get_protocol(protocol or made.protocol)
+    evidence = made.evidence()
+    judged_by = evidence.overlap.adapt(get_protocol(protocol or made.protocol))
     made.warn_of_mistakes(evaluate_under(evidence, judged_by))
     found = explain_detections(evidence, judged_by, nms)
     Terminal(markup=False, soft_wrap=True).print(str(found))
@@ -74,7 +82,8 @@ def explain(
         found.plot(plot)
     if report:
         files = {"detections": detections, "run": run, "data": data}
-        options = {"split": split, "nms": nms, "class_names": class_names, "degenerate": degenerate}
+        options = {"split": split, "nms": nms, "class_names": class_names, "degenerate": degenerate, "sigmas": sigmas}
+        options |= {"task": None if task == "boxes" else task}
         came = provenance(files, evidence, [judged_by], options | {"checkpoint": checkpoint if run else None})
         write_whole(Path(report), (json.dumps(found.to_dict() | {"provenance": came}, indent=1) + "\n").encode())
     return 0

@@ -19,7 +19,8 @@ from stepgrad.data import COCODataset, DetectionDataset, DOTADataset, VOCDataset
 from stepgrad.data.base import ImageId, image_sizes
 from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import FileDetections, read_detections
-from stepgrad.data.shape_fields import Task
+from stepgrad.data.segments import SegmentDataset
+from stepgrad.data.shape_fields import BadShapeError, Task, sigmas_of
 from stepgrad.data.splits import images_of_splits
 from stepgrad.data.voc import Degenerate
 from stepgrad.data.write_detections import write_coco_results, write_voc_results
@@ -62,6 +63,8 @@ class JudgedInput:
             return "voc07-devkit"
         if isinstance(self.dataset, DOTADataset):
             return "dota"
+        if isinstance(self.dataset, SegmentDataset):
+            return "activitynet"
         return "coco" if isinstance(self.dataset, (COCODataset, YOLODataset)) else "voc12"
 
     def with_detections(self, path: str | Path, empty_boxes: str) -> JudgedInput:
@@ -147,6 +150,7 @@ def read(
     empty_boxes: str,
     images_outside: bool = False,
     task: Task = "boxes",
+    sigmas: Sequence[float] | None = None,
 ) -> JudgedInput:
     """Detections and annotations from disk; of images at most the sizes are looked at."""
     load = partial(
@@ -159,8 +163,19 @@ def read(
         task=task,
     )
     dataset = load(need_images=False)
+    if sigmas is not None:
+        _set_sigmas(dataset, sigmas)
     found = read_detections(detections, dataset, empty_boxes)
     return JudgedInput(dataset, found, name=f"{Path(detections).name} on {dataset.name}", load=load)
+
+
+def _set_sigmas(dataset: DetectionDataset, sigmas: Sequence[float]) -> None:
+    if dataset.task != "keypoints":
+        raise ConfigError("sigmas: are for poses; add --task keypoints, or leave the option out.")
+    try:
+        dataset.sigmas = sigmas_of(sigmas, dataset.keypoints or len(sigmas))
+    except BadShapeError as error:
+        raise ConfigError(f"sigmas: {error}.") from None
 
 
 def run_on(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepgrad.cli.terminal import Terminal
 from stepgrad.errors import ConfigError
@@ -13,6 +13,7 @@ from stepgrad.names import visible
 
 if TYPE_CHECKING:  # imported where they are used: the help page should not wait for them
     from stepgrad.cli.judged import JudgedInput
+    from stepgrad.data.shape_fields import Task
     from stepgrad.metric.protocol import Protocol
     from stepgrad.report import Arm
 
@@ -27,6 +28,8 @@ def report(
     checkpoint: str = "best",
     images_outside: bool = False,
     names: list[str] | None = None,
+    task: Literal["boxes", "masks", "keypoints", "oriented", "segments"] = "boxes",
+    sigmas: list[float] | None = None,
 ) -> int:
     """Write a page that shows what is wrong with a run, or several runs side by side.
 
@@ -35,6 +38,7 @@ def report(
         stepgrad report runs/a
         stepgrad report runs/cross-entropy runs/map --out comparison
         stepgrad report yolo.json mine.json --data annotations.json --names YOLO mine
+        stepgrad report a.json b.json --data instances.json --task masks
 
     Several have their curves on one axis, and their mistakes and pictures side by side. The others are compared with the first
     one, and the last one is shown in most detail.
@@ -48,6 +52,9 @@ def report(
         checkpoint: The weights of a run to detect with: best, last, or the step of a checkpoint.
         images_outside: Whether file names and links in the data may lead out of its folder.
         names: What to call each RUN on the page of several; by default the part of its path that tells it from the others.
+        task: What files of detections are compared by, as for `stepgrad evaluate`: boxes, masks, keypoints, oriented (boxes) or
+            segments (of time). Pictures show them.
+        sigmas: A sigma for each keypoint with --task keypoints, as for `stepgrad evaluate`.
 
     Returns:
         0.
@@ -58,15 +65,17 @@ def report(
 
     if names is not None and len(names) != len(runs):
         raise ConfigError(f"names: expected one name for each of the {len(runs)} runs but got {len(names)}.")
-    made = [_judged(run, data, split, checkpoint, images_outside) for run in runs]
-    protocols = [get_protocol(name) for name in protocol or [made[0].protocol]]
+    made = [_judged(run, data, split, checkpoint, images_outside, task, sigmas) for run in runs]
+    adapt = made[0].dataset.overlap().adapt
+    protocols = [adapt(get_protocol(name)) for name in protocol or [made[0].protocol]]
     for one in made:
         if one.run is None:
             one.warn_of_mistakes(evaluate_under(one.evidence(), protocols[0]))
     files = {"data": data} | (
         {"detections": runs[0]} if len(runs) == 1 else dict(zip(short_names(runs), runs, strict=True))
     )
-    options = {"split": split, "checkpoint": checkpoint if any(one.run for one in made) else None}
+    options = {"split": split, "checkpoint": checkpoint if any(one.run for one in made) else None, "sigmas": sigmas}
+    options |= {"task": None if task == "boxes" else task}
     came = provenance(files, made[0].evidence(), protocols, options)
     if len(made) == 1:
         page = _page(made[0], out or (runs[0] if made[0].run else None), protocols, came)
@@ -78,17 +87,29 @@ def report(
     return 0
 
 
-def _judged(run: Path, data: Path | None, split: str | None, checkpoint: str, images_outside: bool) -> JudgedInput:
+def _judged(
+    run: Path,
+    data: Path | None,
+    split: str | None,
+    checkpoint: str,
+    images_outside: bool,
+    task: Task,
+    sigmas: list[float] | None,
+) -> JudgedInput:
     """The detections of a run folder, or of a file."""
     from stepgrad.cli.judged import read, run_on
 
     if (run.expanduser() / "config.yaml").exists():
+        if task != "boxes":
+            raise ConfigError(
+                f"task: {run} is a run, which detects boxes only; expected files of detections for {task}."
+            )
         return run_on(run, data, split, checkpoint, images_outside=images_outside)
     if data is None:
         raise ConfigError(
             f"{run}: is not a run folder (it has no config.yaml); for a file of detections, name its data with --data."
         )
-    return read(run, data, split, None, "error", "count", images_outside)
+    return read(run, data, split, None, "error", "count", images_outside, task, sigmas)
 
 
 def _page(made: JudgedInput, folder: Path | None, protocols: Sequence[Protocol], came: dict[str, Any]) -> Path:

@@ -23,6 +23,7 @@ from stepgrad.data.proposals import (
     recall,
     selective_search,
 )
+from stepgrad.data.segments import SegmentDataset
 from stepgrad.data.shapes import EndlessShapes, FreshImage, ShapesDataset
 from stepgrad.data.voc import VOC_CLASSES, VOCDataset
 from stepgrad.data.yolo import YOLODataset
@@ -43,6 +44,7 @@ __all__ = [
     "Proposals",
     "Recall",
     "SearchSettings",
+    "SegmentDataset",
     "ShapesDataset",
     "VOCDataset",
     "YOLODataset",

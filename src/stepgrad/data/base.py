@@ -16,10 +16,11 @@ from PIL import Image
 from torch import Tensor
 
 from stepgrad.data.images import file_fingerprint, image_to_tensor, read_image
-from stepgrad.data.shape_fields import column_of
+from stepgrad.data.shape_fields import column_of, overlap_for
 from stepgrad.errors import DataError, InputError, suggest
 from stepgrad.names import ImageId as ImageId
 from stepgrad.number_text import counted
+from stepgrad.overlaps.base import Overlap
 
 
 class BoxTarget(TypedDict):
@@ -48,6 +49,8 @@ class DatasetTarget(BoxTarget, total=False):
     """(G, k, 3) x, y, and 0 for a keypoint that is not labelled, 1 if it is hidden, 2 if it can be seen."""
     oriented: Tensor
     """(G, 5) boxes (cx, cy, w, h, angle in radians), or (G, 8) corners."""
+    segments: Tensor
+    """(G, 2) begin and end."""
 
 
 Transforms = Callable[[Tensor, DatasetTarget], tuple[Any, Any]]
@@ -150,9 +153,11 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
     class_names: tuple[str, ...]
     ids: Sequence[ImageId]
     task: str = "boxes"
-    """What targets have besides boxes: "masks", "keypoints" or "oriented"; "boxes": nothing."""
+    """What targets have besides boxes: "masks", "keypoints", "oriented" or "segments"; "boxes": nothing."""
     keypoints: int | None = None
     """Number of keypoints of an object, if the task is about them."""
+    sigmas: Sequence[float] | None = None
+    """How far annotators differ about each keypoint, which OKS needs; None: nobody said."""
     unread: Mapping[str, int] = {}
     """How many masks and keypoints the files have that the task is not about."""
     transforms: Transforms | None = None
@@ -194,6 +199,16 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
     def source(self, index: int) -> str:
         """Where the picture comes from, for messages."""
         return f"{self.name}, image {self.ids[index]}"
+
+    def overlap(self) -> Overlap:
+        """What its objects and detections are compared by."""
+        if self.task == "keypoints" and self.keypoints is not None and self.sigmas is None:
+            raise DataError(
+                f"{self.name}: OKS needs a sigma for each of {counted(self.keypoints, 'keypoint')} (how far annotators differ "
+                "about it), and the data has none; write them into the json, as `sigmas` of the category, or pass --sigmas "
+                "(in Python: dataset.sigmas = ...)"
+            )
+        return overlap_for(self.task, self.sigmas)
 
     def __len__(self) -> int:
         return len(self.ids)

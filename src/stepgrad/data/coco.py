@@ -59,6 +59,7 @@ class COCODataset(FileDataset):
         self.category_ids = tuple(file.categories)
         self._label = file.label_of
         self.keypoints = file.shapes.keypoints
+        self.sigmas = file.sigmas
         self.unread = {kind: count for kind, count in file.shapes.seen.items() if kind != task}
         self.folder = find_image_folder(self.path, self.images, images, images_outside) if need_images else None
 

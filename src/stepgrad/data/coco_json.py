@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from stepgrad.data.base import ImageId, ImageObjects, make_objects
 from stepgrad.data.problems import DROP, Complaints, Report, brief, raise_errors
-from stepgrad.data.shape_fields import LARGEST, BadShapeError, ShapeReader, are_pixels, pixels_of
+from stepgrad.data.shape_fields import (
+    LARGEST,
+    BadShapeError,
+    ShapeReader,
+    are_of_coco,
+    are_pixels,
+    pixels_of,
+    sigmas_of,
+)
+from stepgrad.overlaps.keypoints import COCO_SIGMAS
 
 JsonObject = dict[str, Any]  # as json gives it: any value may be of any type
 
@@ -85,6 +94,15 @@ class CocoFile:
     """What was read of shapes."""
     poses: tuple[tuple[list[str], Any], ...] = ()
     """Of the categories that have keypoints, their names, and the skeleton as it stands."""
+    said_sigmas: tuple[float, ...] | None = None
+    """The `sigmas` of the categories; None in files that do not say."""
+
+    @property
+    def sigmas(self) -> tuple[float, ...] | None:
+        """A sigma for each keypoint: as the file says, or COCO's if they are the keypoints of COCO's persons."""
+        known = all(are_of_coco(names) for names, _ in self.poses)
+        coco = COCO_SIGMAS if self.shapes.keypoints == len(COCO_SIGMAS) and known else None
+        return self.said_sigmas or coco
 
     @cached_property
     def label_of(self) -> dict[int, int]:
@@ -121,7 +139,20 @@ def read_coco(path: Path, report: Report = raise_errors, task: str | None = "box
         ordered.sort(key=lambda image: image.id)
     named = [(entry.get("keypoints"), entry.get("skeleton")) for entry in content["categories"]]
     poses = tuple((names, bones) for names, bones in named if isinstance(names, list) and _are_texts(names))
-    return CocoFile(ordered, categories, shapes, poses)
+    return CocoFile(ordered, categories, shapes, poses, _read_sigmas(content["categories"], shapes.keypoints, complain))
+
+
+def _read_sigmas(entries: list[JsonObject], keypoints: int | None, complain: Complaints) -> tuple[float, ...] | None:
+    """The sigmas of the categories, which have to be the same: OKS does not know of classes."""
+    said = [entry["sigmas"] for entry in entries if entry.get("sigmas") is not None]
+    if not said or keypoints is None:
+        return None
+    if any(other != said[0] for other in said):
+        return complain("the `sigmas` of its categories differ", "judge one category at a time", "keypoint-sigmas")
+    try:
+        return sigmas_of(said[0], keypoints)
+    except BadShapeError as error:
+        return complain(f"`sigmas`: {error}", "correct them, or delete them and pass --sigmas", "keypoint-sigmas")
 
 
 def _are_texts(values: list[Any]) -> bool:
@@ -145,7 +176,8 @@ def _read_json(path: Path, complain: Complaints) -> JsonObject | None:
     bad = [key for key in keys if not _is_list_of_dicts(lists.get(key))]
     if bad:
         defect = f"expected lists {', '.join(keys)} but {', '.join(bad)} is not one"
-        return complain(defect, "export it as COCO json", "json-not-coco")
+        other = "; ActivityNet's json needs --task segments" if "database" in lists else ""
+        return complain(defect, f"export it as COCO json{other}", "json-not-coco")
     return content
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from stepgrad.data.base import DetectionDataset, image_sizes, join_objects
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.read_detections import FileDetections
-from stepgrad.data.shape_fields import overlap_for, shapes_of
+from stepgrad.data.shape_fields import shapes_of
 from stepgrad.data.voc import VOCDataset
 from stepgrad.evaluation.records import Evidence, GroundTruth, LookedFor
-from stepgrad.overlaps.base import Overlap
+from stepgrad.overlaps.base import Boxes, Overlap
 
 
 def natural_offset(dataset: DetectionDataset) -> float:
@@ -35,7 +35,7 @@ def evidence_from(dataset: DetectionDataset, detections: FileDetections, as_they
         as_they_stand: every protocol counts these very numbers; otherwise each gets them in its own convention.
     """
     offset = natural_offset(dataset)
-    overlap = overlap_for(dataset.task, dataset.keypoints)
+    overlap = dataset.overlap()
     return Evidence(
         detections.boxes(inclusive=offset == 1.0),
         _objects(dataset, overlap),
@@ -79,7 +79,7 @@ def _objects(dataset: DetectionDataset, overlap: Overlap) -> GroundTruth:
     images = np.repeat(np.arange(len(of_images), dtype=np.int32), [len(objects) for objects in of_images])
     joined = join_objects(of_images)
     truth = GroundTruth(images, joined.labels, joined.boxes, joined.difficult, joined.crowd, joined.area)
-    if dataset.task != "boxes":
+    if not isinstance(overlap, Boxes):
         shapes = [
             shapes_of(overlap, list(objects.shapes), dataset.source(i), boxes=objects.boxes, area=objects.area)
             for i, objects in enumerate(of_images)

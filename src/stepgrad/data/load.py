@@ -12,6 +12,7 @@ from stepgrad.data.coco import COCODataset
 from stepgrad.data.dota import DOTADataset
 from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.problems import raise_errors
+from stepgrad.data.segments import SegmentDataset
 from stepgrad.data.shape_fields import Task
 from stepgrad.data.shapes import ShapesDataset, parse_shapes
 from stepgrad.data.voc import Degenerate, VOCDataset, folder_name
@@ -58,10 +59,15 @@ def load_dataset(
         degenerate: "error" refuses boxes without area, "drop" leaves them out.
         images_outside: whether file names and links may lead out of the folder of the data.
         task: what targets have besides boxes: "masks", "keypoints" or "oriented"; "boxes": nothing. VOC folders have boxes only.
+            "segments" reads segments of time: a json of ActivityNet (its subset is the split), or one with `videos`.
 
     >>> load_dataset("shapes", "val").class_names
     ('disk', 'ring', 'square', 'triangle', 'cross', 'star')
     """
+    if task == "segments":
+        if str(data).startswith("shapes"):
+            raise ConfigError("task: shapes has no segments; expected a json of ActivityNet or of videos.")
+        return SegmentDataset(from_home(data), split, degenerate)
     located = locate(data, split, images_outside)
     if class_names is not None and located.kind not in ("voc", "dota"):
         raise ConfigError(f"class_names is for VOC folders only; {data} has its own class names.")

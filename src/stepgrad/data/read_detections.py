@@ -22,7 +22,8 @@ from stepgrad.data.read_yolo_detections import (
     used_categories,
     yolo_text_files,
 )
-from stepgrad.data.shape_fields import LARGEST, BadShapeError, ShapeReader, is_number, overlap_for, quad_defect
+from stepgrad.data.segments import SegmentDataset, read_segment_results
+from stepgrad.data.shape_fields import LARGEST, BadShapeError, ShapeReader, is_number, quad_defect
 from stepgrad.data.yolo import YOLODataset
 from stepgrad.errors import DataError, suggest
 from stepgrad.evaluation.other_readings import BoxOrder
@@ -65,6 +66,8 @@ def read_detections(path: str | Path, dataset: DetectionDataset, empty_boxes: st
         empty_boxes: "count" lets boxes without width or height pass, as false positives; "error" refuses them.
     """
     place = Path(path).expanduser()
+    if isinstance(dataset, SegmentDataset):
+        return FileDetections(read_segment_results(place, dataset, empty_boxes), inclusive=False)
     if place.suffix.lower() == ".json":
         return read_coco_results(place, dataset, empty_boxes)
     of_images = yolo_text_files(place, dataset)
@@ -102,8 +105,7 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
         except BadShapeError as error:
             raise DataError(f"{where}: {error}; {shapes.way_out}") from None
         rows.append((image, labels[category], score, box, shape))
-    overlap = overlap_for(dataset.task, dataset.keypoints)
-    found = detections_from(rows, overlap, str(path), "xywh")
+    found = detections_from(rows, dataset.overlap(), str(path), "xywh")
     first = rows[0][3] if rows else None
     return FileDetections(
         found,
@@ -232,7 +234,7 @@ def read_voc_results(files: dict[str, Path], dataset: DetectionDataset, empty_bo
     checks = DetectionChecks(dataset, empty_boxes)
     of_classes = [(label, files[name]) for label, name in enumerate(dataset.class_names) if name in files]
     rows = (row for label, file in of_classes for row in _voc_rows(file, label, checks))
-    return detections_from(rows, overlap_for(dataset.task), "the detections")
+    return detections_from(rows, dataset.overlap(), "the detections")
 
 
 def _voc_rows(file: Path, label: int, checks: DetectionChecks) -> Iterator[DetectionRow]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stepgrad.data.base import DetectionDataset, image_sizes
 from stepgrad.data.detection_rows import ANY_BOX, DetectionChecks, DetectionRow, detections_from, numbers_in, text_lines
 from stepgrad.data.problems import brief
-from stepgrad.data.shape_fields import LARGEST, overlap_for
+from stepgrad.data.shape_fields import LARGEST
 from stepgrad.data.yolo import YOLODataset, yolo_shape
 from stepgrad.errors import DataError
 from stepgrad.evaluation.records import Detections
@@ -97,9 +97,7 @@ def read_yolo_results(files: list[tuple[Path, int]], dataset: DetectionDataset, 
     """
     checks, sizes = DetectionChecks(dataset, empty_boxes), image_sizes(dataset)
     rows = (row for file, image in files for row in _rows(file, image, sizes[image], checks))
-    return detections_from(
-        rows, overlap_for(dataset.task, dataset.keypoints), f"the detections in {files[0][0].parent}"
-    )
+    return detections_from(rows, dataset.overlap(), f"the detections in {files[0][0].parent}")
 
 
 def _rows(file: Path, image: int, size: NDArray[np.float64], checks: DetectionChecks) -> Iterator[DetectionRow]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeGuard
@@ -11,15 +12,23 @@ from numpy.typing import NDArray
 
 from stepgrad.data.problems import brief
 from stepgrad.errors import InputError
+from stepgrad.number_text import counted
 from stepgrad.overlaps import overlap_of
 from stepgrad.overlaps.base import Overlap
 from stepgrad.overlaps.batch import BOXES
-from stepgrad.overlaps.keypoints import COCO_SIGMAS, Keypoints
+from stepgrad.overlaps.keypoints import Keypoints
 from stepgrad.overlaps.masks import Masks
 from stepgrad.overlaps.rotated import Quads, quads_of_boxes, quads_of_corners
 
-Task = Literal["boxes", "masks", "keypoints", "oriented"]
+Task = Literal["boxes", "masks", "keypoints", "oriented", "segments"]
 TASKS = ("boxes", "masks", "keypoints", "oriented")
+"""Those of pictures."""
+COCO_KEYPOINTS = (
+    "nose",
+    *(f"{side}_{part}" for part in ("eye", "ear", "shoulder", "elbow", "wrist") for side in ("left", "right")),
+    *(f"{side}_{part}" for part in ("hip", "knee", "ankle") for side in ("left", "right")),
+)
+"""The keypoints of COCO's persons."""
 FIELDS = {"masks": "segmentation", "keypoints": "keypoints", "oriented": "poly or rbox"}
 """What each task is read from in json."""
 LARGEST = 1e15
@@ -172,11 +181,29 @@ def quad_of(shape: NDArray[np.float64]) -> NDArray[np.float64]:
     return shape if len(shape) == 8 else quads_of_boxes(shape[None].astype(np.float64)).corners.reshape(8)
 
 
-def overlap_for(task: str, keypoints: int | None = None) -> Overlap:
-    """The overlap of a task; poses of other than COCO's 17 keypoints get equal sigmas of 1 / k, as in YOLO tools."""
-    if task == "keypoints" and keypoints not in (None, len(COCO_SIGMAS)):
-        return Keypoints([1.0 / keypoints] * keypoints)
+def overlap_for(task: str, sigmas: Sequence[float] | None = None) -> Overlap:
+    """The overlap of a task; that of poses has the sigmas of the data."""
+    if task == "keypoints":
+        return Keypoints(sigmas)
     return BOXES if task == "boxes" else overlap_of(task)
+
+
+def sigmas_of(value: Any, keypoints: int) -> tuple[float, ...]:
+    """A sigma for each keypoint, as a file has them; raises BadShapeError."""
+    if not isinstance(value, (list, tuple)) or not all(is_number(v) and 0.0 < v < LARGEST for v in value):
+        raise BadShapeError(f"expected a positive number for each keypoint as its sigma but got {brief(value)}")
+    if len(value) != keypoints:
+        raise BadShapeError(f"expected {counted(keypoints, 'sigma')}, one per keypoint, but got {len(value)}")
+    return tuple(float(v) for v in value)
+
+
+def are_of_coco(names: Sequence[str]) -> bool:
+    """Whether keypoints are those of COCO's persons by their names, however these are spelled.
+
+    >>> are_of_coco(["Nose", "left eye"]), are_of_coco([name.replace("_", " ") for name in COCO_KEYPOINTS])
+    (False, True)
+    """
+    return [re.sub("[^a-z]", "", name.lower()) for name in names] == [name.replace("_", "") for name in COCO_KEYPOINTS]
 
 
 def pixels_of(masks: Sequence[Any], where: str) -> NDArray[np.float64]:

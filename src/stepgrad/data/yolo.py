@@ -117,6 +117,7 @@ class YOLODataset(FileDataset):
         assert data is not None, "loading raises where the doctor continues"
         check_split(data, split)
         self.task, self.keypoints = task, data.keypoint_shape[0] if data.keypoint_shape else None
+        self.sigmas = data.sigmas
         if task == "keypoints" and (data.keypoint_shape is None or data.keypoint_shape[1] not in (2, 3)):
             raise DataError(f"{data.path}: expected kpt_shape, as in `kpt_shape: [17, 3]`, for keypoints; add it")
         self.data, self.path, self.root, self.split = data, data.path, data.root, split

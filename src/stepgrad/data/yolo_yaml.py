@@ -9,9 +9,11 @@ from typing import Any
 
 from stepgrad.data.own_files import ALLOW_OUTSIDE, OwnFiles, leads_on
 from stepgrad.data.problems import Complaints, Report, brief, raise_errors
+from stepgrad.data.shape_fields import BadShapeError, sigmas_of
 from stepgrad.errors import suggest
 from stepgrad.extras import need
 from stepgrad.names import from_home, on_disk
+from stepgrad.overlaps.keypoints import COCO_SIGMAS
 from stepgrad.yaml_text import load_yaml
 
 SPLITS = ("train", "val", "test")
@@ -39,6 +41,8 @@ class DataYaml:
     """`flip_idx` as it stands: the keypoint that each becomes in a mirrored image."""
     keypoint_names: Any = None
     """`kpt_names` as they stand."""
+    sigmas: tuple[float, ...] | None = None
+    """A sigma for each keypoint: `kpt_oks_sigmas`, COCO's for 17 keypoints with visibility, else 1 / k each (ultralytics)."""
 
 
 def read_data_yaml(path: Path, images_outside: bool = False, report: Report = raise_errors) -> DataYaml | None:
@@ -67,15 +71,17 @@ def read_data_yaml(path: Path, images_outside: bool = False, report: Report = ra
     if not splits and not any(content.get(name) for name in (*SPLITS, "validation")):
         fix = "name the folders of the images, as in `train: images/train`"
         return complain(f"has none of the keys {', '.join(SPLITS)}", fix, "yaml-not-yolo")
+    shape = _keypoint_shape(content.get("kpt_shape"))
     return DataYaml(
         path,
         root,
         class_names,
         splits,
-        _keypoint_shape(content.get("kpt_shape")),
+        shape,
         own,
         content.get("flip_idx"),
         content.get("kpt_names"),
+        None if shape is None else _sigmas(content.get("kpt_oks_sigmas"), shape, complain),
     )
 
 
@@ -215,6 +221,15 @@ def _find_place(entry: str, key: str, root: Path, own: OwnFiles, complain: Compl
     beside = [os.path.relpath(folder, root) for folder in sorted(place.parent.glob("*"))[:100]]
     close = suggest(entry, beside)
     return complain(f"{key} {entry!r} does not exist in {root}.{close}", "correct it or `path`", "split-missing")
+
+
+def _sigmas(said: Any, shape: tuple[int, int], complain: Complaints) -> tuple[float, ...] | None:
+    if said is None:
+        return COCO_SIGMAS if shape == (len(COCO_SIGMAS), 3) else (1.0 / shape[0],) * shape[0]
+    try:
+        return sigmas_of(said, shape[0])
+    except BadShapeError as error:
+        return complain(f"kpt_oks_sigmas: {error}", "correct them, or delete them", "keypoint-sigmas")
 
 
 def _keypoint_shape(shape: Any) -> tuple[int, int] | None:

@@ -19,6 +19,7 @@ from stepgrad.evaluation.records import Detections, Evidence
 from stepgrad.evaluation.result import EvaluationResult, result_from
 from stepgrad.metric.protocol import Protocol
 from stepgrad.number_text import per_cent
+from stepgrad.overlaps.base import Boxes
 
 _POOR = 0.1  # mAP at IoU 0.5 below which mistakes are looked for; classes in another order can leave some points
 _MANY_OBJECTS = 100  # with fewer, a poor mAP is no sign
@@ -56,7 +57,7 @@ def likely_mistakes(
     known = np.full((evidence.num_images, 2), np.nan) if sizes is None else sizes
     lines = [
         _unseen(evidence, splits or {}),
-        "" if evidence.has_shapes else _undone(result, evidence, known, written),
+        _undone(result, evidence, known, written) if type(evidence.overlap) is Boxes else "",
         _repeats(result, evidence),
         mistake_in_scores(evidence.detections.scores),
     ]

@@ -12,6 +12,7 @@ from stepgrad.data.convert.notes import Difficult, Notes, tidy, without_difficul
 from stepgrad.data.convert.source import Source, SourcePicture
 from stepgrad.data.shape_fields import quad_of
 from stepgrad.names import file_name
+from stepgrad.overlaps.keypoints import COCO_SIGMAS
 from stepgrad.overlaps.masks import coco_counts, runs_of_dense
 
 
@@ -20,7 +21,9 @@ def write_coco(source: Source, out: Path, difficult: Difficult, notes: Notes) ->
     (out / "annotations").mkdir()
     objects = {picture: _annotations(picture, source.category_ids, difficult, notes) for picture in source.pictures}
     named = zip(source.category_ids, source.class_names, strict=True)
-    categories = [{"id": category, "name": name} for category, name in named]
+    said = {tuple(picture.dataset.sigmas or ()) for picture in source.pictures if picture.dataset.task == "keypoints"}
+    sigmas: dict[str, Any] = {"sigmas": list(*said)} if len(said) == 1 and not said <= {(), COCO_SIGMAS} else {}
+    categories = [{"id": category, "name": name, **sigmas} for category, name in named]
     numbered: set[SourcePicture] = set()  # a picture of several splits counts once
     for split, pictures in source.splits.items():
         numbers = image_numbers(pictures, notes)

@@ -18,6 +18,7 @@ from stepgrad.data.yolo_txt import TOLERANCE
 from stepgrad.data.yolo_yaml import RESERVED_KEYS
 from stepgrad.extras import need
 from stepgrad.names import file_name, to_utf8
+from stepgrad.overlaps.keypoints import COCO_SIGMAS
 
 DECIMALS = 12
 """Of a share: an image of 100,000 pixels gets its boxes back to a ten-millionth of a pixel."""
@@ -128,9 +129,11 @@ def _write_yaml(source: Source, out: Path) -> None:
             content[key] = f"{file_name(name)}.txt"
             lines = "".join(f"./images/{picture.home}/{picture.file}\n" for picture in pictures)
             (out / content[key]).write_bytes(to_utf8(lines))
-    points = next((picture.dataset.keypoints for picture in source.pictures), None)
-    if points and source.pictures[0].dataset.task == "keypoints":
-        content["kpt_shape"] = [points, 3]
+    dataset = next((picture.dataset for picture in source.pictures), None)
+    if dataset is not None and dataset.keypoints and dataset.task == "keypoints":
+        content["kpt_shape"] = [dataset.keypoints, 3]
+        if dataset.sigmas not in (None, COCO_SIGMAS):
+            content["kpt_oks_sigmas"] = list(dataset.sigmas or ())
     content["names"] = dict(enumerate(source.class_names))
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     (out / "data.yaml").write_bytes(to_utf8(text))

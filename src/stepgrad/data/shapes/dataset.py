@@ -69,6 +69,7 @@ class ShapesDataset(DetectionDataset):
         self.transforms = transforms
         self.task = task
         self.keypoints = 4 if task == "keypoints" else None
+        self.sigmas = (0.25,) * 4 if task == "keypoints" else None
         self.name = f"shapes {split}"
         self.class_names = tuple(CLASSES)
         self.ids: range = range(length)
