@@ -7,12 +7,12 @@ images, order and random numbers; they differ from the epoch on in which mosaic 
 judged, by ultralytics' own validation: on val for VisDrone and VOC, on test for BCCD. best.pt, chosen on val, is on record too;
 VOC's 2000 val images are looked at only in the end.
 
-HIT-UAV (COCO files and pictures of its normal_json; DontCare becomes ignored regions) has a third arm, "masked": the stock loss
-that does not see windows in ignored regions, the control of "map" there. It is judged by stepgrad without these regions, and each
-run's detections on test are kept, for paired intervals over images (`compare`).
+HIT-UAV (COCO files and pictures of its normal_json; DontCare becomes ignored regions) and VisDrone have regions that nobody
+judges. There the arm "masked" is the control of "map": the stock loss, which does not see windows in these regions. Both are
+judged by stepgrad without the regions, and each run's detections are kept, for paired intervals over images (`compare`).
 
     python -m experiments.yolo.train_for_map run --sets hituav --model yolo26n --weights yolo26n.pt --arms stock masked map ...
-    python -m experiments.yolo.train_for_map compare --runs FOLDER --out FILE.jsonl
+    python -m experiments.yolo.train_for_map compare --sets hituav --runs FOLDER --out FILE.jsonl
 
 Needs ultralytics and onnx; the weights are AGPL-3.0 and stay out of the
 repository, as do the checkpoints.
@@ -63,6 +63,7 @@ SETS = {
     "hituav": Set("normal_json", "test", False),
 }
 HIT_UAV, DONT_CARE = "hituav", "DontCare"
+WITH_REGIONS = (HIT_UAV, "visdrone")
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ def one_run(options: argparse.Namespace, name: str, arm: str, seed: int, plan: P
             which: judge(folder / "weights" / f"{which}.pt", data_yaml, of.judged, plan)
             for which in (("last", "best") if of.val_every_epoch else ("last",))
         }
-        if name == HIT_UAV:
+        if name in WITH_REGIONS:
             file = detections_of(folder / "weights" / "last.pt", data_yaml, of.judged, plan, folder)
             result = result_of(file, data_yaml, of.judged)
             by_class = {row.name: round(100 * row.ap, 2) for row in result.classes}

@@ -230,7 +230,7 @@ def test_what_is_kept_is_chosen_on_val() -> None:
 
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_map_joins_the_stock_losses_and_a_class_head_alone_changes(family: str, tmp_path: Path) -> None:
-    images = EndlessShapes().batch(0, images=2)
+    images = EndlessShapes(task=FAMILIES[family].task).batch(0, images=2)
 
     def total(mode: str | None) -> float:
         model = FAMILIES[family].build(0).train()

@@ -112,9 +112,8 @@ def task_results() -> Files:
         {"size": [SIDE, SIDE], "counts": "n05m`0"},
     )
     tree["annotations"] = [{**entry, **shapes, "segmentation": masks[i]} for i, entry in enumerate(tree["annotations"])]
-    tree["categories"] = [
-        {**c, "keypoints": ["left_eye", "right_eye"], "skeleton": [[1, 2]]} for c in tree["categories"]
-    ]
+    poses = {"keypoints": ["left_eye", "right_eye"], "skeleton": [[1, 2]], "sigmas": [0.05, 0.05]}
+    tree["categories"] = [{**c, **poses} for c in tree["categories"]]
     found = [
         {"image_id": 1, "category_id": 3, "score": 0.9, "segmentation": masks[1], **shapes},
         {"image_id": 2, "category_id": 4, "bbox": [3.5, 2, 9, 12], "score": 0.25, "segmentation": masks[0], **shapes},
