@@ -147,6 +147,26 @@ def test_thresholds_of_validation_are_the_default(run: Any, work: Path) -> None:
     assert kept() == [0.9, 0.6]
 
 
+def test_a_file_of_thresholds_chooses_class_by_class(run: Any, work: Path) -> None:
+    run.thresholds = {"cat": 0.1, "dog": 0.1}
+    Path("t.json").write_text('{"thresholds": {"dog": null, "cat": 0.5, "bird": 0.1}}')
+    assert detect("a.png", "--thresholds", "t.json") == 0
+    assert kept() == [0.9]
+    Path("t.yaml").write_text("thresholds:\n  dog: 0.6\n  cat: 0.1\n")
+    assert detect("a.png", "--thresholds", "t.yaml", "--top", "2") == 0
+    assert kept() == [0.9, 0.6]
+
+
+def test_thresholds_have_every_class_of_the_run_and_stand_alone(
+    run: Any, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("t.json").write_text('{"thresholds": {"cat": 0.5}}')
+    assert detect("a.png", "--thresholds", "t.json") == 2
+    assert "t.json: expected a threshold for each class of the run but dog have none" in capsys.readouterr().err
+    assert detect("a.png", "--thresholds", "t.json", "--threshold", "0.5") == 2
+    assert "but got both" in capsys.readouterr().err
+
+
 def test_raw_scores_without_thresholds_give_the_best_and_say_so(
     run: Any, work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,19 @@ from cyclopts import App, CycloptsError, Parameter, UnknownOptionError
 
 from stepgrad.errors import ConfigError
 
-COMMANDS = ("demo", "train", "evaluate", "explain", "report", "detect", "propose", "doctor", "convert", "warmup")
+COMMANDS = (
+    "demo",
+    "train",
+    "evaluate",
+    "explain",
+    "thresholds",
+    "report",
+    "detect",
+    "propose",
+    "doctor",
+    "convert",
+    "warmup",
+)
 """In the order in which the help lists them."""
 
 HELP = """Train detectors directly for the metric you report. `stepgrad demo` shows it in a minute or two.

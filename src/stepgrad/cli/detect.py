@@ -20,6 +20,7 @@ def detect(
     run: Path,
     out: Path = Path("detections"),
     threshold: float | None = None,
+    thresholds: Path | None = None,
     top: Whole | None = None,
     windows: Path | None = None,
     checkpoint: str = "best",
@@ -32,6 +33,7 @@ def detect(
     Pictures are named one by one, or by their folders:
 
         stepgrad detect --run runs/voc photo.jpg holidays/
+        stepgrad detect --run runs/voc photo.jpg --thresholds thresholds.json
 
     Args:
         pictures: Picture files, or folders of them.
@@ -40,6 +42,7 @@ def detect(
             an earlier `stepgrad detect` wrote there, and that were not changed since, are replaced.
         threshold: The least score of a detection to keep. By default each class has the threshold at which its F1 was best
             in validation; if there is none, 0.5 for probabilities.
+        thresholds: The file of a threshold for each class, as `stepgrad thresholds --out` and the report write it.
         top: Largest number of detections to keep per picture: those with the highest scores.
         windows: Stored windows, by the names of the pictures: a folder written by `stepgrad propose`, an .npz or a .mat file;
             by default selective search finds them.
@@ -54,7 +57,10 @@ def detect(
     """
     if top is not None and top < 1:
         raise ConfigError(f"top: expected a number >= 1 but got {top}.")
+    if threshold is not None and thresholds is not None:
+        raise ConfigError("thresholds: expected --threshold (one for all) or --thresholds (a file) but got both.")
     paths = find_pictures(pictures)
+    from stepgrad.deploy.cut_files import read_cuts
     from stepgrad.detector.pictures import Choice, detect_in, find_windows, read_upright
     from stepgrad.report.drawings import DetectionsFolder
 
@@ -62,7 +68,10 @@ def detect(
     output = DetectionsFolder(out.expanduser(), paths)
     opened = open_detector(run, checkpoint, compress, candidates, console)
     windows_of = find_windows(windows, opened.config.data.max_windows)
-    choice = Choice.of(opened, threshold, top)
+    if thresholds is None:
+        choice = Choice.of(opened, threshold, top)
+    else:
+        choice = Choice.by_file(thresholds, read_cuts(thresholds)["thresholds"], opened.class_names, top)
     console.print(
         f"{counted(len(paths), 'picture')}, run {safe_text(opened.folder)}, step {opened.step}; {choice.text}",
         soft_wrap=True,

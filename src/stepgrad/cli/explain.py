@@ -55,24 +55,18 @@ def explain(
     Returns:
         0.
     """
-    from stepgrad.cli.judged import read, run_on
+    from stepgrad.cli.judged import read_or_run
     from stepgrad.cli.provenance import provenance
     from stepgrad.evaluation.explain import explain as explain_detections
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.files import write_whole
     from stepgrad.metric.protocol import get_protocol
 
-    if run is not None and task != "boxes":
-        raise ConfigError(f"task: a run detects boxes only; expected --detections for {task}.")
-    if run is not None and (detections, class_names, nms) == (None, None, None):
-        made = run_on(run, data, split, checkpoint, images_outside=images_outside)
-    elif run is None and detections is not None and data is not None:
-        made = read(detections, data, split, class_names, degenerate, "count", images_outside, task, sigmas)
-    else:
+    if run is not None and nms is not None:
         raise ConfigError(
-            "Expected --detections (a file) with --data (its annotations), or --run without --detections, --class_names and "
-            "--nms: a run has its own classes, and detects with NMS."
+            "nms: is for windows before NMS with --detections; a run detects with NMS: leave the option out."
         )
+    made = read_or_run(detections, run, data, split, class_names, degenerate, checkpoint, images_outside, task, sigmas)
     evidence = made.evidence()
     judged_by = evidence.overlap.adapt(get_protocol(protocol or made.protocol))
     made.warn_of_mistakes(evaluate_under(evidence, judged_by))

@@ -67,6 +67,13 @@ class JudgedInput:
             return "activitynet"
         return "coco" if isinstance(self.dataset, (COCODataset, YOLODataset)) else "voc12"
 
+    @property
+    def category_ids(self) -> tuple[int, ...] | None:
+        """The id by which result files call each class: that of the file of detections, or of COCO's annotations."""
+        if self.detections.category_ids is None and isinstance(self.dataset, COCODataset):
+            return self.dataset.category_ids
+        return self.detections.category_ids
+
     def with_detections(self, path: str | Path, empty_boxes: str) -> JudgedInput:
         """Other detections of the same data, from a file."""
         found = read_detections(path, self.dataset, empty_boxes)
@@ -167,6 +174,32 @@ def read(
         _set_sigmas(dataset, sigmas)
     found = read_detections(detections, dataset, empty_boxes)
     return JudgedInput(dataset, found, name=f"{Path(detections).name} on {dataset.name}", load=load)
+
+
+def read_or_run(
+    detections: Path | None,
+    run: Path | None,
+    data: Path | None,
+    split: str | None,
+    class_names: Sequence[str] | None,
+    degenerate: Degenerate,
+    checkpoint: str,
+    images_outside: bool,
+    task: Task,
+    sigmas: Sequence[float] | None,
+) -> JudgedInput:
+    """Detections of a file with its annotations, or those that a run makes; ConfigError unless one of the two is asked for."""
+    if run is not None and task != "boxes":
+        raise ConfigError(f"task: a run detects boxes only; expected --detections for {task}.")
+    if run is not None and detections is None and class_names is None:
+        return run_on(run, data, split, checkpoint, images_outside=images_outside)
+    if run is None and detections is not None and data is not None:
+        with Terminal(stderr=True).status("reading annotations and detections"):
+            return read(detections, data, split, class_names, degenerate, "count", images_outside, task, sigmas)
+    raise ConfigError(
+        "Expected --detections (a file) with --data (its annotations), or --run without --detections and --class_names: a run "
+        "has its own classes."
+    )
 
 
 def _set_sigmas(dataset: DetectionDataset, sigmas: Sequence[float]) -> None:

@@ -45,6 +45,8 @@ class FileDetections:
     """Classes that VOC files should have but have not."""
     unread: tuple[str, ...] = ()
     """Masks or keypoints that the file has and the task is not about."""
+    category_ids: tuple[int, ...] | None = None
+    """The category id that each label has in the file; None: the file goes by names or labels."""
     by_box_area: bool = False
     """Whether masks and poses are small or large by the areas of their boxes, as in pycocotools where a file has boxes."""
 
@@ -112,6 +114,7 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
         inclusive=False,
         written="xywh",
         unread=tuple(kind for kind in shapes.seen if kind != dataset.task),
+        category_ids=tuple(labels),
         by_box_area=first is not None,
     )
 

@@ -8,11 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stepgrad.errors import DataError
+from stepgrad.errors import ConfigError, DataError
 from stepgrad.extras import need
 from stepgrad.files import write_whole
 
 YAML = (".yaml", ".yml")
+
+
+def check_name(path: Path) -> None:
+    """Raise ConfigError for a name that says neither JSON nor YAML, before the work is done."""
+    if path.suffix.lower() not in (*YAML, ".json"):
+        raise ConfigError(f"{path}: expected a file name that ends in .json, .yaml or .yml.")
+    if path.suffix.lower() in YAML:
+        need("yaml", purpose="thresholds as YAML")
 
 
 def save_cuts(path: Path, content: Mapping[str, Any]) -> None:

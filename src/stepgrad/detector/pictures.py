@@ -77,6 +77,22 @@ class Choice:
             f"showing {' and '.join(parts)}{why}", threshold=-math.inf if threshold is None else threshold, top=top
         )
 
+    @classmethod
+    def by_file(
+        cls, file: Path, thresholds: Mapping[str, float | None], class_names: Sequence[str], top: int | None
+    ) -> Choice:
+        """The thresholds of a file, which has one for each class of the run."""
+        missing = [name for name in class_names if name not in thresholds]
+        if missing:
+            raise DataError(
+                f"{file}: expected a threshold for each class of the run but {', '.join(missing)} have none; the file has "
+                f"{', '.join(thresholds) or 'no classes'}. null stands for a class that is never shown."
+            )
+        best = "" if top is None else f" and the {top} best of each picture"
+        text = f"showing scores that reach the threshold of their class in {file}{best}"
+        levels = {name: math.inf if value is None else value for name, value in thresholds.items()}
+        return cls(text, levels, math.inf, top)
+
     def keep(self, detections: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The detections to show, by decreasing score."""
         ranked = sorted(detections, key=lambda detection: -detection["score"])

@@ -32,7 +32,8 @@
     get("threshold").value = cuts.size === 1 && first !== OWN ? first : one === null ? data.level : data.scores.findLastIndex((score) => score <= one);
     get("threshold-value").textContent = one !== null ? String(Number(one.toPrecision(3))) : cuts.size > 1 ? "differs by class"
       : first !== OWN ? data.scores[first].toFixed(2) : chosenClass() === null ? "that of its class" : "none, as nothing is right";
-    const text = `{\n${data.classes.map((name, label) => `  ${JSON.stringify(name)}: ${JSON.stringify(scoreOf(label))}`).join(",\n")}\n}\n`;
+    const rows = data.classes.map((name, label) => `  ${JSON.stringify(name)}: ${JSON.stringify(scoreOf(label))}`);
+    const text = `{"thresholds": {\n${rows.join(",\n")}\n}}\n`; // the form that `stepgrad detect --thresholds` reads
     get("thresholds").textContent = text;
     get("download").href = `data:application/json;charset=utf-8,${encodeURIComponent(text)}`;
   }
