@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,30 +32,43 @@ def extract(model: Any, dataset: DetectionDataset, tick: Callable[[], object]) -
     found: list[ImageWindows] = []
     for first in range(0, len(dataset), _TOGETHER):
         given = [dataset[i] for i in range(first, min(first + _TOGETHER, len(dataset)))]
-        windows = _windows(model, [image.float() / 255 for image, _ in given])
-        for (features, boxes), (_, target) in zip(windows, given, strict=True):
-            found.append(ImageWindows(features, boxes, {"boxes": target["boxes"], "labels": target["labels"]}))
+        windows = find(model, [image.float() / 255 for image, _ in given])
+        for seen, (_, target) in zip(windows, given, strict=True):
+            found.append(
+                ImageWindows(seen.features, seen.boxes, {"boxes": target["boxes"], "labels": target["labels"]})
+            )
             tick()
     return found
 
 
-def _windows(model: Any, images: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Features and boxes of each image's windows."""
+class Found(NamedTuple):
+    """The windows of an image."""
+
+    features: Tensor  # (N, F)
+    boxes: Tensor  # (N, 4)
+    scores: Tensor  # (N, K) log-probabilities of the classes
+    finest: Tensor  # (C, H, W) the features that everything comes from, at stride 8
+
+
+def find(model: Any, images: list[Tensor], count: int = WINDOWS) -> Iterator[Found]:
+    """The windows of each image that most likely hold something."""
     prepared, _ = model.transform(images)
     maps = list(model.backbone(prepared.tensors).values())
     found = model.head(maps)
     anchors = model.anchor_generator(prepared, maps)
     counts: list[int] = model.anchor_generator.num_anchors_per_location()
     whats = torch.cat(
-        [_what(m.shape[-2:].numel(), count, level) for level, (m, count) in enumerate(zip(maps, counts, strict=True))]
+        [_what(m.shape[-2:].numel(), each, level) for level, (m, each) in enumerate(zip(maps, counts, strict=True))]
     )
+    scores = found["cls_logits"].log_softmax(dim=2)
     something = 1 - found["cls_logits"].softmax(dim=2)[:, :, 0]
     for i, image in enumerate(images):
-        best = something[i].topk(min(WINDOWS, something.shape[1])).indices.sort().values
+        best = something[i].topk(min(count, something.shape[1])).indices.sort().values
         moved = found["bbox_regression"][i][best]
         boxes = model.box_coder.decode_single(moved, anchors[i][best]).clamp(0, image.shape[-1])
-        places = torch.cat([_per_anchor(m[i], count) for m, count in zip(maps, counts, strict=True)])
-        yield torch.cat([places[best], whats[best], moved], dim=1), boxes
+        places = torch.cat([_per_anchor(m[i], each) for m, each in zip(maps, counts, strict=True)])
+        features = torch.cat([places[best], whats[best], moved], dim=1)
+        yield Found(features, boxes, scores[i, best, 1:], maps[0][i])
 
 
 def _per_anchor(features: Tensor, anchors: int) -> Tensor:

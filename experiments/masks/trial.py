@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import product
 from pathlib import Path
@@ -38,6 +38,7 @@ from stepgrad.models.fine_tuning.training import Plan, Task, outputs_of, train
 
 AVERAGE = 0.98  # running mean of the weights, in every arm
 HELD_OUT = 5  # one of so many training images
+Describe = Callable[[Tensors, str], Tensor]
 
 
 class Images:
@@ -47,10 +48,14 @@ class Images:
         cache: folder with the windows.
         overlap: name of the (N, G) table of an image that is judged by.
         facts: what tells runs with these images from others.
+        describe: (N, F) what a network of a form sees of the windows of an image.
     """
 
-    def __init__(self, cache: Path, study: Study, overlap: str, facts: dict[str, Any]) -> None:
+    def __init__(
+        self, cache: Path, study: Study, overlap: str, facts: dict[str, Any], describe: Describe | None = None
+    ) -> None:
         self.cache, self.study, self.overlap, self.facts = cache, study, overlap, facts
+        self.describe = describe or describe_masks
         self._kept: dict[Any, Any] = {}
 
     def raw(self, part: str) -> list[Tensors]:
@@ -65,9 +70,9 @@ class Images:
     def __call__(self, part: str, form: str = "added", by: str = "shape") -> list[Seen]:
         key = part, form == "head", by
         if key not in self._kept:
-            fit = torch.cat([describe(image, form) for image in self.raw("fit")])
+            fit = torch.cat([self.describe(image, form) for image in self.raw("fit")])
             mean, spread = fit.mean(dim=0), fit.std(dim=0).clamp_min(1e-6)
-            self._kept[key] = [self.seen(i, (describe(i, form) - mean) / spread, by) for i in self.raw(part)]
+            self._kept[key] = [self.seen(i, (self.describe(i, form) - mean) / spread, by) for i in self.raw(part)]
         return self._kept[key]
 
     def seen(self, image: Tensors, features: Tensor, by: str) -> Seen:
@@ -92,7 +97,7 @@ class Images:
         return list(scores.split([len(image["boxes"]) for image in self.raw("val")]))
 
 
-def describe(image: Tensors, form: str) -> Tensor:
+def describe_masks(image: Tensors, form: str) -> Tensor:
     """(N, F) what a network sees of the windows; a new class head sees class features but nothing of the logits."""
     if form != "head":
         return torch.cat([image["statistics"], image["coefficients"]], dim=1)
