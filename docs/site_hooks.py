@@ -19,8 +19,9 @@ ROOT_PAGES = {
     "CHANGELOG.md": "changelog.md",
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
+    "docs/how_to.md": "index.md",
 }
-"""Files of the repository's root that are pages of the site, and under which name."""
+"""Files that are pages of the site under another name."""
 TOUCH = "touch.html"
 NOTEBOOK = "tutorial.ipynb"
 _IMAGES = {".svg", ".png", ".jpg"}

@@ -47,7 +47,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "label_errors": label_errors.page,
     "masks": masks_table.page,
     "ranking": ranking_table.page,
-    "results": tables.page,
+    "tables": tables.page,
     "unfrozen": unfrozen.page,
     "yolo/budgets": budgets.page,
     "yolo/heads": heads_table.page,
@@ -63,16 +63,12 @@ FIGURES: dict[str, Callable[[Path, Path], None]] = {
     "yolo/gain": gain_plot.draw,
 }
 """By name: what draws from a file of runs to an SVG."""
-OTHER_RUNS = {"results": "table", "yolo/gain": "yolo/heads"}
+OTHER_RUNS = {"tables": "table", "yolo/gain": "yolo/heads"}
 """Files of runs that are not named like what is made of them."""
 
 
 def runs_of(name: str) -> Path:
     return RESULTS / f"{OTHER_RUNS.get(name, name)}.jsonl"
-
-
-def page_file(name: str) -> Path:
-    return RESULTS.parents[1] / "docs/results.md" if name == "results" else RESULTS / f"{name}.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -85,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         one_of("name", name, names)
         runs = options.runs or runs_of(name)
         if name in PAGES:
-            file = options.runs.with_suffix(".md") if options.runs else page_file(name)
+            file = options.runs.with_suffix(".md") if options.runs else RESULTS / f"{name}.md"
             write_whole(file, PAGES[name](runs).encode())
             print(file)
         if name in FIGURES:

@@ -3,7 +3,7 @@
     python -m experiments.run ROW --tune --data FOLDER --cache DIR       # the grid of rates, on held-out training images
     python -m experiments.run ROW --seed 0 1 2 --data FOLDER --cache DIR # at the rate chosen so; then val, once
     python -m experiments.run --table A --tune ...                       # all rows of a table
-    python -m experiments.render results                                 # the tables in docs/results.md
+    python -m experiments.render tables                                  # the tables in experiments/results/tables.md
 
 All 4000 training images; the last 500 are held out for tuning. Every run is one line of its table's JSONL file, with its
 config, command, versions and commit (of the first table, where its row stands in several); a run that is on record is not

@@ -1,4 +1,4 @@
-"""The page docs/results.md: its prose from results_page.md, its tables from the runs of `experiments.run`."""
+"""The page results/tables.md: its prose from tables_page.md, its tables from the runs of `experiments.run`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from experiments.records import Run, gain, grouped, load_runs, mean_and_spread, 
 from experiments.rows import GRID, ROWS, Row
 from experiments.window_head import Tuning
 
-PROSE = Path(__file__).parent / "results_page.md"
+PROSE = Path(__file__).parent / "tables_page.md"
 CONTROL = "nll-more"  # what gains are measured against
 CONTROLS = {"S": "scratch-nll", "P": "paper-start", "W": "w-nll-more"}  # and in these tables
 

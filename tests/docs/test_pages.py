@@ -8,6 +8,7 @@ import torch
 
 import stepgrad as sg
 from docs import figure_nms, figure_pr, figures
+from stepgrad.evaluation.rules import RULES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES_WITH_CODE = sorted(page for page in DOCS.glob("*.md") if ">>>" in page.read_text())
@@ -16,6 +17,12 @@ PAGES_WITH_CODE = sorted(page for page in DOCS.glob("*.md") if ">>>" in page.rea
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.name)
 def test_code_of_page_runs(page: Path) -> None:
     assert doctest.testfile(str(page), module_relative=False).failed == 0
+
+
+def test_every_rule_has_an_address() -> None:
+    """`--compare` names rules; a maintainer pastes the address of one into a thread."""
+    headings = {line[4:] for line in (DOCS / "why_maps_differ.md").read_text().splitlines() if line.startswith("### ")}
+    assert {rule[0].upper() + rule[1:] for rule in RULES} <= headings
 
 
 def test_pages_show_figures_that_exist() -> None:

@@ -27,12 +27,12 @@ SCRIPTS = [
 @pytest.mark.parametrize("name", render.PAGES)
 def test_a_page_is_that_of_its_runs(name: str) -> None:
     """`python -m experiments.render` makes it again."""
-    assert render.PAGES[name](render.runs_of(name)) == render.page_file(name).read_text(encoding="utf-8")
+    assert render.PAGES[name](render.runs_of(name)) == (render.RESULTS / f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_every_page_and_figure_beside_the_runs_is_made_of_them() -> None:
     pages = {str(path.relative_to(render.RESULTS).with_suffix("")) for path in render.RESULTS.rglob("*.md")}
-    assert pages == render.PAGES.keys() - {"results"}
+    assert pages == render.PAGES.keys()
     drawn = {str(path.relative_to(render.RESULTS).with_suffix("")) for path in render.RESULTS.rglob("*.svg")}
     assert drawn == {*render.FIGURES, "deployed/curves-voc-0-hard"}  # whose curves are not on record
 
@@ -51,7 +51,7 @@ def test_a_figure_is_drawn_from_its_runs(name: str, tmp_path: Path) -> None:
 def test_your_own_runs_get_a_page_beside_them(tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_bytes(render.runs_of("unfrozen").read_bytes())
     render.main(["unfrozen", "--runs", str(tmp_path / "mine.jsonl")])
-    assert (tmp_path / "mine.md").read_bytes() == render.page_file("unfrozen").read_bytes()
+    assert (tmp_path / "mine.md").read_bytes() == (render.RESULTS / "unfrozen.md").read_bytes()
 
 
 def test_a_gain_needs_a_control_of_every_seed() -> None:

@@ -209,7 +209,7 @@ class NDCGLoss(RankingLoss):
         k: how many documents count; None: all.
         gains: "exponential", 2^relevance - 1, or "linear", the relevance itself.
         estimator: "radius", "mee" or "sde". The radius, with the balance below, trained networks best (see
-            docs/ranking.md).
+            docs/step_functions.md).
         balance: "query" or "none".
         options: as for `RankingLoss`.
 
