@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepgrad.engine.lanes import LANES
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.evaluation.intervals import judged_lists
 from stepgrad.evaluation.records import Evidence
-from stepgrad.evaluation.resampling import Resamples, resample
+from stepgrad.evaluation.resampling import Drawn, Resamples, resample, written_values
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
 from stepgrad.metric.metrics import OwnMetric
 from stepgrad.metric.options import get_metric
@@ -68,6 +69,28 @@ def test_a_resample_is_worth_what_its_images_are_worth(seed: int, protocol: str)
             for c, row in enumerate(again.classes):
                 if row.objects and metric.area is None:
                     assert samples.by_class[r, c] == pytest.approx(float(again.metrics[name].by_class[c]), abs=1e-12)
+
+
+@pytest.mark.parametrize("protocol", ["voc07", "voc12", "coco"])
+@over_seeds(3, 20)
+def test_resamples_counted_side_by_side_are_worth_what_each_is_alone_and_what_its_written_list_is(
+    seed: int, protocol: str
+) -> None:
+    evidence, rules = evidence_of(seed), get_protocol(protocol)
+    draws = Resamples.of(evidence.num_images, 2 * LANES + 3, seed)
+    over = OverClasses(absent_classes=rules.absent_classes)
+    for name in METRICS:
+        metric = get_metric(name)
+        lists = judged_lists(evaluate_under(evidence, rules).classes, evidence, rules, metric)
+        together = resample(lists, metric, rules, draws.weights, draws, over).by_class
+        alone = [resample(lists, metric, rules, row[None], draws, over).by_class[0] for row in draws.weights]
+        assert np.array_equal(together, np.array(alone), equal_nan=True)
+        for judged, values in zip(lists, together.T, strict=True):
+            P = Drawn.of(draws.weights).objects(judged.object_images)
+            there = slice(None) if metric.threshold is None else judged.scores >= metric.threshold
+            written = judged.images[there], judged.verdicts[:, there], metric, rules, draws.weights, P
+            slow = written_values(*written, evidence.num_images)
+            np.testing.assert_allclose(values[P > 0], slow[P > 0], rtol=0, atol=1e-13)
 
 
 @over_seeds(3, 20)

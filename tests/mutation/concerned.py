@@ -79,7 +79,9 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "engine/cache.py": ("tests/engine/test_cache_damage.py", "tests/engine/test_cache_folder.py"),
     "engine/classes.py": (*_SCENES, "tests/steps/test_map_steps.py", "tests/losses/test_balance.py"),
     "engine/jit.py": (*_COMPILING, "tests/engine/test_compilation_notice.py"),
+    "engine/lanes.py": ("tests/engine/test_lanes.py", "tests/evaluation/test_intervals.py"),
     "engine/own_metric.py": _METRICS,
+    "engine/resample.py": ("tests/evaluation/test_intervals.py",),
     "metric/": (
         *_METRIC,
         "tests/metric/test_mean_average_precision.py",

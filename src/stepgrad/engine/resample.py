@@ -2,7 +2,7 @@
 
 An image that was drawn w times adds w copies of its detections and objects. Copies of a detection have the same score and
 role, so they stand together in the list: a true positive of weight w is passed as w true positives, and precision is best
-behind the last of them. So each resample is one walk down the list with weighted counts.
+behind the last of them. So each resample is one walk down the list with weighted counts, and `LANES` resamples walk together.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.engine.jit import kernel
+from stepgrad.engine.lanes import LANES, larger, load, look_up, minus, no_counts, no_numbers, plus, ratio, store, times
 from stepgrad.metric.list_metric import BEST_F1, COST_AT_CUT, F1_AT_CUT, LEVELS, RECALL_AT_PRECISION
 
 
@@ -44,49 +45,155 @@ class Worth(NamedTuple):
 
 @kernel
 def resampled_values(
-    lists: Contenders, weights: NDArray[np.uint8], objects: NDArray[np.int64], worth: Worth
+    lists: Contenders, blocks: NDArray[np.uint8], objects: NDArray[np.int64], worth: Worth
 ) -> NDArray[np.float64]:
-    """(R, t) the metric of a class in each resample; weights (R, units), objects (R,) to find."""
-    resamples, thresholds, C = len(weights), len(lists.special_ptr) - 1, len(lists.unit)
-    values = np.zeros((resamples, thresholds))
-    true = np.empty(C, dtype=np.int64)  # of each true positive: true positives up to it, ...
-    counted = np.empty(C, dtype=np.int64)  # ... and detections up to it
-    weight = np.empty(C, dtype=np.int64)
-    upto = np.empty(C, dtype=np.int64)  # detections up to each contender
-    for r in range(resamples):
-        drawn = weights[r]
-        total = 0
-        at = 0
-        # Plain false positives are the same at every threshold: counted once for all of them.
-        for c in range(C + 1):
-            while at < lists.plain_ptr[c]:
-                total += drawn[lists.plain_unit[at]]
-                at += 1
-            if c < C:
-                weight[c] = drawn[lists.unit[c]]
-                total += weight[c]
-                upto[c] = total
-        for t in range(thresholds):
-            T = 0  # true positives so far
-            ignored = 0
-            count = 0
-            for s in range(lists.special_ptr[t], lists.special_ptr[t + 1]):
-                c = lists.special[s]
-                if not lists.is_true[s]:
-                    ignored += weight[c]
-                elif weight[c] > 0:
-                    T += weight[c]
-                    true[count] = T
-                    counted[count] = upto[c] - ignored
-                    count += 1
-            values[r, t] = _value(true[:count], counted[:count], total - ignored, objects[r], worth, worth.row[r])
+    """(R, t) the metric of a class in each resample; weights in blocks (R / LANES, units, LANES), objects (R,) to find."""
+    thresholds = len(lists.special_ptr) - 1
+    values = np.zeros((len(blocks) * LANES, thresholds))
+    upto = np.empty((len(lists.unit), LANES), dtype=np.int32)
+    everything = np.empty((1, LANES), dtype=np.int32)
+    of_block = np.empty((thresholds, LANES))
+    for b in range(len(blocks)):
+        drawn = blocks[b]
+        first = b * LANES
+        _count(lists, drawn, upto, everything)
+        P = objects[first : first + LANES]
+        if worth.kind == LEVELS:
+            reached = _reached(P, worth, worth.row[first : first + LANES])
+            for t in range(thresholds):
+                _levels(lists, drawn, upto, reached, t, of_block)
+        else:
+            for t in range(thresholds):
+                for lane in range(LANES):
+                    of_block[t, lane] = _lane(lists, drawn, upto, everything, P, worth, t, lane)
+        values[first : first + LANES] = of_block.T
     return values
 
 
 @kernel
-def _value(
-    true: NDArray[np.int64], counted: NDArray[np.int64], everything: int, P: int, worth: Worth, row: int
+def drawn_objects(blocks: NDArray[np.uint8], units: NDArray[np.int32]) -> NDArray[np.int64]:
+    """(R,) how many objects each resample holds; `units` has the unit of each object."""
+    counts = np.zeros((1, LANES), dtype=np.int32)
+    found = np.empty(len(blocks) * LANES, dtype=np.int64)
+    for b in range(len(blocks)):
+        total = no_counts()
+        for unit in units:
+            total = plus(total, load(blocks[b], unit))
+        store(total, counts, 0)
+        found[b * LANES : (b + 1) * LANES] = counts[0]
+    return found
+
+
+@kernel
+def _count(lists: Contenders, drawn: NDArray[np.uint8], upto: NDArray[np.int32], everything: NDArray[np.int32]) -> None:
+    """Detections up to each contender, and of the whole list; plain false positives are the same at every threshold."""
+    total = no_counts()
+    C = len(lists.unit)
+    at = 0
+    for c in range(C + 1):
+        while at < lists.plain_ptr[c]:
+            total = plus(total, load(drawn, lists.plain_unit[at]))
+            at += 1
+        if c < C:
+            total = plus(total, load(drawn, lists.unit[c]))
+            store(total, upto, c)
+    store(total, everything, 0)
+
+
+@kernel
+def _reached(P: NDArray[np.int64], worth: Worth, row: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(P + 1, LANES) what the recall levels count together that so many true positives reach, as a share of all."""
+    reached = np.zeros((P.max() + 1, LANES))
+    for lane in range(LANES):
+        r = row[lane]
+        norm = worth.norm[r]
+        # No levels: every true positive is a level of its own, and copies of one are levels side by side.
+        if worth.slope[r] > 0.0:
+            for T in range(P[lane] + 1):
+                reached[T, lane] = min(T * worth.slope[r], worth.cap[r]) / norm
+            continue
+        total = 0.0
+        level = 0
+        for T in range(P[lane] + 1):
+            while level < worth.needed.shape[1] and worth.needed[r, level] <= T:
+                total += worth.weight[r, level]
+                level += 1
+            reached[T, lane] = total / norm
+    return reached
+
+
+@kernel
+def _levels(
+    lists: Contenders,
+    drawn: NDArray[np.uint8],
+    upto: NDArray[np.int32],
+    reached: NDArray[np.float64],
+    t: int,
+    values: NDArray[np.float64],
+) -> None:
+    """AP: the best precision at each recall level or beyond, from the end of the list to its top.
+
+    A true positive that was not drawn has the precision of a false positive behind the last one, and reaches no level.
+    """
+    first, last = lists.special_ptr[t], lists.special_ptr[t + 1]
+    T = no_counts()
+    ignored = no_counts()
+    for s in range(first, last):
+        weight = load(drawn, lists.unit[lists.special[s]])
+        if lists.is_true[s]:
+            T = plus(T, weight)
+        else:
+            ignored = plus(ignored, weight)
+    best = no_numbers()
+    total = no_numbers()
+    here = look_up(reached, T)
+    for s in range(last - 1, first - 1, -1):
+        c = lists.special[s]
+        weight = load(drawn, lists.unit[c])
+        if not lists.is_true[s]:
+            ignored = minus(ignored, weight)
+            continue
+        best = larger(ratio(T, minus(load(upto, c), ignored)), best)
+        T = minus(T, weight)
+        above = look_up(reached, T)
+        total = plus(total, times(best, minus(here, above)))
+        here = above
+    store(total, values, t)
+
+
+@kernel
+def _lane(
+    lists: Contenders,
+    drawn: NDArray[np.uint8],
+    upto: NDArray[np.int32],
+    everything: NDArray[np.int32],
+    P: NDArray[np.int64],
+    worth: Worth,
+    t: int,
+    lane: int,
 ) -> float:
+    """The other metrics, resample by resample."""
+    first, last = lists.special_ptr[t], lists.special_ptr[t + 1]
+    true = np.empty(last - first, dtype=np.int64)  # of each true positive: true positives up to it, ...
+    counted = np.empty(last - first, dtype=np.int64)  # ... and detections up to it
+    T = 0
+    ignored = 0
+    count = 0
+    for s in range(first, last):
+        c = lists.special[s]
+        weight = drawn[lists.unit[c], lane]
+        if not lists.is_true[s]:
+            ignored += weight
+        elif weight > 0:
+            T += weight
+            true[count] = T
+            counted[count] = upto[c, lane] - ignored
+            count += 1
+    return _value(true[:count], counted[:count], everything[0, lane] - ignored, P[lane], worth)
+
+
+@kernel
+def _value(true: NDArray[np.int64], counted: NDArray[np.int64], everything: int, P: int, worth: Worth) -> float:
     """The metric of one list, from the counts at its true positives."""
     last = len(true) - 1
     T = true[last] if last >= 0 else 0
@@ -109,8 +216,6 @@ def _value(
             if true[k] / counted[k] >= worth.first:
                 return true[k] / P
         return 0.0
-    if worth.kind == LEVELS:
-        return _interpolated(true, counted, worth, row)
     # The miss rate: at each point the last true positive within the allowance of false positives.
     total = 0.0
     k = last
@@ -120,26 +225,3 @@ def _value(
         found = true[k] if k >= 0 else 0
         total += np.log(max((P - found) / P, 1e-10))
     return float(np.exp(total / len(worth.allowed)))
-
-
-@kernel
-def _interpolated(true: NDArray[np.int64], counted: NDArray[np.int64], worth: Worth, row: int) -> float:
-    """AP: the best precision at each recall level or beyond, from the end of the list to its top."""
-    total = 0.0
-    best = 0.0
-    slope = worth.slope[row]
-    level = worth.needed.shape[1] - 1
-    for k in range(len(true) - 1, -1, -1):
-        best = max(best, true[k] / counted[k])
-        before = true[k - 1] if k > 0 else 0
-        # No levels: every true positive is a level of its own, and copies of one are levels side by side.
-        if slope > 0.0:
-            total += best * (min(true[k] * slope, worth.cap[row]) - min(before * slope, worth.cap[row]))
-            continue
-        # Levels beyond the recall that was reached count nothing.
-        while level >= 0 and worth.needed[row, level] > true[k]:
-            level -= 1
-        while level >= 0 and worth.needed[row, level] > before:
-            total += best * worth.weight[row, level]
-            level -= 1
-    return total / worth.norm[row]

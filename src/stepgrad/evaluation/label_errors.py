@@ -32,7 +32,7 @@ from stepgrad.errors import ConfigError, one_of
 from stepgrad.evaluation.errors_by_type import TYPES, find_mistakes
 from stepgrad.evaluation.judge import NOTHING, ClassJudgement, judge, pairs_in_images, taking_part
 from stepgrad.evaluation.records import Evidence, GroundTruth, LookedFor
-from stepgrad.evaluation.resampling import JudgedList, class_values, joined
+from stepgrad.evaluation.resampling import Drawn, JudgedList, class_values, joined
 from stepgrad.metric.boxes import areas_of, overlaps_with
 from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.over_classes import OverClasses
@@ -279,7 +279,7 @@ def _class_values(
     less, more = (side[chosen] == judged.label for side in (changes.old_labels, changes.new_labels))
     P = judged.P - less.astype(np.int64) + more
     unit = np.arange(N + R, dtype=np.int32)
-    return class_values(both, AVERAGE_PRECISION, protocol, weights, unit, P), P
+    return class_values(both, AVERAGE_PRECISION, protocol, Drawn.of(weights), unit, P), P
 
 
 def _objects_after(evidence: Evidence, changes: _Changes, chosen: Rows, label: int) -> GroundTruth:

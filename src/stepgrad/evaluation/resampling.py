@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from stepgrad.engine.jit import explain_wait
+from stepgrad.engine.lanes import LANES
 from stepgrad.engine.matching import FALSE_POSITIVE, IGNORED, TRUE_POSITIVE
-from stepgrad.engine.resample import Contenders, Worth, resampled_values
+from stepgrad.engine.resample import Contenders, Worth, drawn_objects, resampled_values
 from stepgrad.errors import InputError, whole_number
 from stepgrad.metric.list_metric import LEVELS, ListMetric
 from stepgrad.metric.over_classes import OverClasses
@@ -75,6 +77,25 @@ class JudgedList:
     scores: Floats  # (M,)
 
 
+class Drawn(NamedTuple):
+    """How often each unit was drawn, in some resamples."""
+
+    weights: NDArray[np.uint8]  # (R, units)
+    blocks: NDArray[np.uint8]  # (ceil(R / LANES), units, LANES) the same, those of a unit side by side; then zeros
+
+    @classmethod
+    def of(cls, weights: NDArray[np.uint8]) -> Drawn:
+        """Rows of weights (R, units), and the blocks that kernels take."""
+        resamples, units = weights.shape
+        padded = np.zeros((-(-resamples // LANES), LANES, units), dtype=np.uint8)
+        padded.reshape(-1)[: weights.size] = weights.reshape(-1)
+        return cls(weights, np.ascontiguousarray(padded.transpose(0, 2, 1)))
+
+    def objects(self, units: NDArray[np.int32]) -> NDArray[np.int64]:
+        """(R,) how many objects each resample holds; `units` has the unit of each."""
+        return drawn_objects(self.blocks, units)[: len(self.weights)]
+
+
 @dataclass(frozen=True)
 class Samples:
     """A metric in each resample."""
@@ -92,15 +113,19 @@ def resample(
     over: OverClasses,
 ) -> Samples:
     """The metric of all classes, and the one value that they make, for rows of weights (R, units)."""
-
-    def of_class(judged: JudgedList) -> tuple[Floats, NDArray[np.int64]]:
-        P = weights[:, draws.unit[judged.object_images]].sum(axis=1, dtype=np.int64)
-        return class_values(judged, metric, protocol, weights, draws.unit, P), P
-
+    drawn = Drawn.of(weights)
+    objects = np.zeros((len(weights), len(lists)), dtype=np.int64)
+    values = np.zeros(objects.shape)
     with explain_wait():
-        found = run_threads(of_class, lists, torch.get_num_threads())
-    values = np.stack([v for v, _ in found], axis=1) if found else np.zeros((len(weights), 0))
-    objects = np.stack([p for _, p in found], axis=1) if found else np.zeros((len(weights), 0), dtype=np.int64)
+        for c, judged in enumerate(lists):
+            objects[:, c] = drawn.objects(draws.unit[judged.object_images])
+        worth = None if written_out(metric, protocol) else worth_of(metric, protocol, objects, len(draws.unit))
+
+        def of_class(c: int) -> None:
+            own = None if worth is None else worth._replace(row=worth.row[:, c])
+            values[:, c] = class_values(lists[c], metric, protocol, drawn, draws.unit, objects[:, c], own)
+
+        run_threads(of_class, range(len(lists)), torch.get_num_threads())
     return Samples(joined(values, objects, metric, over), np.where(objects > 0, values, np.nan))
 
 
@@ -120,20 +145,23 @@ def class_values(
     judged: JudgedList,
     metric: ListMetric,
     protocol: Protocol,
-    weights: NDArray[np.uint8],
+    drawn: Drawn,
     unit: NDArray[np.int32],
     P: NDArray[np.int64],
+    worth: Worth | None = None,
 ) -> Floats:
-    """(R,) the metric of one class, the mean over the match thresholds."""
+    """(R,) the metric of one class, the mean over the match thresholds; `worth` is `worth_of(P)` if it is known."""
     passing = (
         np.ones(len(judged.scores), dtype=np.bool_) if metric.threshold is None else judged.scores >= metric.threshold
     )
     units, verdicts = unit[judged.images[passing]], judged.verdicts[:, passing]
-    images = len(unit)
     if written_out(metric, protocol):
-        return _slow_values(units, verdicts, metric, protocol, weights, P, images)
-    worth = worth_of(metric, protocol, P, images)
-    means: Floats = resampled_values(contenders(units, verdicts), weights, P, worth).mean(axis=1)
+        return written_values(units, verdicts, metric, protocol, drawn.weights, P, len(unit))
+    worth = worth or worth_of(metric, protocol, P, len(unit))
+    spare = (0, drawn.blocks.shape[0] * LANES - len(P))  # resamples that fill the last block
+    worth = worth._replace(row=np.pad(worth.row, spare))
+    values = resampled_values(contenders(units, verdicts), drawn.blocks, np.pad(P, spare), worth)
+    means: Floats = values[: len(P)].mean(axis=1)
     return means
 
 
@@ -160,8 +188,8 @@ def contenders(units: NDArray[np.int32], verdicts: NDArray[np.int8]) -> Contende
 
 
 def worth_of(metric: ListMetric, protocol: Protocol, P: NDArray[np.int64], images: int) -> Worth:
-    """How lists with these numbers of objects are valued."""
-    code = metric.code(int(P[0]) if len(P) else 0, images)
+    """How lists with these numbers of objects are valued; `row` has the shape of P."""
+    code = metric.code(int(P.flat[0]) if P.size else 0, images)
     distinct, row = np.unique(P, return_inverse=True)
     rows = (
         [_levels(metric, protocol, int(p)) for p in distinct] if code.kind == LEVELS else [_NO_LEVELS] * len(distinct)
@@ -174,7 +202,16 @@ def worth_of(metric: ListMetric, protocol: Protocol, P: NDArray[np.int64], image
         weight[i, : len(needed)] = count
     slope, cap, norm = (np.array([entry[c] for entry in rows], dtype=np.float64) for c in (2, 3, 4))
     return Worth(
-        code.kind, code.first, code.second, row.astype(np.int64), table, weight, slope, cap, norm, code.allowed
+        code.kind,
+        code.first,
+        code.second,
+        row.reshape(P.shape).astype(np.int64),
+        table,
+        weight,
+        slope,
+        cap,
+        norm,
+        code.allowed,
     )
 
 
@@ -196,7 +233,7 @@ def _levels(
     return needed[:0], needed[:0], float(counts[needed[0]]), float(counts.sum()), float(norm)
 
 
-def _slow_values(
+def written_values(
     units: NDArray[np.int32],
     verdicts: NDArray[np.int8],
     metric: ListMetric,

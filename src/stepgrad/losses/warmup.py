@@ -10,7 +10,8 @@ import torch
 from numba.core import event
 from torch import Tensor
 
-from stepgrad.engine.resample import Contenders, Worth, resampled_values
+from stepgrad.engine.lanes import LANES
+from stepgrad.engine.resample import Contenders, Worth, drawn_objects, resampled_values
 from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.losses.functional import map_steps, mean_average_precision, nms
 from stepgrad.metric.list_metric import LEVELS
@@ -65,8 +66,11 @@ def _resamples() -> None:
     lists = Contenders(units, units, np.array([0, 1]), units, units == 0, np.array([0, 1]))
     level = np.ones((1, 1))
     part = np.zeros(1)
-    worth = Worth(LEVELS, 0.0, 0.0, one - 1, level.astype(np.int64), level, part, part, part + 1, one)
-    resampled_values(lists, np.ones((1, 1), dtype=np.uint8), one, worth)
+    rows = np.zeros(LANES, dtype=np.int64)
+    worth = Worth(LEVELS, 0.0, 0.0, rows, level.astype(np.int64), level, part, part, part + 1, one)
+    blocks = np.ones((1, 1, LANES), dtype=np.uint8)
+    resampled_values(lists, blocks, rows + 1, worth)
+    drawn_objects(blocks, units)
 
 
 CALLS: dict[str, Callable[[], None]] = {
