@@ -169,3 +169,12 @@ def _is_safe(c: str) -> bool:
 def _folded(text: str) -> str:
     """Equal for names that some file system takes for the same."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+
+
+def is_number(name: str) -> bool:
+    """Whether a name is a whole number that other formats can have as an id.
+
+    >>> is_number("000123"), is_number("a1"), is_number("²")
+    (True, False, False)
+    """
+    return name.isascii() and name.isdigit() and len(name) <= 18

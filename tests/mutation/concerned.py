@@ -116,6 +116,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "losses/ranking/": _RANKING,
     "deploy/": ("tests/deploy",),
     "evaluation/edges.py": ("tests/evaluation/test_edges.py",),
+    "evaluation/seen_shapes.py": ("tests/evaluation/test_seen_shapes.py",),
     "evaluation/": _EVALUATOR,
     "evaluation/result.py": (*_EVALUATOR, "tests/evaluation/test_best_f1.py"),
     "evaluation/records.py": (*_EVALUATOR, "tests/evaluation/test_parity_decimals.py"),

@@ -19,6 +19,7 @@ from stepgrad.data.images import file_fingerprint, image_to_tensor, read_image
 from stepgrad.data.shape_fields import column_of, overlap_for
 from stepgrad.errors import DataError, InputError, suggest
 from stepgrad.names import ImageId as ImageId
+from stepgrad.names import is_number
 from stepgrad.number_text import counted
 from stepgrad.overlaps.base import Overlap
 
@@ -235,8 +236,12 @@ class DetectionDataset(torch.utils.data.Dataset[tuple[Any, Any]], ABC):
 
     @cached_property
     def positions(self) -> dict[str, int]:
-        """The position of each image by its id as text."""
-        return {str(image_id): i for i, image_id in enumerate(self.ids)}
+        """The position of each image by its id as text; `000123` is also found as 123, as YOLO tools write it."""
+        found = {str(image_id): i for i, image_id in enumerate(self.ids)}
+        numbers = {image_id: str(int(image_id)) for image_id in found if is_number(image_id)}
+        if len(set(numbers.values())) == len(numbers):
+            found = {number: found[image_id] for image_id, number in numbers.items()} | found
+        return found
 
     def index_of(self, image_id: ImageId) -> int:
         """The position of an image id.

@@ -87,7 +87,7 @@ class ShapeReader:
 
     def _shape(self, task: str, entry: Mapping[str, Any], size: Size) -> Any:
         if task == "masks":
-            return mask_of(_field(entry, "segmentation"), size)
+            return mask_of(_field(entry, "segmentation"), size) | _counted_mask(entry)
         if task == "oriented":
             return oriented_of(entry)
         points = keypoints_of(_field(entry, "keypoints"))
@@ -113,6 +113,18 @@ def mask_of(value: Any, size: Size) -> dict[str, Any]:
         form = "polygons [[x1, y1, x2, y2, x3, y3, ...], ...] or run lengths {size, counts}"
         raise BadShapeError(f"expected segmentation to be {form} but got {brief(value)}")
     return polygon_mask(value, size)
+
+
+def _counted_mask(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The mask of the same entry as a tool compared it, if the file says (`save_counted`)."""
+    value = entry.get("counted")
+    if not isinstance(value, Mapping):
+        return {}
+    resizing = value.get("resizing")
+    if not are_pixels(resizing, 4) or min(resizing[:2]) <= 0:
+        form = "positive factors of x and y, then what is added"
+        raise BadShapeError(f"expected `resizing` of a counted mask to be {form}, but got {brief(resizing)}")
+    return {"counted": _run_lengths(value, None) | {"resizing": resizing}}
 
 
 def polygon_mask(polygons: Sequence[Any], size: Size) -> dict[str, Any]:

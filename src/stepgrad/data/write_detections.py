@@ -29,6 +29,7 @@ def write_coco_results(
     image_ids: Sequence[ImageId],
     categories: Sequence[int] | None = None,
     order: NDArray[np.int64] | None = None,
+    more: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write detections (continuous boxes) as COCO's result json.
 
@@ -38,10 +39,11 @@ def write_coco_results(
         image_ids: the id of each image.
         categories: the category id of each label; None numbers them from 1.
         order: of the detections of all images, one after the other: which to write first, and so on. None: as they are.
+        more: further fields of each of these detections, such as `segmentation`.
     """
     detections = detections_of(preds, 0, image_ids)
     _check_labels(detections, image_ids, None if categories is None else len(categories), "categories")
-    rows = slice(None) if order is None else order
+    rows = np.arange(len(detections)) if order is None else order
     columns = (column[rows] for column in (detections.images, detections.labels, detections.boxes, detections.scores))
     entries = [
         {
@@ -49,14 +51,22 @@ def write_coco_results(
             "category_id": label + 1 if categories is None else categories[label],
             "bbox": [x1, y1, x2 - x1, y2 - y1],
             "score": score,
+            **(more[row] if more else {}),
         }
-        for image, label, (x1, y1, x2, y2), score in zip(*(column.tolist() for column in columns), strict=True)
+        for row, image, label, (x1, y1, x2, y2), score in zip(
+            rows.tolist(), *(column.tolist() for column in columns), strict=True
+        )
     ]
     write_whole(Path(path), json.dumps(entries).encode())
 
 
 def write_coco_annotations(
-    path: str | Path, targets: Sequence[ImageDict], images: Sequence[Mapping[str, Any]], class_names: Sequence[str]
+    path: str | Path,
+    targets: Sequence[ImageDict],
+    images: Sequence[Mapping[str, Any]],
+    class_names: Sequence[str],
+    more: Sequence[Mapping[str, Any]] = (),
+    sigmas: Sequence[float] | None = None,
 ) -> None:
     """Write objects (continuous boxes) as COCO's json; categories are numbered from 1.
 
@@ -65,12 +75,18 @@ def write_coco_annotations(
         targets: per image a dict of boxes and labels.
         images: the entry of each image: its "id", "file_name", "width", "height" and whatever else is known.
         class_names: of the labels.
+        more: further fields of each object of all images, such as `segmentation`.
+        sigmas: how far annotators differ about each keypoint.
     """
+    said = {} if sigmas is None else {"sigmas": list(sigmas)}
     ids = [image["id"] for image in images]
     content = {
         "images": list(images),
-        "categories": [{"id": number, "name": name} for number, name in enumerate(class_names, 1)],
-        "annotations": coco_annotations(objects_of(targets, 0, ids), ids),
+        "categories": [{"id": number, "name": name, **said} for number, name in enumerate(class_names, 1)],
+        "annotations": [
+            {**entry, **(more[row] if more else {})}
+            for row, entry in enumerate(coco_annotations(objects_of(targets, 0, ids), ids))
+        ],
     }
     write_whole(Path(path), json.dumps(content).encode())
 

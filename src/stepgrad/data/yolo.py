@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -151,24 +150,6 @@ class YOLODataset(FileDataset):
 
     def source(self, index: int) -> str:
         return str(self.images[index].label_path)
-
-    @cached_property
-    def positions(self) -> dict[str, int]:
-        """The position of each image by its id; `000123` is also found as 123, as YOLO tools write it."""
-        found = {image_id: i for i, image_id in enumerate(self.ids)}
-        numbers = {image_id: str(int(image_id)) for image_id in self.ids if is_number(image_id)}
-        if len(set(numbers.values())) == len(numbers):
-            found = {number: found[image_id] for image_id, number in numbers.items()} | found
-        return found
-
-
-def is_number(name: str) -> bool:
-    """Whether a name is a whole number that other formats can have as an id.
-
-    >>> is_number("000123"), is_number("a1"), is_number("²")
-    (True, False, False)
-    """
-    return name.isascii() and name.isdigit() and len(name) <= 18
 
 
 def dataset_name(data: DataYaml, split: str | None) -> str:

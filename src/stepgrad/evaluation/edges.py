@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.evaluation.records import Detections, Evidence, GroundTruth
+from stepgrad.evaluation.seen_shapes import shapes_seen_by
 from stepgrad.metric.protocol import Protocol
-from stepgrad.overlaps.keypoints import Keypoints
-from stepgrad.overlaps.masks import Masks, resized_runs
 
 Flat = TypeVar("Flat", Detections, GroundTruth)
 _ROUNDING = 0.001, 2e-6  # pixels, and share of the image's size, by which files of `yolo val` may round an edge away
-_OF_BOX = 0.53  # what ultralytics takes for the area of a person, as a share of the box
 _MANY = 0.05  # share of boxes that end at an edge, from which on the reader is told
 
 
@@ -26,23 +24,10 @@ def seen_by(evidence: Evidence, protocol: Protocol) -> Evidence:
     rounded.
     """
     if evidence.has_shapes:  # conventions of boxes say nothing about masks and poses
-        return _shapes_seen_by(evidence, protocol)
+        return shapes_seen_by(evidence, protocol)
     seen = clipped(evidence) if protocol.clip else evidence
     seen = in_resized_images(seen) if protocol.overlaps == "single" else seen
     return seen.seen_with(protocol.pixel_offset)
-
-
-def _shapes_seen_by(evidence: Evidence, protocol: Protocol) -> Evidence:
-    """Masks at the protocol's resolution; poses with the areas that it goes by."""
-    detections, objects = evidence.detections, evidence.objects
-    if isinstance(evidence.overlap, Masks) and protocol.mask_size is not None:
-        smaller = [resized_runs(flat.shapes, protocol.mask_size) for flat in (detections, objects)]
-        detections, objects = replace(detections, shapes=smaller[0]), replace(objects, shapes=smaller[1])
-    if isinstance(evidence.overlap, Keypoints) and protocol.poses == "box":
-        boxes = objects.shapes.boxes
-        areas = _OF_BOX * (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
-        objects = replace(objects, shapes=objects.shapes._replace(areas=areas))
-    return replace(evidence, detections=detections, objects=objects)
 
 
 def clipped(evidence: Evidence) -> Evidence:

@@ -14,7 +14,10 @@ RULES: dict[str, tuple[str, ...]] = {
     "pixel offset": ("pixel_offset",),
     "overlaps": ("overlaps",),
     "mask resolution": ("mask_size",),
+    "rounding of masks": ("mask_edges",),
+    "hidden parts": ("hidden",),
     "areas of poses": ("poses",),
+    "likeness": ("oriented",),
     "equality": ("equality",),
     "duplicate rule": ("duplicates", "equal_overlaps"),
     "difficult": ("difficult",),
@@ -33,8 +36,16 @@ RULES: dict[str, tuple[str, ...]] = {
 VERDICT_RULES = (*list(RULES)[: list(RULES).index("ties")], "IoU thresholds")
 """Those that can change what is said about a detection. Ties change its place; the others only the sum."""
 
-_ONLY_FOR = {"clipping": "boxes", "pixel offset": "boxes", "mask resolution": "masks", "areas of poses": "keypoints"}
-"""Rules that concern one kind of shape only."""
+_ONLY_FOR = {
+    "clipping": ("boxes", "keypoints"),
+    "pixel offset": ("boxes",),
+    "mask resolution": ("masks",),
+    "rounding of masks": ("masks",),
+    "hidden parts": ("masks",),
+    "areas of poses": ("keypoints",),
+    "likeness": ("oriented",),
+}
+"""Rules that concern some kinds of shapes only."""
 _ARITHMETIC = {"double": "double precision", "single": "single precision", "single_sizes": "boxes in single precision"}
 _DIFFICULT = {"ignore": "ignored", "count": "count", "drop": "are removed"}
 
@@ -55,7 +66,7 @@ def concerns(rule: str, shapes: str) -> bool:
     >>> concerns("pixel offset", "masks"), concerns("ties", "masks")
     (False, True)
     """
-    return _ONLY_FOR.get(rule, shapes) == shapes
+    return shapes in _ONLY_FOR.get(rule, (shapes,))
 
 
 def setting(protocol: Protocol, rule: str) -> object:
@@ -83,11 +94,16 @@ def describe_rule(p: Protocol, rule: str) -> str:
     """
     limit = "every detection" if p.max_detections is None else f"at most {p.max_detections} per image"
     words = {
-        "clipping": "boxes cut at the image's edges" if p.clip else "boxes as they are",
+        "clipping": "cut at the image's edges" if p.clip else "as they are",
         "pixel offset": f"adds {p.pixel_offset:g} to widths and heights",
         "overlaps": _ARITHMETIC[p.overlaps],
-        "mask resolution": "masks as they are" if p.mask_size is None else f"masks at {p.mask_size} pixels",
+        "mask resolution": "masks as they are"
+        if p.mask_size is None
+        else f"masks at {p.mask_size} pixels, or as counted",
+        "rounding of masks": "inside from a half on" if p.mask_edges == "half" else "inside only where whole",
+        "hidden parts": "belong to both objects" if p.hidden == "kept" else "belong to the smaller object",
         "areas of poses": "as annotated" if p.poses == "annotated" else "0.53 of the box's",
+        "likeness": "IoU of polygons" if p.oriented == "polygon" else "probIoU",
         "equality": "IoU >= threshold" if p.equality else "IoU > threshold",
         "duplicate rule": ("takes the best object" if p.duplicates == "best" else "takes the best object still free")
         + (f", the {p.equal_overlaps} of equals" if p.equal_overlaps else ""),

@@ -55,11 +55,18 @@ class Protocol:
     """The numbers that overlaps are computed in: float64; float32 throughout, with 1e-7 added to the union ("single"); or
     float64 from float32 boxes whose widths and heights were taken in float32 ("single_sizes")."""
     mask_size: int | None = None
-    """Masks are compared at this many pixels of the image's longer side (ultralytics: a quarter of the network's input);
-    None: as they are."""
+    """Masks are compared at this many pixels of the image's longer side (ultralytics: a quarter of the network's input), or as
+    the tool counted them, where files say how (`save_counted`); None: as they are."""
+    mask_edges: Literal["half", "whole"] = "half"
+    """Which pixels of a resized mask lie inside: where interpolation exceeds a half, or only where it is 1 ("whole": `yolo val`
+    cuts off decimals when it saves masks). It matters where files say how masks were counted."""
+    hidden: Literal["kept", "smaller"] = "kept"
+    """Pixels that several objects cover: they belong to each ("kept"), or to the smallest alone ("smaller")."""
     poses: Literal["annotated", "box"] = "annotated"
     """"annotated": the area of a pose is the object's, and objects without labelled keypoints are not counted (COCO). "box":
     the area is 0.53 of the box's, and such objects count, though nothing can find them (ultralytics)."""
+    oriented: Literal["polygon", "gauss"] = "polygon"
+    """What oriented boxes are compared by: the IoU of polygons, or probIoU, which takes them as Gaussians (ultralytics)."""
     duplicates: Literal["best", "best_free"] = "best"
     """Which object a detection takes: "best" = the largest overlap even if taken (then it is a false positive; VOC);
     "best_free" = the largest overlap among objects still free, crowds reusable (COCO)."""
@@ -199,7 +206,10 @@ _CHOICES = {
     "tail": ["zero", "line"],
     "nearness": ["overlap", "distance"],
     "overlaps": ["double", "single", "single_sizes"],
+    "mask_edges": ["half", "whole"],
+    "hidden": ["kept", "smaller"],
     "poses": ["annotated", "box"],
+    "oriented": ["polygon", "gauss"],
     "duplicates": ["best", "best_free"],
     "equal_overlaps": ["first", "last"],
     "difficult": ["ignore", "count", "drop"],
@@ -241,7 +251,9 @@ ULTRALYTICS = replace(
     integral="trapezoid",
     overlaps="single",
     mask_size=160,
+    hidden="smaller",
     poses="box",
+    oriented="gauss",
     equal_overlaps="first",
     difficult="drop",
     crowds="drop",
@@ -256,8 +268,8 @@ ULTRALYTICS_8_4 = replace(ULTRALYTICS, name="ultralytics-8.4", duplicates="best"
 ULTRALYTICS_8_3 = replace(ULTRALYTICS_8_4, name="ultralytics-8.3", tail="line")
 # Versions up to 8.3.167 count the boxes that they save; later ones count them before they are cut at the image's edges.
 ULTRALYTICS_OLD = replace(ULTRALYTICS_8_3, name="ultralytics-old", clip=True)
-# The second table of `yolo val save_json=True`: pycocotools on the boxes saved.
-ULTRALYTICS_JSON = replace(COCO, name="ultralytics-json", clip=True)
+# The second table of `yolo val save_json=True`: pycocotools on the boxes, masks and poses saved.
+ULTRALYTICS_JSON = replace(COCO, name="ultralytics-json", clip=True, mask_edges="whole")
 # The same without limits: what a loss can train for.
 ULTRALYTICS_UNLIMITED = replace(ULTRALYTICS, name="ultralytics-unlimited", max_detections=None, min_score=None)
 # DOTA_devkit for oriented boxes: VOC's rules with an overlap that has to exceed 0.5; the first with 11 points.

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,11 +18,18 @@ from stepgrad.engine.runs import (
     shared_pixels,
 )
 from stepgrad.errors import InputError
-from stepgrad.overlaps.base import Flags, Floats, Overlap, Rows
+from stepgrad.overlaps.base import Flags, Floats, Overlap, Rows, numbers
 
 Ints = NDArray[np.int64]
 _LARGEST = 2**31  # pixels of a mask
 _FARTHEST = 1e5  # pixels from the corner of an image to a polygon's point
+
+
+class Counted(NamedTuple):
+    """n masks as a tool compared them, in resized images."""
+
+    runs: Runs
+    resizing: Floats  # (n, 4) factors of x and y, then what is added, from the image to the mask
 
 
 class Runs(NamedTuple):
@@ -36,6 +42,8 @@ class Runs(NamedTuple):
     by_rows: bool
     counts: Ints  # (n,) pixels of each
     boxes: Floats  # (n, 4) around the pixels; a mask without any has a box without area
+    counted: Counted | None = None
+    """The same masks as a tool compared them; None: not known."""
 
     @property
     def masks(self) -> int:
@@ -75,7 +83,7 @@ class Masks(Overlap):
             )
         if given and all(isinstance(mask, (Tensor, np.ndarray)) for mask in given):
             return runs_of_dense(np.stack([np.asarray(mask) for mask in given]), where)
-        return runs_of_coco(given, where)
+        return with_counted(runs_of_coco(given, where), given, where)
 
     def boxes(self, shapes: Runs) -> Floats:
         return shapes.boxes
@@ -153,6 +161,20 @@ def runs_of_coco(given: Sequence[Any], where: str) -> Runs:
         counts, ptr = _in_turn(compressed, (counts, ptr), lengths)
     _check_lengths(counts, ptr, sizes, where)
     return _measured(*runs_of_counts(counts, ptr), sizes, False)
+
+
+def with_counted(runs: Runs, given: Sequence[Any], where: str) -> Runs:
+    """Masks with what a tool compared in their place, if each of them has it."""
+    counted = [mask.get("counted") for mask in given]
+    if not counted or not all(isinstance(mask, Mapping) for mask in counted):
+        return runs
+    form = f"{where}: the masks that a tool counted"
+    resizing = numbers(
+        [mask.get("resizing") or [np.nan] * 4 for mask in counted], form, 4, "factors of x and y, then what is added"
+    )
+    if (resizing[:, :2] <= 0.0).any():
+        raise InputError(f"{form}: expected positive factors of x and y but got {resizing[:, :2].min():g}.")
+    return runs._replace(counted=Counted(runs_of_coco(counted, form), resizing))
 
 
 def _in_turn(compressed: Flags, texts: tuple[Ints, Ints], lengths: Sequence[Ints]) -> tuple[Ints, Ints]:
@@ -258,7 +280,11 @@ def join_runs(parts: Sequence[Runs]) -> Runs:
     shift = np.cumsum([0, *(len(part.starts) for part in filled)])
     ptr = np.concatenate([[0], *(part.ptr[1:] + first for part, first in zip(filled, shift, strict=False))])
     sizes, counts, boxes = (np.concatenate([part[c] for part in filled]) for c in (3, 5, 6))
-    return Runs(columns[0], columns[1], ptr, sizes, filled[0].by_rows, counts, boxes)
+    counted = [part.counted for part in filled if part.counted is not None]
+    every = None
+    if len(counted) == len(filled):
+        every = Counted(join_runs([c.runs for c in counted]), np.concatenate([c.resizing for c in counted]))
+    return Runs(columns[0], columns[1], ptr, sizes, filled[0].by_rows, counts, boxes, every)
 
 
 def in_one_order(a: Runs, b: Runs) -> tuple[Runs, Runs]:
@@ -278,18 +304,6 @@ def turned(runs: Runs) -> Runs:
     starts, stops = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     ptr = np.cumsum([0, *(len(part[0]) for part in parts)])
     return runs._replace(starts=starts, stops=stops, ptr=ptr, by_rows=not runs.by_rows)
-
-
-def resized_runs(runs: Runs, longer: int) -> Runs:
-    """The same masks with this many pixels along the longer side of their images: interpolated, and inside where that exceeds
-    a half. Smaller ones are enlarged."""
-    parts = []
-    for i in range(runs.masks):
-        scale = longer / float(runs.sizes[i].max())
-        size = [max(1, round(side * scale)) for side in runs.sizes[i].tolist()]
-        dense = torch.from_numpy(dense_of(runs, i).astype(np.float32))[None, None]
-        parts.append(runs_of_dense(torch.nn.functional.interpolate(dense, size, mode="bilinear")[0] > 0.5, "a mask"))
-    return join_runs(parts)
 
 
 def dense_of(runs: Runs, i: int) -> NDArray[np.uint8]:
@@ -337,6 +351,8 @@ def take_runs(runs: Runs, rows: Rows) -> Runs:
     lengths = np.diff(runs.ptr)[rows]
     ptr = np.concatenate([[0], np.cumsum(lengths)])
     where = np.arange(ptr[-1]) - np.repeat(ptr[:-1] - runs.ptr[rows], lengths)
-    return Runs(
-        runs.starts[where], runs.stops[where], ptr, runs.sizes[rows], runs.by_rows, runs.counts[rows], runs.boxes[rows]
-    )
+    columns = runs.sizes[rows], runs.by_rows, runs.counts[rows], runs.boxes[rows]
+    counted = None
+    if runs.counted is not None:
+        counted = Counted(take_runs(runs.counted.runs, rows), runs.counted.resizing[rows])
+    return Runs(runs.starts[where], runs.stops[where], ptr, *columns, counted)

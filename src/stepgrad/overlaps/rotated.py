@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from stepgrad.engine.polygons import quad_areas, shared_areas
 from stepgrad.errors import InputError
@@ -136,6 +137,7 @@ class ProbIoU(Overlap):
     word = "probIoU"
     nouns = ("box", "boxes")
     drawn = "polygon"
+    precision = torch.float64
 
     def __init__(self, nms: str = "own") -> None:
         super().__init__(nms)
@@ -152,22 +154,51 @@ class ProbIoU(Overlap):
 
     def values(self, windows: Floats, rows: Rows, objects: Floats, columns: Rows, crowd: Flags) -> Floats:
         tiny = 1e-7  # ultralytics' own, in every place where it has it
-        a1, b1, c1 = (column[columns] for column in _covariances(objects))
-        a2, b2, c2 = (column[rows] for column in _covariances(windows))
-        dx = objects[columns, 0] - windows[rows, 0]
-        dy = objects[columns, 1] - windows[rows, 1]
+        target, window = (torch.from_numpy(shapes).to(self.precision) for shapes in (objects, windows))
+        a1, b1, c1 = (part[columns] for part in _covariances(target))
+        a2, b2, c2 = (part[rows] for part in _covariances(window))
+        dx, dy = (target[columns, :2] - window[rows, :2]).unbind(1)
         a, b, c = a1 + a2, b1 + b2, c1 + c2
-        determinant = a * b - c**2
-        apart = (a * dy**2 + b * dx**2) / (determinant + tiny) / 4 - c * dx * dy / (determinant + tiny) / 2
-        own = np.maximum(a1 * b1 - c1**2, 0.0) * np.maximum(a2 * b2 - c2**2, 0.0)
-        unlike = np.log(determinant / (4 * np.sqrt(own) + tiny) + tiny) / 2
-        bhattacharyya = np.clip(apart + unlike, tiny, 100.0)
-        likeness: Floats = 1.0 - np.sqrt(1.0 - np.exp(-bhattacharyya) + tiny)
+        determinant = a * b - c.pow(2)
+        apart = (a * dy.pow(2) + b * dx.pow(2)) / (determinant + tiny) * 0.25
+        turned = (c * -dx * dy) / (determinant + tiny) * 0.5
+        own = (a1 * b1 - c1.pow(2)).clamp(0) * (a2 * b2 - c2.pow(2)).clamp(0)
+        unlike = (determinant / (4 * own.sqrt() + tiny) + tiny).log() * 0.5
+        bhattacharyya = (apart + turned + unlike).clamp(tiny, 100.0)
+        likeness: Floats = (1 - (1.0 - (-bhattacharyya).exp() + tiny).sqrt()).double().numpy()
         return likeness
 
 
-def _covariances(boxes: Floats) -> tuple[Floats, Floats, Floats]:
+def _covariances(boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of Gaussians with the second moments of the boxes: variance in x, in y, covariance."""
-    along, across = boxes[:, 2] ** 2 / 12, boxes[:, 3] ** 2 / 12
-    cos, sin = np.cos(boxes[:, 4]), np.sin(boxes[:, 4])
-    return along * cos**2 + across * sin**2, along * sin**2 + across * cos**2, (along - across) * cos * sin
+    along, across = boxes[:, 2].pow(2) / 12, boxes[:, 3].pow(2) / 12
+    cos, sin = boxes[:, 4].cos(), boxes[:, 4].sin()
+    return (
+        along * cos.pow(2) + across * sin.pow(2),
+        along * sin.pow(2) + across * cos.pow(2),
+        (along - across) * cos * sin,
+    )
+
+
+def boxes_of_corners(corners: Floats) -> Floats:
+    """(n, 5) the smallest oriented boxes (cx, cy, w, h, angle) around quadrangles (n, 4, 2).
+
+    One side lies along an edge of the quadrangle; of rectangles it is the one that `quads_of_boxes` makes the first.
+
+    >>> boxes_of_corners(quads_of_boxes(np.array([[5.0, 4.0, 6.0, 2.0, 0.3]])).corners).round(9).tolist()
+    [[5.0, 4.0, 6.0, 2.0, 0.3]]
+    """
+    edges = corners - np.roll(corners, -1, axis=1)  # (n, 4, 2) from the second corner to the first, ...
+    lengths = np.hypot(edges[..., 0], edges[..., 1])
+    along = edges / np.where(lengths > 0.0, lengths, 1.0)[..., None]
+    along[lengths == 0.0] = (1.0, 0.0)
+    axes = np.stack([along, np.stack([-along[..., 1], along[..., 0]], axis=2)], axis=2)  # (n, 4 edges, 2 axes, 2)
+    places = np.einsum("neak,nck->neac", axes, corners)  # of each corner along each axis
+    low, high = places.min(axis=3), places.max(axis=3)
+    areas = np.where(lengths > 0.0, (high - low).prod(axis=2), np.inf)
+    # The four edges of a rectangle tie up to rounding.
+    best = (areas <= areas.min(axis=1, keepdims=True) * (1.0 + 1e-9)).argmax(axis=1)
+    chosen = np.arange(len(corners)), best
+    centre = np.einsum("na,nak->nk", (low + high)[chosen] / 2, axes[chosen])
+    angle = np.arctan2(along[chosen][:, 1], along[chosen][:, 0])
+    return np.concatenate([centre, (high - low)[chosen], angle[:, None]], axis=1)

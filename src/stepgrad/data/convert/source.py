@@ -18,11 +18,11 @@ from stepgrad.data.read_detections import category_ids
 from stepgrad.data.shapes import parse_shapes
 from stepgrad.data.shapes.dataset import SPLITS as SHAPES_SPLITS
 from stepgrad.data.splits import splits_of
-from stepgrad.data.yolo import YOLODataset, is_number
+from stepgrad.data.yolo import YOLODataset
 from stepgrad.data.yolo_images import image_ids_of
 from stepgrad.data.yolo_yaml import SPLITS
 from stepgrad.errors import DataError
-from stepgrad.names import from_home
+from stepgrad.names import from_home, is_number
 
 UNLISTED = "unlisted"
 """The split of the images that no list of a VOC folder names."""

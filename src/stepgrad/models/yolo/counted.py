@@ -15,11 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import ConfigError, LikelyMistakeWarning
+from stepgrad.models.yolo.counted_shapes import CountedShapes, boxes_around, corners_in_original
 from stepgrad.processes import world
 
 FOLDER = "counted"
-TASKS = ("detect", "segment", "pose")
-_UNCUT_SINCE = (8, 3, 168)  # before, boxes were cut at the edges of the original image, and counted there
+TASKS = ("detect", "segment", "pose", "obb")
+_UNCUT_SINCE = (
+    8,
+    3,
+    168,
+)  # before, boxes were cut at the edges of the original image, and counted there; no shapes then
 
 
 def save_counted(model: Any) -> None:
@@ -27,10 +32,12 @@ def save_counted(model: Any) -> None:
 
     `detections.json` has the detections, neither cut at the edges of the image nor rounded; `annotations.json` has the
     objects as ultralytics read them. Both are in pixels of the original images. Detections come in the order in which
-    ultralytics ranks them, which decides on equal scores.
+    ultralytics ranks them, which decides on equal scores. Masks are there twice: at the size of their image (`segmentation`), and
+    as they were compared (`counted`).
 
     Args:
-        model: a YOLO of ultralytics, for detection, segmentation or pose; of the last two, boxes are saved.
+        model: a YOLO of ultralytics, for detection, segmentation, poses or oriented boxes. Before 8.3.168 it saves upright
+            boxes only, and refuses models of oriented ones.
 
     For `from ultralytics import YOLO` and `model = YOLO("best.pt")`:
 
@@ -38,9 +45,11 @@ def save_counted(model: Any) -> None:
         model.val(data="my.yaml")
         # stepgrad evaluate --detections runs/detect/val/counted/detections.json --data runs/detect/val/counted/annotations.json
         #     --compare ultralytics ultralytics-json coco
+        # with --task masks, keypoints or oriented for the other models
     """
-    if model.task not in TASKS:
-        raise ConfigError(f"Expected a YOLO for one of {list(TASKS)} but this one is for {model.task!r}.")
+    known = [task for task in TASKS if task != "obb" or not _cuts_boxes()]
+    if model.task not in known:
+        raise ConfigError(f"Expected a YOLO for one of {known} but this one is for {model.task!r}.")
     model.add_callback("on_val_start", _watch)
     model.add_callback("on_val_end", _save)
 
@@ -55,14 +64,18 @@ class Counted:
     there: list[dict[str, Tensor]] = field(default_factory=list)
     ranked: NDArray[np.int64] | None = None
     """All detections as ultralytics ranks them: its sort is not stable, so nothing else tells the order of equal scores."""
+    shapes: CountedShapes | None = None
+    """Masks, poses or oriented boxes; None: boxes are all there is."""
 
-    def add(self, i: int, detections: Mapping[str, Tensor], batch: Mapping[str, Any]) -> None:
-        """Add image `i` of a batch."""
+    def add(self, i: int, detections: Mapping[str, Tensor], batch: Mapping[str, Any], pred: Any = None) -> None:
+        """Add image `i` of a batch; `pred` has the shapes of its detections."""
         of_image = batch["batch_idx"] == i
         found, there, resizing = _in_original(i, detections["boxes"], batch["bboxes"][of_image], batch)
         height, width = (int(side) for side in batch["ori_shape"][i])
         self.files.append(Path(batch["im_file"][i]))
         self.images.append({"file_name": batch["im_file"][i], "width": width, "height": height, **resizing})
+        if self.shapes is not None:
+            self.shapes.add(i, pred, batch, resizing["resizing"])
         self.found.append({**detections, "boxes": found})
         self.there.append({"boxes": there, "labels": batch["cls"][of_image].view(-1).long()})
 
@@ -72,28 +85,43 @@ class Counted:
 
         ids = _ids(self.files, root)
         images = [{"id": image_id, **image} for image_id, image in zip(ids, self.images, strict=True)]
-        write_coco_annotations(folder / "annotations.json", self.there, images, class_names)
-        write_coco_results(folder / "detections.json", self.found, ids, order=self.ranked)
+        there, found, sigmas = ([], [], None) if self.shapes is None else self.shapes.fields()
+        write_coco_annotations(folder / "annotations.json", self.there, images, class_names, there, sigmas)
+        write_coco_results(folder / "detections.json", self.found, ids, order=self.ranked, more=found)
 
 
 def _in_original(
     i: int, boxes: Tensor, objects: Tensor, batch: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Detections and objects of an image in its own pixels, and how it was resized if they were counted in the resized one."""
-    from ultralytics import __version__
     from ultralytics.utils import ops
 
     shape = batch["img"].shape[2:]
-    objects = ops.xywh2xyxy(objects) * torch.tensor(shape, device=objects.device)[[1, 0, 1, 0]]
-    if tuple(map(int, __version__.split(".")[:3])) < _UNCUT_SINCE:
+    in_pixels = torch.tensor(shape, device=objects.device)[[1, 0, 1, 0]]
+    oriented = boxes.shape[1] == 5
+    if not oriented:
+        objects = ops.xywh2xyxy(objects) * in_pixels
+    if _cuts_boxes():
         of_image = batch["ori_shape"][i], batch["ratio_pad"][i]
         found, there = (ops.scale_boxes(shape, b.clone(), *of_image) for b in (boxes, objects))
         return found, there, {}
     (scale_y, scale_x), (right, down) = batch["ratio_pad"][i]
+    resizing = [float(number) for number in (scale_x, scale_y, right, down)]
+    if oriented:
+        objects = torch.cat([objects[:, :4] * in_pixels, objects[:, 4:]], dim=1)
+        corners = [corners_in_original(b, np.array(resizing)) for b in (boxes, objects)]
+        return boxes_around(corners[0]), boxes_around(corners[1]), {"resizing": resizing}
     scale, shift = (torch.tensor([x, y, x, y], dtype=torch.float64) for x, y in ((scale_x, scale_y), (right, down)))
     # In double precision the way back to the numbers that were counted is exact.
     found, there = ((b.cpu().double() - shift) / scale for b in (boxes, objects))
-    return found, there, {"resizing": [*scale[:2].tolist(), *shift[:2].tolist()]}
+    return found, there, {"resizing": resizing}
+
+
+def _cuts_boxes() -> bool:
+    """Whether this version cuts boxes before it counts them."""
+    from ultralytics import __version__
+
+    return tuple(map(int, __version__.split(".")[:3])) < _UNCUT_SINCE
 
 
 def _ids(files: Sequence[Path], root: Path) -> list[str]:
@@ -106,14 +134,15 @@ def _ids(files: Sequence[Path], root: Path) -> list[str]:
 
 def _watch(validator: Any) -> None:
     """Keep what a validation counts from now on."""
-    counted = Counted()
+    of_boxes = validator.args.task == "detect" or _cuts_boxes()
+    counted = Counted(shapes=None if of_boxes else CountedShapes(validator))
     stock = type(validator).update_metrics
 
     def update_metrics(preds: Any, batch: Mapping[str, Any]) -> None:
         stock(validator, preds, batch)
         found = preds[0] if isinstance(preds, tuple) else preds  # older versions have prototypes of masks beside them
         for i, pred in enumerate(found):
-            counted.add(i, columns_of(pred, one_class=validator.args.single_cls), batch)
+            counted.add(i, columns_of(pred, one_class=validator.args.single_cls), batch, pred)
 
     def get_stats() -> Any:
         lists = validator.metrics.stats if hasattr(validator.metrics, "stats") else validator.stats
