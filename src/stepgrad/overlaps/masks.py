@@ -25,7 +25,7 @@ _LARGEST = 2**31  # pixels of a mask
 _FARTHEST = 1e5  # pixels from the corner of an image to a polygon's point
 
 
-class Counted(NamedTuple):
+class CountedRuns(NamedTuple):
     """n masks as a tool compared them, in resized images."""
 
     runs: Runs
@@ -42,7 +42,7 @@ class Runs(NamedTuple):
     by_rows: bool
     counts: Ints  # (n,) pixels of each
     boxes: Floats  # (n, 4) around the pixels; a mask without any has a box without area
-    counted: Counted | None = None
+    counted: CountedRuns | None = None
     """The same masks as a tool compared them; None: not known."""
 
     @property
@@ -174,7 +174,7 @@ def with_counted(runs: Runs, given: Sequence[Any], where: str) -> Runs:
     )
     if (resizing[:, :2] <= 0.0).any():
         raise InputError(f"{form}: expected positive factors of x and y but got {resizing[:, :2].min():g}.")
-    return runs._replace(counted=Counted(runs_of_coco(counted, form), resizing))
+    return runs._replace(counted=CountedRuns(runs_of_coco(counted, form), resizing))
 
 
 def _in_turn(compressed: Flags, texts: tuple[Ints, Ints], lengths: Sequence[Ints]) -> tuple[Ints, Ints]:
@@ -283,7 +283,7 @@ def join_runs(parts: Sequence[Runs]) -> Runs:
     counted = [part.counted for part in filled if part.counted is not None]
     every = None
     if len(counted) == len(filled):
-        every = Counted(join_runs([c.runs for c in counted]), np.concatenate([c.resizing for c in counted]))
+        every = CountedRuns(join_runs([c.runs for c in counted]), np.concatenate([c.resizing for c in counted]))
     return Runs(columns[0], columns[1], ptr, sizes, filled[0].by_rows, counts, boxes, every)
 
 
@@ -354,5 +354,5 @@ def take_runs(runs: Runs, rows: Rows) -> Runs:
     columns = runs.sizes[rows], runs.by_rows, runs.counts[rows], runs.boxes[rows]
     counted = None
     if runs.counted is not None:
-        counted = Counted(take_runs(runs.counted.runs, rows), runs.counted.resizing[rows])
+        counted = CountedRuns(take_runs(runs.counted.runs, rows), runs.counted.resizing[rows])
     return Runs(runs.starts[where], runs.stops[where], ptr, *columns, counted)
