@@ -38,6 +38,7 @@ EXTRAS = {
     "lightning": {"lightning": "lightning"},
     "torchmetrics": {"torchmetrics": "torchmetrics"},
     "yolo": {"ultralytics": "ultralytics"},
+    "onnx": {"onnxruntime": "onnxruntime", "onnx": "onnx"},
 }
 """Of each extra, the packages as they are imported, and as pip knows them."""
 

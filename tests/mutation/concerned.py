@@ -162,6 +162,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "models/": _MODELS,
     "models/demo/": ("tests/models/demo", "tests/cli/test_demo.py"),
     "models/detr/frozen.py": _HEADS,
+    "models/exported/": ("tests/models/exported",),
     "models/frameworks/torchmetrics.py": ("tests/models/test_torchmetrics.py",),
     "models/torchvision/": ("tests/models/test_torchvision_lists.py", *_MODELS, *_HEADS),
     "models/yolo/": _YOLO,

@@ -56,6 +56,10 @@ def evaluate(
     against: Path | None = None,
     images: Whole | None = None,
     sigmas: list[float] | None = None,
+    model: Path | None = None,
+    recipe: list[str] | None = None,
+    against_recipe: list[str] | None = None,
+    model_classes: Path | None = None,
 ) -> int:
     """Measure the AP of a trained run or of any file of detections, and see why protocols disagree.
 
@@ -68,6 +72,10 @@ def evaluate(
     With --against, two files of detections are compared on the same images:
 
         stepgrad evaluate --detections old.json --against new.json --data annotations.json
+
+    An exported model is run here; with --against, what makes its mAP differ from another's is told by cause:
+
+        stepgrad evaluate --model best.onnx --data my.yaml --against best.pt
 
     Args:
         detections: The detections to judge: a result .json of COCO or of `yolo val`, text files of VOC (a folder, one file, or
@@ -119,10 +127,17 @@ def evaluate(
         group: Which images are drawn together, such as the frames of a clip: a .json file {"image": "clip"}, a .csv file with
             lines `image,clip`, or a regular expression for the names of images, with the clip in brackets: `(.*)_[0-9]+`.
         against: Other detections of the same images, in one of the forms of --detections. Prints which of the two are ahead,
-            and whether these images can tell; by mAP and by each --metric.
+            and whether these images can tell; by mAP and by each --metric. With --model also another model: then prints which
+            cause makes how many points of the difference, and the first image that differs (--draw draws it).
         images: The number of images to name with --against: those that made most of the difference.
         sigmas: How far annotators differ about each keypoint, a number for each, for --task keypoints; by default as the data
             says, or COCO's for its 17 keypoints of persons.
+        model: An exported detector .onnx, or weights .pt of ultralytics, to run on the images of --data: YOLO (v5, v8, 11, and 26
+            or v10 end to end), torchvision and DETR by the names of their outputs.
+        recipe: What to do otherwise than usual before and after the network of --model: NAME=VALUE, such as `kernel=nearest`,
+            `colour=bgr`, `resize=stretch`, `nms=0.45` or `max_detections=100`. The usual recipe is printed.
+        against_recipe: The same for the model of --against.
+        model_classes: A text file with the name of a class in each line, for a model whose file does not name its classes.
 
     Returns:
         0.
@@ -131,7 +146,24 @@ def evaluate(
         return _compare_documents(compare, detections or run)
     from stepgrad.cli.judged import read, run_on
 
-    if run is not None:
+    models, called = None, ("", "")
+    if model is not None:
+        given = {"detections": detections, "run": run, "task": task, "windows": windows, "compress": compress}
+        _refuse("is not for --model; leave one of them out", **given, candidates=candidates)
+        if data is None:
+            raise ConfigError("Expected --data (images with annotations) with --model.")
+        from stepgrad.cli.exported import names_of, run_models
+        from stepgrad.data import load_dataset
+
+        more = {"class_names": class_names, "degenerate": degenerate, "images_outside": images_outside}
+        dataset = load_dataset(data, split, **more)  # type: ignore[arg-type]
+        called = model.name, ""
+        recipes = recipe, against_recipe
+        if against is not None:
+            called = names_of(model, against, _names(model, against), recipes)
+        models = run_models(model, against, dataset, recipes, model_classes, protocol, called, save_detections)
+        made = models.model
+    elif run is not None:
         if detections is not None:
             raise ConfigError("Expected --detections (a file to judge) or --run (a run that detects) but got both.")
         if class_names is not None:
@@ -140,9 +172,9 @@ def evaluate(
             raise ConfigError(f"task: a run detects boxes only; expected --detections for {task}.")
         made = run_on(run, data, split, checkpoint, windows, save_detections, images_outside, compress, candidates)
     else:
-        _refuse(
-            "needs --run", windows=windows, save_detections=save_detections, compress=compress, candidates=candidates
-        )
+        _refuse("needs --run", windows=windows, compress=compress, candidates=candidates)
+        _refuse("needs --run or --model", save_detections=save_detections)
+        _refuse("needs --model", recipe=recipe, against_recipe=against_recipe, model_classes=model_classes)
         if detections is None or data is None:
             raise ConfigError("Expected --run, or both --detections (the file to judge) and --data (the annotations).")
         with Terminal(stderr=True).status("reading annotations and detections"):
@@ -181,27 +213,34 @@ def evaluate(
         **{"class_names": class_names, "metric": [found.name for found in metrics], "group": group},
         **{"resamples": draws.number, "seed": seed, "level": LEVEL, "checkpoint": checkpoint if run else None},
         **{"compress": compress, "candidates": candidates, "task": task, "sigmas": sigmas},
+        **{"recipe": recipe, "against_recipe": against_recipe},
     }
-    files = {"detections": detections, "run": run, "data": data, "against": against}
+    files = {"detections": detections, "run": run, "model": model, "data": data, "against": against}
     came = partial(provenance, files, evidence, protocols, options)
     console = Terminal(markup=False, soft_wrap=True)
     if against is not None:
-        _refuse("leave it out with --against", compare=compare, plot=plot, plot_errors=plot_errors, draw=draw)
+        told = models.difference if models is not None else None
+        _refuse("leave it out with --against", compare=compare, plot=plot, plot_errors=plot_errors)
+        _refuse("needs two models with --against", draw=draw if told is None else None)
         _refuse("leave it out with --against", coco=coco or None, errors=errors or None)
         if _is_page(report):
             raise ConfigError(
                 "report: two files have their page from `stepgrad report A B`; name a .json file with --against."
             )
-        other = made.with_detections(against, empty_boxes)
+        other = (models and models.against) or made.with_detections(against, empty_boxes)
         both = evidence, other.evidence(as_they_stand=boxes == "file")
-        found = compare_with(both, _names(detections or run, against), protocols[0], metrics, draws, images)
-        console.print(str(found))
+        called = called if model is not None else _names(detections or run, against)
+        found = compare_with(both, called, protocols[0], metrics, draws, images)
+        console.print(str(found) if told is None else f"{found}\n\n{told}")
         for one, result in zip((made, other), found.results, strict=True):
             one.warn_of_mistakes(result)
         for note in [*notes_on_counting(made, evidence, protocols, boxes, coco), *found.notes]:
             console.print(f"note: {visible(note)}", style="dim")
         if report:
-            _write_numbers(report, found.to_dict() | {"provenance": came()})
+            causes = {} if told is None else {"causes": told.to_dict()}
+            _write_numbers(report, found.to_dict() | causes | {"provenance": came()})
+        if models is not None and draw:
+            models.draw(draw)
         return 0
     _refuse("needs --against", images=images)
     outcome: Comparison | EvaluationResult

@@ -1,0 +1,61 @@
+"""From the windows of a network to detections: least score, NMS, largest number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torchvision.ops import nms
+
+from stepgrad.models.exported.layouts import Array, Windows
+from stepgrad.models.exported.recipe import Recipe
+
+_MOST_RANKED = 30_000  # windows that enter NMS, as in ultralytics
+
+
+@dataclass(frozen=True)
+class Found:
+    """The detections of one picture, by decreasing score."""
+
+    boxes: Array
+    scores: Array
+    labels: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Found:
+        return Found(self.boxes[rows], self.scores[rows], self.labels[rows])
+
+
+def choose(windows: Windows, recipe: Recipe) -> Found:
+    """The detections among the windows; of equal scores the earlier window and class come first."""
+    found = _pairs(windows, recipe)
+    found = found.take(np.argsort(-found.scores, kind="stable")[:_MOST_RANKED])
+    if recipe.nms is not None:
+        found = found.take(_kept(found, recipe.nms, recipe.agnostic))
+    return found.take(np.arange(min(len(found.scores), recipe.max_detections)))
+
+
+def _pairs(windows: Windows, recipe: Recipe) -> Found:
+    """Every window with each class that it may be detected as."""
+    if windows.labels is not None:
+        return Found(windows.boxes, windows.scores, windows.labels).take(windows.scores > recipe.min_score)
+    if recipe.multi_label:
+        rows, labels = np.nonzero(windows.scores > recipe.min_score)
+    else:
+        best = windows.scores.argmax(axis=1)
+        rows = np.flatnonzero(windows.scores[np.arange(len(best)), best] > recipe.min_score)
+        labels = best[rows]
+    return Found(windows.boxes[rows], windows.scores[rows, labels], labels.astype(np.int64))
+
+
+def _kept(found: Found, threshold: float, agnostic: bool) -> NDArray[np.int64]:
+    """Rows that NMS keeps, in their order; the scores must decrease."""
+    kept = []
+    boxes = torch.from_numpy(found.boxes)
+    ranks = -torch.arange(len(boxes), dtype=torch.float64)  # ties are decided already
+    labels = np.zeros_like(found.labels) if agnostic else found.labels
+    for label in np.unique(labels):
+        rows = torch.from_numpy(np.flatnonzero(labels == label))
+        kept.append(rows[nms(boxes[rows], ranks[rows], threshold)].numpy())
+    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *kept]))
