@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from stepgrad.models.exported.layouts import Array, Windows
-from stepgrad.models.exported.limits import Found, choose
+from stepgrad.models.exported.limits import Detected, choose
 from stepgrad.models.exported.pipeline import Pipeline
 from stepgrad.models.exported.recipe import LIMITS, PREPARATION, Recipe, shown
 
@@ -19,7 +19,7 @@ SAME_PLACE = 0.5
 
 
 @dataclass(frozen=True)
-class Stage:
+class CauseStage:
     """Detections on the way, by the change that leads to them."""
 
     cause: str
@@ -31,7 +31,7 @@ class Stage:
     limits: Recipe
     labelled_by: Pipeline
 
-    def detect(self, views: Views) -> Found:
+    def detect(self, views: Views) -> Detected:
         """The detections of this stage in one picture."""
         found = choose(self.windows(views), self.limits)
         return self.labelled_by.known(found, views.picture.size)
@@ -53,17 +53,17 @@ class Views:
         return self.known[key]
 
 
-def stages_between(start: Pipeline, end: Pipeline) -> list[Stage]:
+def stages_between(start: Pipeline, end: Pipeline) -> list[CauseStage]:
     """The stages from one pipeline to the other; the first is `start` itself, the last `end`."""
     return list(_stages(start, end))
 
 
-def _stages(start: Pipeline, end: Pipeline) -> Iterator[Stage]:
+def _stages(start: Pipeline, end: Pipeline) -> Iterator[CauseStage]:
     recipe = start.recipe
-    yield Stage("", "", "", "", _asking(start, recipe), recipe, start)
+    yield CauseStage("", "", "", "", _asking(start, recipe), recipe, start)
     for name in _first_changes(start, end):
         recipe, words = _changed(recipe, end.recipe, name)
-        yield Stage(name, "preprocessing", *words, _asking(start, recipe), recipe, start)
+        yield CauseStage(name, "preprocessing", *words, _asking(start, recipe), recipe, start)
     limits = recipe
     now, windows = start, _asking(start, recipe)
     for network, group, what in _networks(start, end):
@@ -74,17 +74,17 @@ def _stages(start: Pipeline, end: Pipeline) -> Iterator[Stage]:
         then = _asking(network, recipe)
         names = start.network.name, end.network.name
         if network.labels.shape == now.labels.shape and (network.labels == now.labels).all():
-            yield Stage(
+            yield CauseStage(
                 f"{what}boxes", group, *names, _mixed(windows, then, limits, _rows_agree(now, network)), limits, network
             )
-            yield Stage(f"{what}scores", group, *names, then, limits, network)
+            yield CauseStage(f"{what}scores", group, *names, then, limits, network)
         else:
-            yield Stage(f"{what}boxes and scores", group, *names, then, limits, network)
+            yield CauseStage(f"{what}boxes and scores", group, *names, then, limits, network)
         now, windows = network, then
     for name in LIMITS:
         if getattr(limits, name) != getattr(end.recipe, name):
             limits, words = _changed(limits, end.recipe, name)
-            yield Stage(name, "NMS and limits", *words, windows, limits, end)
+            yield CauseStage(name, "NMS and limits", *words, windows, limits, end)
 
 
 def _first_changes(start: Pipeline, end: Pipeline) -> list[str]:
@@ -154,7 +154,7 @@ def _mixed(
     return mixed
 
 
-def partners(a: Found, b: Found) -> NDArray[np.int64]:
+def partners(a: Detected, b: Detected) -> NDArray[np.int64]:
     """For each detection of `a` the row of the same object in `b`, or -1; each of `b` once, best overlaps by decreasing score."""
     found = np.full(len(a.scores), -1, dtype=np.int64)
     free = np.ones(len(b.scores), dtype=bool)

@@ -14,8 +14,8 @@ from stepgrad.data.read_detections import FileDetections
 from stepgrad.evaluation.result import evaluate_under
 from stepgrad.evaluation.tables import plain_table
 from stepgrad.metric.protocol import Protocol
-from stepgrad.models.exported.causes import Stage, Views, partners, stages_between
-from stepgrad.models.exported.limits import Found
+from stepgrad.models.exported.causes import CauseStage, Views, partners, stages_between
+from stepgrad.models.exported.limits import Detected
 from stepgrad.models.exported.pipeline import Pipeline, as_detections
 from stepgrad.number_text import per_cent
 
@@ -24,7 +24,7 @@ SURE = 0.25
 
 
 @dataclass(frozen=True)
-class Part:
+class CausePart:
     """What one cause changes, all those before it changed already."""
 
     cause: str
@@ -49,7 +49,7 @@ class FirstImage:
     """Which of the two has it."""
     cause: str
     """The first change that makes it appear or vanish."""
-    found: tuple[Found, Found]
+    found: tuple[Detected, Detected]
     """All detections of the image that are looked at, of both."""
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Difference:
     protocol: str
     map: float
     """Of the pipeline where the way begins."""
-    parts: tuple[Part, ...]
+    parts: tuple[CausePart, ...]
     first: FirstImage | None
     detections: tuple[FileDetections, FileDetections]
 
@@ -124,7 +124,7 @@ def difference(
     """Run both and every stage between them on all pictures of the data."""
     stages = stages_between(start, end)
     names = names or (start.network.name, end.network.name)
-    found: list[list[Found]] = [[] for _ in stages]
+    found: list[list[Detected]] = [[] for _ in stages]
     first = None
     for i in range(len(dataset)):
         views = Views(dataset.image(i))
@@ -135,14 +135,18 @@ def difference(
     detections = [as_detections(of_images) for of_images in found]
     maps = [evaluate_under(evidence_from(dataset, made), protocol).map for made in detections]
     parts = tuple(
-        Part(stage.cause, stage.group, stage.before, stage.after, now, 100.0 * (now - was))
+        CausePart(stage.cause, stage.group, stage.before, stage.after, now, 100.0 * (now - was))
         for stage, was, now in zip(stages[1:], maps, maps[1:], strict=False)
     )
     return Difference(names, protocol.name, maps[0], parts, first, (detections[0], detections[-1]))
 
 
 def _first_difference(
-    dataset: DetectionDataset, index: int, stages: Sequence[Stage], found: Sequence[Found], names: tuple[str, str]
+    dataset: DetectionDataset,
+    index: int,
+    stages: Sequence[CauseStage],
+    found: Sequence[Detected],
+    names: tuple[str, str],
 ) -> FirstImage | None:
     """The detection of the highest score that only one of both ends has; None if there is none in this image."""
     sure = [one.take(one.scores >= SURE) for one in found]

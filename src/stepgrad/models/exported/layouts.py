@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.errors import DataError
-from stepgrad.models.exported.pixels import Placed
+from stepgrad.models.exported.pixels import Placement
 
 Array = NDArray[np.float64]
 Kind = Literal["v5", "v8", "end-to-end", "boxes", "detr"]
@@ -41,7 +41,7 @@ class Layout:
     softmax: bool = False
     """Of DETR's logits: softmax with a last class for nothing, else a sigmoid each."""
     first_label: int = 0
-    """The label of the first class: torchvision keeps 0 for the background."""
+    """The label of the first class, where the model gives labels."""
     in_picture: bool = False
     """Whether boxes are in pixels of the picture already."""
 
@@ -50,7 +50,7 @@ class Layout:
         """Whether it has a row for each place of the image, in the same order whatever the image shows."""
         return self.kind in ("v5", "v8")
 
-    def read(self, outputs: Mapping[str, NDArray[Any]], placed: Placed) -> Windows:
+    def read(self, outputs: Mapping[str, NDArray[Any]], placed: Placement) -> Windows:
         """The windows of one picture."""
         if self.kind == "detr":
             return self._read_queries(outputs, placed)
@@ -70,7 +70,7 @@ class Layout:
             scores = rows[:, 5 : 5 + (self.classes or 0)] * rows[:, 4:5]
         return Windows(placed.back(corners(rows[:, :4])), scores)
 
-    def _read_queries(self, outputs: Mapping[str, NDArray[Any]], placed: Placed) -> Windows:
+    def _read_queries(self, outputs: Mapping[str, NDArray[Any]], placed: Placement) -> Windows:
         logits = _rows(outputs, "logits" if "logits" in outputs else "pred_logits")
         if self.softmax:
             powers = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -108,7 +108,7 @@ def recognise(
     """
     shapes = {name: value.shape for name, value in outputs.items()}
     if {"boxes", "labels", "scores"} <= set(outputs):
-        return Layout("boxes", classes, first_label=0 if sizes_given else 1, in_picture=sizes_given)
+        return Layout("boxes", classes, in_picture=sizes_given)
     logits = next((name for name in ("logits", "pred_logits") if name in outputs), None)
     if logits is not None and "pred_boxes" in outputs:
         columns = shapes[logits][-1]

@@ -16,18 +16,18 @@ _MOST_RANKED = 30_000  # windows that enter NMS, as in ultralytics
 
 
 @dataclass(frozen=True)
-class Found:
+class Detected:
     """The detections of one picture, by decreasing score."""
 
     boxes: Array
     scores: Array
     labels: NDArray[np.int64]
 
-    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Found:
-        return Found(self.boxes[rows], self.scores[rows], self.labels[rows])
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Detected:
+        return Detected(self.boxes[rows], self.scores[rows], self.labels[rows])
 
 
-def choose(windows: Windows, recipe: Recipe) -> Found:
+def choose(windows: Windows, recipe: Recipe) -> Detected:
     """The detections among the windows; of equal scores the earlier window and class come first."""
     found = _pairs(windows, recipe)
     found = found.take(np.argsort(-found.scores, kind="stable")[:_MOST_RANKED])
@@ -36,20 +36,20 @@ def choose(windows: Windows, recipe: Recipe) -> Found:
     return found.take(np.arange(min(len(found.scores), recipe.max_detections)))
 
 
-def _pairs(windows: Windows, recipe: Recipe) -> Found:
+def _pairs(windows: Windows, recipe: Recipe) -> Detected:
     """Every window with each class that it may be detected as."""
     if windows.labels is not None:
-        return Found(windows.boxes, windows.scores, windows.labels).take(windows.scores > recipe.min_score)
+        return Detected(windows.boxes, windows.scores, windows.labels).take(windows.scores > recipe.min_score)
     if recipe.multi_label:
         rows, labels = np.nonzero(windows.scores > recipe.min_score)
     else:
         best = windows.scores.argmax(axis=1)
         rows = np.flatnonzero(windows.scores[np.arange(len(best)), best] > recipe.min_score)
         labels = best[rows]
-    return Found(windows.boxes[rows], windows.scores[rows, labels], labels.astype(np.int64))
+    return Detected(windows.boxes[rows], windows.scores[rows, labels], labels.astype(np.int64))
 
 
-def _kept(found: Found, threshold: float, agnostic: bool) -> NDArray[np.int64]:
+def _kept(found: Detected, threshold: float, agnostic: bool) -> NDArray[np.int64]:
     """Rows that NMS keeps, in their order; the scores must decrease."""
     kept = []
     boxes = torch.from_numpy(found.boxes)

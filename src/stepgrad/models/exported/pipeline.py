@@ -16,7 +16,7 @@ from stepgrad.errors import ConfigError
 from stepgrad.evaluation.records import Detections
 from stepgrad.models.exported.class_names import labels_of
 from stepgrad.models.exported.layouts import Layout, Windows, recognise
-from stepgrad.models.exported.limits import Found, choose
+from stepgrad.models.exported.limits import Detected, choose
 from stepgrad.models.exported.network import Network, open_network
 from stepgrad.models.exported.pixels import prepare
 from stepgrad.models.exported.recipe import Recipe, with_options
@@ -37,14 +37,14 @@ class Pipeline:
         pixels, placed = prepare(picture, recipe or self.recipe)
         return self.layout.read(self.network(pixels, picture.size), placed)
 
-    def known(self, found: Found, size: tuple[int, int]) -> Found:
+    def known(self, found: Detected, size: tuple[int, int]) -> Detected:
         """Detections of the data's classes, cut at the border of a picture of this width and height; none is empty."""
         inside = (found.labels >= 0) & (found.labels < len(self.labels))
         found = found.take(inside)
         found = replace(found, labels=self.labels[found.labels], boxes=np.clip(found.boxes, 0.0, np.tile(size, 2)))
         return found.take((found.labels >= 0) & (found.boxes[:, 2:] >= found.boxes[:, :2]).all(axis=1))
 
-    def detect(self, picture: Image.Image) -> Found:
+    def detect(self, picture: Image.Image) -> Detected:
         """Its detections in one picture."""
         return self.known(choose(self.windows(picture), self.recipe), picture.size)
 
@@ -76,6 +76,7 @@ def open_pipeline(
     outputs = network(pixels, (trial.size[1], trial.size[0]))
     layout = recognise(outputs, trial.size, None if names is None else len(names), network.name, network.sizes_given)
     recipe = with_options(_usual(network, layout), words, option)
+    layout = replace(layout, first_label=recipe.first_label)
     labels, _ = labels_of(names, layout.classes, class_names, network.name)
     return Pipeline(network, layout, _fitting(network, recipe, words, option), labels)
 
@@ -91,7 +92,7 @@ def _usual(network: Network, layout: Layout) -> Recipe:
         resize, size = ("stretch", size) if fixed else ("short", (800, 800))
         return Recipe(resize, size, "pillow-linear", 0, "rgb", scale, "imagenet", 0.001, True, None)
     if network.sizes_given:  # RT-DETR and its kin
-        return Recipe("stretch", size, "pillow-linear", 0, "rgb", scale, nms=None)
+        return Recipe("stretch", size, "pillow-linear", 0, "rgb", scale, nms=None, first_label=0)
     return Recipe(
         "stretch" if fixed else "none", size, "pillow-linear", 0, "rgb", scale, nms=None
     )  # torchvision resizes itself
@@ -126,10 +127,10 @@ def detect_all(
     return as_detections(every)
 
 
-def as_detections(of_images: Sequence[Found]) -> FileDetections:
+def as_detections(of_images: Sequence[Detected]) -> FileDetections:
     """The detections of all images as the evaluator takes them."""
     images = np.repeat(np.arange(len(of_images), dtype=np.int32), [len(found.scores) for found in of_images])
-    none = Found(np.zeros((0, 4)), np.zeros(0), np.zeros(0, dtype=np.int64))
+    none = Detected(np.zeros((0, 4)), np.zeros(0), np.zeros(0, dtype=np.int64))
     boxes, scores, labels = (
         np.concatenate([getattr(none, name), *(getattr(found, name) for found in of_images)])
         for name in ("boxes", "scores", "labels")

@@ -26,7 +26,7 @@ _OF_PILLOW = {
 
 
 @dataclass(frozen=True)
-class Placed:
+class Placement:
     """Where the picture lies in the input: pixels times `factors` (x, y), then moved by `corner` (x, y)."""
 
     factors: tuple[float, float]
@@ -45,7 +45,7 @@ class Placed:
         return np.clip(boxes, 0.0, np.tile(np.array(self.picture, dtype=np.float64), 2))
 
 
-def prepare(picture: Image.Image, recipe: Recipe) -> tuple[NDArray[np.float32], Placed]:
+def prepare(picture: Image.Image, recipe: Recipe) -> tuple[NDArray[np.float32], Placement]:
     """The input (3, H, W) for one picture."""
     placed, inner = _place(picture.size, recipe)
     pixels = _resized(picture, inner, recipe.kernel)
@@ -60,25 +60,25 @@ def prepare(picture: Image.Image, recipe: Recipe) -> tuple[NDArray[np.float32], 
     return np.ascontiguousarray(numbers.transpose(2, 0, 1)), placed
 
 
-def _place(picture: tuple[int, int], recipe: Recipe) -> tuple[Placed, tuple[int, int]]:
+def _place(picture: tuple[int, int], recipe: Recipe) -> tuple[Placement, tuple[int, int]]:
     """Where the picture goes, and width and height of the resized picture without padding."""
     width, height = picture
     high, wide = recipe.size
     if recipe.resize == "none":
-        return Placed((1.0, 1.0), (0.0, 0.0), picture, picture), picture
+        return Placement((1.0, 1.0), (0.0, 0.0), picture, picture), picture
     if recipe.resize == "stretch":
-        return Placed((wide / width, high / height), (0.0, 0.0), picture, (wide, high)), (wide, high)
+        return Placement((wide / width, high / height), (0.0, 0.0), picture, (wide, high)), (wide, high)
     if recipe.resize == "short":
         factor = min(min(high, wide) / min(picture), _LONGEST * min(high, wide) / max(picture))
         inner = max(round(width * factor), 1), max(round(height * factor), 1)
-        return Placed((inner[0] / width, inner[1] / height), (0.0, 0.0), picture, inner), inner
+        return Placement((inner[0] / width, inner[1] / height), (0.0, 0.0), picture, inner), inner
     factor = min(wide / width, high / height)
     inner = max(round(width * factor), 1), max(round(height * factor), 1)
     if recipe.resize == "rect":  # only what is missing to the next multiple
         wide, high = (side + (full - side) % STRIDE for side, full in zip(inner, (wide, high), strict=True))
     # an odd pixel goes to the right and to the bottom
     corner = float(round((wide - inner[0]) / 2 - 0.1)), float(round((high - inner[1]) / 2 - 0.1))
-    return Placed((factor, factor), corner, picture, (wide, high)), inner
+    return Placement((factor, factor), corner, picture, (wide, high)), inner
 
 
 def _resized(picture: Image.Image, size: tuple[int, int], kernel: str) -> NDArray[np.uint8]:

@@ -41,6 +41,8 @@ class Recipe:
     agnostic: bool = False
     """Whether windows of different classes suppress each other."""
     max_detections: int = 300
+    first_label: int = 1
+    """The label of the first class where the model itself gives labels: torchvision keeps 0 for the background."""
 
     def same_input(self, other: Recipe) -> bool:
         """Whether both make the same input from every picture."""
@@ -132,4 +134,5 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "nms": lambda text: None if text == "none" else _number(0.0, 1.0)(text),
     "agnostic": _yes,
     "max_detections": _whole(1, 1 << 20),
+    "first_label": _whole(0, 1),
 }
