@@ -5,8 +5,9 @@
 
 COCO AP (ten thresholds, 101 recall levels): boxes of 20 classes on as many images as VOC 2007 test has, and masks of 160 x 160
 pixels. Every tool starts from the least that its users have: stepgrad and torchmetrics from lists of dicts of tensors, the
-others from annotations and results that they have read, so that only evaluate() and accumulate() are timed. All find the same
-AP to six digits, but torchmetrics, which differs in the sixth digit for boxes and more for masks: its AP is shown, not checked.
+others from annotations and results that they have read, so that only evaluate() and accumulate() are timed. "files" begins with
+COCO's two json files instead. All find the same AP to six digits, but torchmetrics, which differs in the sixth digit for boxes
+and more for masks: its AP is shown, not checked.
 Needs `pip install ".[bench]" hotcoco`.
 """
 
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import io
 import json
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,10 +32,16 @@ from benchmarks.children import peak, run_child
 from benchmarks.report import RESULTS, Claim, claims_table, heading, write
 from benchmarks.timing import interleaved, machine, version
 from experiments.records import commit, table
+from stepgrad.data import COCODataset
+from stepgrad.data.judged_files import evidence_from
+from stepgrad.data.read_detections import read_detections
+from stepgrad.evaluation.result import evaluate_under
+from stepgrad.metric.protocol import get_protocol
 
 CLASSES, IMAGES, OBJECTS = 20, 4952, 12_000
 SIZES = {"small": 100_000, "large": 400_000}
 PEERS = ("hotcoco", "faster-coco-eval", "pycocotools", "torchmetrics")
+KINDS = ("boxes", "masks", "files")
 SIDE = 160  # pixels of the images with masks
 Entries = list[dict[str, Any]]
 
@@ -138,14 +146,35 @@ def coco_case(scene: Scene, tool: str, kind: str = "bbox") -> Callable[[], float
         results = getattr(ground, "loadRes", None) or ground.load_res
         detections = results([dict(row) for row in found])
 
+    return lambda: _coco_ap(evaluation(ground, detections, kind))
+
+
+def stepgrad_files(folder: Path) -> Callable[[], float]:
     def run() -> float:
-        judged = evaluation(ground, detections, kind)
-        judged.evaluate()
-        judged.accumulate()
-        precision = np.asarray(judged.eval["precision"])[..., 0, -1]  # all sizes, 100 detections
-        return float(precision[precision > -1].mean())
+        data = COCODataset(folder / "truth.json", need_images=False)
+        evidence = evidence_from(data, read_detections(folder / "found.json", data))
+        return evaluate_under(evidence, get_protocol("coco")).map
 
     return run
+
+
+def coco_files(folder: Path, tool: str) -> Callable[[], float]:
+    """A tool with the interface of pycocotools, from two files on."""
+    api, evaluation = _coco_tools()[tool]
+
+    def run() -> float:
+        ground = api(str(folder / "truth.json"))
+        results = getattr(ground, "loadRes", None) or ground.load_res
+        return _coco_ap(evaluation(ground, results(str(folder / "found.json")), "bbox"))
+
+    return run
+
+
+def _coco_ap(judged: Any) -> float:
+    judged.evaluate()
+    judged.accumulate()
+    precision = np.asarray(judged.eval["precision"])[..., 0, -1]  # all sizes, 100 detections
+    return float(precision[precision > -1].mean())
 
 
 def _coco_tools() -> dict[str, tuple[Any, Any]]:
@@ -213,12 +242,8 @@ def measure(rounds: int) -> dict[str, Any]:
     small = with_masks(random_scene(5000, images=500, objects=1500))
     timings: dict[str, Any] = {}
     values: dict[str, float] = {}
-    for what, kind, data in (("boxes", "bbox", scene), ("masks", "segm", small)):
-        cases = {
-            f"{what}: stepgrad": stepgrad_case(data, what),
-            **{f"{what}: {tool}": coco_case(data, tool, kind) for tool in PEERS[:-1]},
-            f"{what}: torchmetrics": torchmetrics_case(data, "faster_coco_eval", kind),
-        }
+    for what in KINDS:
+        cases = _cases(what, scene, small)
         quiet = {name: _quiet(case, name, values) for name, case in cases.items()}
         slow = {name: quiet.pop(name) for name in list(quiet) if name.endswith(("pycocotools", "torchmetrics"))}
         timings |= {name: asdict(t) for name, t in interleaved(quiet, rounds).items()}
@@ -238,6 +263,24 @@ def measure(rounds: int) -> dict[str, Any]:
         "memory": memory,
     }
     return {**results, "claims": [asdict(claim) for claim in check_claims(timings, memory)]}
+
+
+def _cases(what: str, scene: Scene, small: Scene) -> dict[str, Callable[[], float]]:
+    """The tools on boxes, on masks, or on files of boxes."""
+    if what == "files":
+        folder = Path(tempfile.mkdtemp())
+        for name, content in zip(("truth", "found"), _coco_dicts(scene), strict=True):
+            (folder / f"{name}.json").write_text(json.dumps(content))
+        return {
+            "files: stepgrad": stepgrad_files(folder),
+            **{f"files: {tool}": coco_files(folder, tool) for tool in PEERS[:-1]},
+        }
+    data, kind = (scene, "bbox") if what == "boxes" else (small, "segm")
+    return {
+        f"{what}: stepgrad": stepgrad_case(data, what),
+        **{f"{what}: {tool}": coco_case(data, tool, kind) for tool in PEERS[:-1]},
+        f"{what}: torchmetrics": torchmetrics_case(data, "faster_coco_eval", kind),
+    }
 
 
 def _resampling_case(scene: Scene) -> Callable[[], float]:
@@ -271,8 +314,9 @@ def check_claims(timings: dict[str, Any], memory: dict[str, int]) -> list[Claim]
     small, large = (memory[str(size)] for size in SIZES.values())
     against = [
         Claim(f"{what}: time against {tool}", target, median[f"{what}: stepgrad"] / median[f"{what}: {tool}"])
-        for what in ("boxes", "masks")
+        for what in KINDS
         for tool, target in (("hotcoco", 1.0), ("faster-coco-eval", 1.0), ("torchmetrics", 0.2))
+        if f"{what}: {tool}" in median
     ]
     return [
         *against,
@@ -295,7 +339,7 @@ def memory(detections: int) -> dict[str, int]:
 
 def render(results: dict[str, Any]) -> str:
     median = {name: row["median"] for name, row in results["timings"].items()}
-    ours = {what: median[f"{what}: stepgrad"] for what in ("boxes", "masks")}
+    ours = {what: median[f"{what}: stepgrad"] for what in KINDS}
     rows = [
         [
             *(name, f"{row['median']:.3f}", f"{row['fastest']:.3f} - {row['slowest']:.3f}"),
@@ -312,7 +356,8 @@ def render(results: dict[str, Any]) -> str:
         f"COCO AP. Boxes: 100,000 detections of {CLASSES} classes on {IMAGES} images, {OBJECTS} objects. Masks: 5,000 of "
         f"{SIDE} x {SIDE} pixels on 500 images. Medians; every case takes its turn in every round, but pycocotools and "
         "torchmetrics once. stepgrad and torchmetrics are timed from lists of dicts of tensors on, with all checks of the input; "
-        "the others from data that they have read on, with COCO's four sizes and three limits. The run stops unless all find "
+        "the others from data that they have read on, with COCO's four sizes and three limits. Files: the boxes from "
+        "COCO's two json files on, read, checked and judged. The run stops unless all find "
         "the same AP to six digits, but torchmetrics, whose AP is shown and not checked.",
         table(
             ["case", "median s", "range s", "relative", "AP"], [[c.replace("nan", "-") for c in row] for row in rows]

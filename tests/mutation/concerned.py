@@ -132,6 +132,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "evaluation/explain.py": ("tests/evaluation/test_explain.py",),
     "evaluation/export.py": ("tests/evaluation/test_export.py",),
     "evaluation/federated.py": ("tests/evaluation/test_lvis.py",),
+    "data/bulk_results.py": ("tests/data/test_bulk_results.py",),
     "data/judged_files.py": (*("tests/evaluation/test_lvis.py", "tests/evaluation/test_files.py"), _TASK_FILES),
     "data/segments.py": ("tests/evaluation/test_segment_files.py",),
     "data/shape_fields.py": (_TASK_FILES, "tests/data/test_task_data.py"),

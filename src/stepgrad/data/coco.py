@@ -57,14 +57,14 @@ class COCODataset(FileDataset):
         self.ids: Sequence[ImageId] = [image.id for image in file.images]
         self.class_names = tuple(file.categories.values())
         self.category_ids = tuple(file.categories)
-        self._label = file.label_of
+        self.label_of = file.label_of
         self.keypoints = file.shapes.keypoints
         self.sigmas = file.sigmas
         self.unread = {kind: count for kind, count in file.shapes.seen.items() if kind != task}
         self.folder = find_image_folder(self.path, self.images, images, images_outside) if need_images else None
 
     def objects(self, index: int) -> ImageObjects:
-        return self.images[index].objects(self._label, self.task)
+        return self.images[index].objects(self.label_of, self.task)
 
     def target(self, index: int) -> DatasetTarget:
         return self.objects(index).target(self.ids[index], self.task)

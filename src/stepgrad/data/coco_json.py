@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.data.base import ImageId, ImageObjects, make_objects
+from stepgrad.data.bulk_results import load_json, without_collection
 from stepgrad.data.problems import DROP, Complaints, Report, brief, raise_errors
 from stepgrad.data.shape_fields import (
     LARGEST,
@@ -133,7 +133,8 @@ def read_coco(path: Path, report: Report = raise_errors, task: str | None = "box
         return None
     categories = _read_categories(content["categories"], complain)
     images = _read_images(content["images"], complain)
-    _read_annotations(content["annotations"], images, categories, shapes, complain)
+    with without_collection():
+        _read_annotations(content["annotations"], images, categories, shapes, complain)
     ordered = list(images.values())
     if all(isinstance(image.id, int) for image in ordered):
         ordered.sort(key=lambda image: image.id)
@@ -161,7 +162,7 @@ def _are_texts(values: list[Any]) -> bool:
 
 def _read_json(path: Path, complain: Complaints) -> JsonObject | None:
     try:
-        content = json.loads(path.read_bytes())
+        content = load_json(path.read_bytes())
     except OSError as error:
         return complain(f"cannot be read ({error.strerror})", "check the path", "json-damaged")
     except ValueError as error:  # what json raises for bad syntax and for bad characters

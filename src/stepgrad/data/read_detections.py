@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stepgrad.data.base import DetectionDataset
+from stepgrad.data.bulk_results import boxes_at_once, load_json, shapes_besides
 from stepgrad.data.coco import COCODataset
 from stepgrad.data.detection_rows import ANY_BOX, DetectionChecks, DetectionRow, detections_from, numbers_in, text_lines
 from stepgrad.data.problems import brief
@@ -29,6 +29,7 @@ from stepgrad.errors import DataError, suggest
 from stepgrad.evaluation.other_readings import BoxOrder
 from stepgrad.evaluation.records import Detections
 from stepgrad.names import file_name, name_in
+from stepgrad.overlaps.base import Boxes
 from stepgrad.pixels import continuous_from_devkit, devkit_from_continuous
 
 
@@ -91,6 +92,12 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
     labels: dict[Any, int] = {category: label for label, category in enumerate(category_ids(dataset))}
     if isinstance(dataset, YOLODataset):
         labels = labels_of_categories(used_categories(entries), dataset)
+    if dataset.task == "boxes" and type(dataset.overlap()) is Boxes:
+        positions = {image_id: i for i, image_id in enumerate(dataset.ids)}
+        at_once = boxes_at_once(entries, positions, labels, empty_boxes)
+        if at_once is not None:
+            unread = shapes_besides(entries)
+            return FileDetections(at_once, False, "xywh", (), unread, tuple(labels), by_box_area=True)
     checks, shapes, sizes = DetectionChecks(dataset, empty_boxes), ShapeReader(dataset.task), _sizes(dataset)
     shapes.keypoints = dataset.keypoints
     rows: list[DetectionRow] = []
@@ -126,7 +133,7 @@ def _sizes(dataset: DetectionDataset) -> list[tuple[int, int] | None]:
 
 def _json_entries(path: Path) -> list[Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = load_json(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except (ValueError, RecursionError) as error:

@@ -112,7 +112,7 @@ class Evaluator:
         """
         _check_lists(preds, targets)
         first = len(self._image_ids)
-        ids = [_image_id(target, first + i) for i, target in enumerate(targets)]
+        ids = _ids_of(targets, first)
         detections, objects = (
             detections_of(preds, first, ids, self.overlap),
             objects_of(targets, first, ids, self.overlap),
@@ -126,7 +126,7 @@ class Evaluator:
             raise
         self._detections.append(detections)
         self._objects.append(objects)
-        self._warn_of_repeats([image_id for image_id, target in zip(ids, targets, strict=True) if "image_id" in target])
+        self._warn_of_repeats([i for i, target in zip(ids, targets, strict=True) if "image_id" in target])
 
     def compute(self) -> EvaluationResult:
         """The result under the first protocol; those under the others are `result["coco"]` and so on."""
@@ -208,6 +208,13 @@ def _check_lists(preds: Any, targets: Any) -> None:
             raise InputError(f"Expected {name} to be a list with one dict per image but got {type(images).__name__}.")
     if len(preds) != len(targets):
         raise InputError(f"Expected as many preds as targets but got {len(preds)} and {len(targets)}.")
+
+
+def _ids_of(targets: Sequence[Any], first: int) -> list[ImageId]:
+    """The id of each image; `first` is how many there were before. Few bring one, and to look at each takes time."""
+    if all(type(target) is dict and "image_id" not in target for target in targets):
+        return list(range(first, first + len(targets)))
+    return [_image_id(target, first + i) for i, target in enumerate(targets)]
 
 
 def _image_id(target: Any, position: int) -> ImageId:

@@ -40,7 +40,8 @@ def objects_of(
 ) -> GroundTruth:
     """Flatten the targets: one dict of boxes (or masks, keypoints) and labels per image; difficult, iscrowd and area, or areas,
     may be missing."""
-    targets = [{**t, "area": t["areas"]} if isinstance(t, Mapping) and "areas" in t else t for t in targets]
+    if any("areas" in t for t in targets if type(t) is dict or isinstance(t, Mapping)):
+        targets = [{**t, "area": t["areas"]} if isinstance(t, Mapping) and "areas" in t else t for t in targets]
     targets, shapes = _with_boxes(targets, names, "targets", overlap, overlap.objects)
     boxes, counts = _rows(targets, "boxes", (4,), names, "targets")
     labels, labelled = _rows(targets, "labels", (), names, "targets")
