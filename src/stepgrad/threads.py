@@ -23,15 +23,17 @@ main_thread = threading.main_thread().ident
 _pool: ThreadPoolExecutor | None = None
 _pool_key: tuple[int, int] = (0, 0)
 _pool_lock = threading.Lock()
+_here = threading.local()
 
 
 def run_threads(work: Callable[[A], B], items: Iterable[A], threads: int) -> list[B]:
     """[work(x) for x in items], on `threads` threads, results in order.
 
-    After a Ctrl-C no further item is begun.
+    After a Ctrl-C no further item is begun. Work that calls this does its own items itself: if it waited for a thread of the
+    pool, it could wait for ever.
     """
     items = list(items)
-    if threads <= 1 or len(items) <= 1:
+    if threads <= 1 or len(items) <= 1 or getattr(_here, "is_of_pool", False):
         return [work(item) for item in items]
     # A Ctrl-C while the pool starts a thread would leave it a thread that it does not know of.
     return list(without_interrupt(_pool_of(threads).map, work, items))
@@ -42,9 +44,13 @@ def _pool_of(threads: int) -> ThreadPoolExecutor:
     global _pool, _pool_key
     with _pool_lock:
         if _pool is None or _pool_key != (os.getpid(), threads):
-            _pool = ThreadPoolExecutor(threads, thread_name_prefix="stepgrad")
+            _pool = ThreadPoolExecutor(threads, "stepgrad", _note_pool_thread)
             _pool_key = (os.getpid(), threads)
         return _pool
+
+
+def _note_pool_thread() -> None:
+    _here.is_of_pool = True
 
 
 def _note_main_thread() -> None:

@@ -70,6 +70,7 @@ _YOLO = (
 )
 
 _METRICS = ("tests/losses/test_detection_loss.py", "tests/steps/test_metric_steps.py")
+_OVERLAPS = ("tests/overlaps/test_kinds.py", "tests/overlaps/test_batches.py")
 _COMPILING = ("tests/engine/test_compiling.py",)
 
 CONCERNED: dict[str, tuple[str, ...]] = {
@@ -81,6 +82,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "engine/jit.py": (*_COMPILING, "tests/engine/test_compilation_notice.py"),
     "engine/lanes.py": ("tests/engine/test_lanes.py", "tests/evaluation/test_intervals.py"),
     "engine/own_metric.py": _METRICS,
+    **{f"engine/{name}.py": _OVERLAPS for name in ("close", "poses", "polygons", "runs")},
     "engine/resample.py": ("tests/evaluation/test_intervals.py",),
     "metric/": (
         *_METRIC,

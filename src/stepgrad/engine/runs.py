@@ -7,19 +7,22 @@ read the same way.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.engine.jit import kernel
+from stepgrad.engine.jit import inlined, kernel
 
 _ALL_ZEROS, _ALL_ONES = np.uint64(0), np.uint64(0x0101010101010101)  # eight pixels of 0 or of 1
+_Whole = TypeVar("_Whole", bound=np.signedinteger)
 _SCALE = 5.0  # points along the edges of a polygon are five times as dense as pixels (COCO)
 
 
 @kernel
 def runs_of_pixels(
     pixels: NDArray[np.uint8], words: NDArray[np.uint64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
     """Runs of masks (n, pixels) of 0 and 1: starts and stops of all, and where those of each mask begin (n + 1,).
 
     `words` are the same pixels eight at a time, (n, 0) if they cannot be taken so.
@@ -27,8 +30,8 @@ def runs_of_pixels(
     masks, size = pixels.shape
     by_words = words.shape[1] > 0
     room = 1024
-    starts = np.empty(room, dtype=np.int64)
-    stops = np.empty(room, dtype=np.int64)
+    starts = np.empty(room, dtype=np.int32)
+    stops = np.empty(room, dtype=np.int32)
     ptr = np.zeros(masks + 1, dtype=np.int64)
     count = 0
     for m in range(masks):
@@ -61,21 +64,64 @@ def runs_of_pixels(
 
 
 @kernel
-def _grown(array: NDArray[np.int64], filled: int, room: int) -> NDArray[np.int64]:
+def _grown(array: NDArray[_Whole], filled: int, room: int) -> NDArray[_Whole]:
     """The first numbers of an array in a larger one."""
-    larger = np.empty(room, dtype=np.int64)
+    larger = np.empty(room, dtype=array.dtype)
     for i in range(filled):
         larger[i] = array[i]
     return larger
 
 
 @kernel
-def shared_pixels(
-    starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
+def measured_runs(
+    starts: NDArray[np.int32],
+    stops: NDArray[np.int32],
     ptr: NDArray[np.int64],
-    other_starts: NDArray[np.int64],
-    other_stops: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    by_rows: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Pixels of masks (n,), and boxes around them (n, 4); `sizes` (n, 2) are heights and widths.
+
+    A run that goes on in the next row, or column, reaches from edge to edge.
+    """
+    masks = len(sizes)
+    along, across = (0, 1) if by_rows else (1, 0)  # x is the place within a row, y the place within a column
+    pixels = np.zeros(masks, dtype=np.int64)
+    boxes = np.zeros((masks, 4))
+    for m in range(masks):
+        if ptr[m] == ptr[m + 1]:
+            continue
+        length = sizes[m, across]
+        first_line = starts[ptr[m]] // length
+        line_start = first_line * length
+        low, high = length, np.int64(0)
+        total = np.int64(0)
+        for r in range(ptr[m], ptr[m + 1]):
+            start, stop = np.int64(starts[r]), np.int64(stops[r])
+            total += stop - start
+            # Runs come in order, so the line of the next one is mostly this or the next: cheaper than a division.
+            while start >= line_start + length:
+                line_start += length
+            if stop <= line_start + length:
+                low = min(low, start - line_start)
+                high = max(high, stop - line_start)
+            else:
+                low, high = np.int64(0), length
+        pixels[m] = total
+        boxes[m, along] = low
+        boxes[m, across] = first_line
+        boxes[m, along + 2] = high
+        boxes[m, across + 2] = (stops[ptr[m + 1] - 1] - 1) // length + 1
+    return pixels, boxes
+
+
+@kernel
+def shared_pixels(
+    starts: NDArray[np.int32],
+    stops: NDArray[np.int32],
+    ptr: NDArray[np.int64],
+    other_starts: NDArray[np.int32],
+    other_stops: NDArray[np.int32],
     other_ptr: NDArray[np.int64],
     rows: NDArray[np.int64],
     columns: NDArray[np.int64],
@@ -89,13 +135,11 @@ def shared_pixels(
         while i < last and j < other_last:
             low = max(starts[i], other_starts[j])
             high = min(stops[i], other_stops[j])
-            if low < high:
-                total += high - low
-            # The run that ends first can meet no further run of the other mask.
-            if stops[i] < other_stops[j]:
-                i += 1
-            else:
-                j += 1
+            total += max(high - low, 0)
+            # The run that ends first can meet no further run of the other mask. No branch: which one it is, is a toss-up.
+            own_first = stops[i] < other_stops[j]
+            i += own_first
+            j += not own_first
         shared[m] = total
     return shared
 
@@ -121,67 +165,94 @@ def joined_runs(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[ND
 
 
 @kernel
-def counts_of_text(text: NDArray[np.uint8], ptr: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The run lengths written in COCO's compressed strings, one string after the other, and where each begins (n + 1,).
+def runs_of_text(
+    text: NDArray[np.uint8], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """Runs of COCO's compressed strings, one string after the other: starts, stops, where those of each mask begin (n + 1,), and
+    the sum of the lengths of each (n,), -1 if one is negative.
 
-    A number is written in groups of five bits, the lowest first, each as a character from 48 on with a sixth bit that says
-    whether more follow; the last group's highest bit is the sign. From the third on, numbers are differences to the one two
+    A length is written in groups of five bits, the lowest first, each as a character from 48 on with a sixth bit that says
+    whether more follow; the last group's highest bit is the sign. From the third on, numbers are differences to the length two
     places before.
     """
-    counts = np.empty(len(text), dtype=np.int64)
-    count_ptr = np.zeros(len(ptr), dtype=np.int64)
+    masks = len(ends) - 1
+    starts = np.empty(len(text) // 2 + 1, dtype=np.int32)
+    stops = np.empty(len(text) // 2 + 1, dtype=np.int32)
+    ptr = np.zeros(masks + 1, dtype=np.int64)
+    totals = np.zeros(masks, dtype=np.int64)
     filled = 0
-    for s in range(len(ptr) - 1):
-        first = filled
-        at = ptr[s]
-        while at < ptr[s + 1]:
-            number = np.int64(0)
+    for m in range(masks):
+        at = np.int64(0)
+        before, last = np.int64(0), np.int64(0)  # lengths two places and one place before
+        number = 0
+        sound = True
+        c = ends[m]
+        while c < ends[m + 1]:
+            length = np.int64(0)
             shift = 0
             more = True
-            while more and at < ptr[s + 1]:
-                group = np.int64(text[at]) - 48
-                number |= (group & 31) << shift
+            while more and c < ends[m + 1]:
+                group = np.int64(text[c]) - 48
+                # Thirty bits hold every length of a mask that fits into memory; what is longer is no mask.
+                sound &= shift < 35
+                length |= (group & 31) << min(shift, 35)
                 more = (group & 32) != 0
                 shift += 5
-                at += 1
+                c += 1
                 # The sign: all bits above those that were written are ones.
                 if not more and group & 16:
-                    number |= np.int64(-1) << shift
+                    length |= np.int64(-1) << min(shift, 35)
             # The first three lengths stand as they are.
-            if filled - first > 2:
-                number += counts[filled - 2]
-            counts[filled] = number
-            filled += 1
-        count_ptr[s + 1] = filled
-    return counts[:filled].copy(), count_ptr
+            if number > 2:
+                length += before
+            before = last
+            last = length
+            sound &= length >= 0
+            filled = _with_run(starts, stops, ptr[m], filled, at, length if number & 1 else 0)
+            at += length
+            number += 1
+        ptr[m + 1] = filled
+        totals[m] = at if sound else -1
+    return starts[:filled].copy(), stops[:filled].copy(), ptr, totals
 
 
 @kernel
 def runs_of_counts(
-    counts: NDArray[np.int64], count_ptr: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Runs from lengths of stretches, outside and inside in turn: starts, stops, and where those of each mask begin."""
-    masks = len(count_ptr) - 1
-    starts = np.empty(len(counts) // 2 + masks, dtype=np.int64)
-    stops = np.empty(len(counts) // 2 + masks, dtype=np.int64)
+    counts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """The same from lengths of stretches that are not compressed, outside and inside in turn."""
+    masks = len(ends) - 1
+    starts = np.empty(len(counts) // 2 + 1, dtype=np.int32)
+    stops = np.empty(len(counts) // 2 + 1, dtype=np.int32)
     ptr = np.zeros(masks + 1, dtype=np.int64)
+    totals = np.zeros(masks, dtype=np.int64)
     filled = 0
     for m in range(masks):
         at = np.int64(0)
-        for k in range(count_ptr[m], count_ptr[m + 1]):
-            length = counts[k]
-            inside = (k - count_ptr[m]) & 1
-            if inside and length > 0:
-                # A stretch outside may have no pixels: then two runs touch, and are one.
-                if filled > ptr[m] and stops[filled - 1] == at:
-                    stops[filled - 1] = at + length
-                else:
-                    starts[filled] = at
-                    stops[filled] = at + length
-                    filled += 1
-            at += length
+        sound = True
+        for k in range(ends[m], ends[m + 1]):
+            sound &= counts[k] >= 0
+            filled = _with_run(starts, stops, ptr[m], filled, at, counts[k] if (k - ends[m]) & 1 else 0)
+            at += counts[k]
         ptr[m + 1] = filled
-    return starts[:filled].copy(), stops[:filled].copy(), ptr
+        totals[m] = at if sound else -1
+    return starts[:filled].copy(), stops[:filled].copy(), ptr, totals
+
+
+@inlined
+def _with_run(
+    starts: NDArray[np.int32], stops: NDArray[np.int32], first: int, filled: int, at: int, length: int
+) -> int:
+    """Write a run of a mask whose runs begin at `first`; returns how many there are then."""
+    if length <= 0:
+        return filled
+    # A stretch outside may have no pixels: then two runs touch, and are one.
+    if filled > first and stops[filled - 1] == at:
+        stops[filled - 1] = at + length
+        return filled
+    starts[filled] = at
+    stops[filled] = at + length
+    return filled + 1
 
 
 @kernel

@@ -16,9 +16,7 @@ objects, so a class keeps the AP of the rung below where that is higher: its ord
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -310,9 +308,4 @@ def _neighbours(evidence: Evidence, offsets: NDArray[np.int64], threshold: float
     overlap, shapes = evidence.overlap, evidence.detections.shapes
     if shapes is None or overlap.nms == "boxes":
         return neighbours_of(evidence.detections.boxes, offsets, threshold, 1)
-
-    def near() -> Iterator[NDArray[np.int64]]:
-        for start, stop in pairwise(offsets.tolist()):
-            yield start + overlap.near(overlap.take(shapes, np.arange(start, stop)), threshold)
-
-    return given_neighbours(np.concatenate([np.zeros((0, 2), dtype=np.int64), *near()]), offsets)
+    return given_neighbours(overlap.near(shapes, offsets, threshold), offsets)

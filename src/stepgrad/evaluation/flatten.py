@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,7 @@ def detections_of(
     preds: Sequence[ImageDict], first: int, names: Sequence[ImageId], overlap: Overlap = BOXES
 ) -> Detections:
     """Flatten torchmetrics' predictions: one dict of boxes (or masks, keypoints), scores and labels per image."""
-    preds, shapes = _with_boxes(preds, names, "predictions", overlap, overlap.windows_of)
-    boxes, counts = _rows(preds, "boxes", (4,), names, "predictions")
+    (boxes, counts), shapes = _boxes_and_shapes(preds, names, "predictions", overlap)
     scores, scored = _rows(preds, "scores", (), names, "predictions")
     labels, labelled = _rows(preds, "labels", (), names, "predictions")
     _check_counts(names, {"boxes": counts, "scores": scored, "labels": labelled})
@@ -42,8 +41,7 @@ def objects_of(
     may be missing."""
     if any("areas" in t for t in targets if type(t) is dict or isinstance(t, Mapping)):
         targets = [{**t, "area": t["areas"]} if isinstance(t, Mapping) and "areas" in t else t for t in targets]
-    targets, shapes = _with_boxes(targets, names, "targets", overlap, overlap.objects)
-    boxes, counts = _rows(targets, "boxes", (4,), names, "targets")
+    (boxes, counts), shapes = _boxes_and_shapes(targets, names, "targets", overlap)
     labels, labelled = _rows(targets, "labels", (), names, "targets")
     _check_counts(names, {"boxes": counts, "labels": labelled})
     images = np.repeat(np.arange(first, first + len(targets), dtype=np.int32), counts)
@@ -61,57 +59,34 @@ def objects_of(
     )
 
 
-def _with_boxes(
-    entries: Sequence[ImageDict],
-    names: Sequence[ImageId],
-    kind: str,
-    overlap: Overlap,
-    read: Callable[[ImageDict, str], Any],
-) -> tuple[Sequence[ImageDict], Any]:
-    """The same dicts with boxes (n, 4), and the shapes of all images as one; None where boxes are all there is."""
+def _boxes_and_shapes(
+    entries: Sequence[ImageDict], names: Sequence[ImageId], kind: str, overlap: Overlap
+) -> tuple[tuple[Tensor, NDArray[np.int64]], Any]:
+    """Boxes (n, 4) of all images, how many each has, and their shapes; None where boxes are all there is."""
     if type(overlap) is Boxes:
-        return entries, None
+        return _rows(entries, "boxes", (4,), names, kind), None
+    where = lambda i: f"image {names[i]}: {kind}"  # noqa: E731
     if isinstance(overlap, Boxes):
         key = [overlap.key if overlap.key in entry else "segments" for entry in entries]
-        return [
-            {**entry, "boxes": overlap.as_boxes(shapes_in(entry, k, f"image {name}: {kind}"), f"image {name}: {kind}")}
-            for entry, k, name in zip(entries, key, names, strict=True)
-        ], None
-    whole = _read_at_once(entries, overlap) if read in (overlap.windows_of, overlap.objects) else None
-    if whole is not None:
-        return whole
-    parts = [read(entry, f"image {name}: {kind}") for entry, name in zip(entries, names, strict=True)]
-    around = [
-        entry
-        if "boxes" in entry and overlap.key != "boxes"
-        else {**entry, "boxes": torch.from_numpy(overlap.boxes(part))}
-        for entry, part in zip(entries, parts, strict=True)
-    ]
-    return around, overlap.join(parts) if parts else overlap.windows(torch.zeros(0), "nothing")
-
-
-def _read_at_once(entries: Sequence[ImageDict], overlap: Overlap) -> tuple[Sequence[ImageDict], Any] | None:
-    """The same for all images together, which is faster; None where they have to be read one by one.
-
-    So it is where shapes are no lists of COCO's masks and no oriented boxes, and where one of them is wrong: its image is named.
-    """
-    try:
-        given = [entry[overlap.key] for entry in entries]
-        if all(isinstance(shapes, list) for shapes in given):
-            together: Any = [shape for shapes in given for shape in shapes]
-        elif all(isinstance(shapes, Tensor) and shapes.ndim == 2 for shapes in given):
-            together = torch.cat(given)
-        else:
-            return None
-        shapes = overlap.windows(together, "all images")
-        boxes = torch.from_numpy(overlap.boxes(shapes)).split([len(own) for own in given])
-    except (KeyError, TypeError, RuntimeError, InputError):
-        return None
-    if overlap.key == "boxes":
-        entries = [{**entry, "boxes": own} for entry, own in zip(entries, boxes, strict=True)]
+        shown = [
+            {**entry, "boxes": overlap.as_boxes(shapes_in(entry, k, where(i)), where(i))}
+            for i, (entry, k) in enumerate(zip(entries, key, strict=True))
+        ]
+        return _rows(shown, "boxes", (4,), names, kind), None
+    if kind == "targets":
+        shapes, counts = overlap.objects_of_images(entries, where)
     else:
-        entries = [e if "boxes" in e else {**e, "boxes": own} for e, own in zip(entries, boxes, strict=True)]
-    return entries, shapes
+        given = [shapes_in(entry, overlap.key, where(i)) for i, entry in enumerate(entries)]
+        shapes, counts = overlap.windows_of_images(given, where)
+    around = torch.from_numpy(overlap.boxes(shapes))
+    own = [overlap.key != "boxes" and "boxes" in entry for entry in entries]
+    if not any(own):
+        return (around, counts), shapes
+    parts = around.split(counts.tolist())
+    mixed: list[ImageDict] = [
+        entry if kept else {**entry, "boxes": part} for entry, kept, part in zip(entries, own, parts, strict=True)
+    ]
+    return _rows(mixed, "boxes", (4,), names, kind), shapes
 
 
 def _rows(

@@ -165,7 +165,7 @@ class DetectionLoss(nn.Module):
         """The batch, checked, and its scores as one tensor with their graph."""
         objective = self.objective
         K = objective.num_classes
-        given = Given.of_call(objective.overlap, objective.nms_threshold, more or {})
+        given = Given.of_call(objective.overlap, objective.nms_threshold, objective.protocol, more or {})
         if isinstance(scores, Tensor):
             given = replace(given, shapes={name: rows_of_images(s, mask) for name, s in given.shapes.items()})
         scores, boxes = as_lists(scores, boxes, K, mask, width=4 if given.is_plain else None)

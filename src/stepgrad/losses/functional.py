@@ -64,7 +64,7 @@ def mean_average_precision(
     overlap = check_overlap(overlap)
     nms_threshold = check_nms_threshold(nms_threshold, overlap.nearness)
     resolved = resolve_protocol(protocol, match_threshold, absent_classes, overlap.adapt)
-    batch = read_batch(scores, boxes, targets, given=Given.of_call(overlap, nms_threshold, more))
+    batch = read_batch(scores, boxes, targets, given=Given.of_call(overlap, nms_threshold, resolved, more))
     with explain_wait():
         classes = all_classes(prepare(batch, resolved, nms_threshold, torch.get_num_threads()), None)
     ap = np.array([of_class.value for of_class in classes], dtype=np.float64)
@@ -107,7 +107,7 @@ def map_pseudogradient(
     method = DetectionMethod(estimator, radius, min_step, through_nms)
     resolved = resolve_protocol(protocol, match_threshold, absent_classes, overlap.adapt)
     of_list = get_metric(metric)
-    given = Given.of_call(overlap, nms_threshold, more)
+    given = Given.of_call(overlap, nms_threshold, resolved, more)
     batch = read_batch(scores, boxes, targets, areas=of_list.area is not None, given=given)
     with explain_wait():
         classes = all_classes(prepare(batch, resolved, nms_threshold, torch.get_num_threads(), of_list), method)
@@ -148,7 +148,7 @@ def map_steps(
             "pass match_threshold=, one at a time."
         )
     of_list = get_metric(metric)
-    given = Given.of_call(overlap, nms_threshold, more)
+    given = Given.of_call(overlap, nms_threshold, resolved, more)
     batch = read_batch(scores, boxes, targets, areas=of_list.area is not None, given=given)
     threads = torch.get_num_threads()
     with explain_wait():

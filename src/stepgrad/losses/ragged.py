@@ -22,8 +22,8 @@ from stepgrad.errors import InputError, NonFiniteError
 from stepgrad.losses.objective import Measured, Objective, report_sums
 from stepgrad.metric.batch import Batch, OverlapPairs, Target, make_batch, new_rows
 from stepgrad.metric.boxes import CONVERT, CORNERS, MEASURABLE, check_box_format, inside_out, sizes_of, unmeasurable
-from stepgrad.overlaps.base import checked_table
 from stepgrad.overlaps.keypoints import Keypoints
+from stepgrad.overlaps.own import checked_table
 from stepgrad.plain_tensors import refuse_unreadable
 from stepgrad.threads import run_threads
 

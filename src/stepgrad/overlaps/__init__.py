@@ -6,10 +6,11 @@ overlaps=[...])`.
 """
 
 from stepgrad.errors import ConfigError, one_of
-from stepgrad.overlaps.base import Boxes, Overlap, Own, Segments
+from stepgrad.overlaps.base import Boxes, Overlap, Segments
 from stepgrad.overlaps.distance import Distance
 from stepgrad.overlaps.keypoints import COCO_SIGMAS, Keypoints
 from stepgrad.overlaps.masks import Masks
+from stepgrad.overlaps.own import Own
 from stepgrad.overlaps.rotated import ProbIoU, Rotated
 
 TASKS = {"boxes": Boxes, "masks": Masks, "keypoints": Keypoints, "oriented": Rotated, "segments": Segments}

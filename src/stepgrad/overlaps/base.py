@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepgrad.errors import ConfigError, InputError, NonFiniteError, one_of
+from stepgrad.engine.close import close_pairs
+from stepgrad.errors import InputError, NonFiniteError, one_of
 from stepgrad.metric.boxes import areas_of, overlap_table, sizes_of
 from stepgrad.metric.protocol import Protocol
+from stepgrad.overlaps.together import in_stretches, put_together
 from stepgrad.plain_tensors import tensor_of
 
 Floats = NDArray[np.float64]
@@ -35,10 +38,14 @@ class Overlap:
 
     key = "boxes"
     """The argument of a loss, and the key of a target, that has the shapes."""
+    keys: tuple[str, ...] = ()
+    """All keys of a target that objects are read from; empty: only `key`."""
     nearness = "overlap"
     """"distance" where values are minus distances."""
     needs_touching_boxes = True
     """Whether shapes whose boxes do not touch have nothing in common."""
+    is_iou = False
+    """Whether the likeness is an IoU, and shapes lie within their boxes: what cannot reach a threshold is not computed."""
     word = "overlap"
     """What tables and pages call the likeness."""
     nouns = ("shape", "shapes")
@@ -66,13 +73,41 @@ class Overlap:
         """The shapes of one image's windows, checked; `where` says in messages what they are."""
         raise NotImplementedError
 
-    def windows_of(self, detections: Target, where: str) -> Shapes:
-        """The shapes of one image's detections, a dict."""
-        return self.windows(shapes_in(detections, self.key, where), where)
-
     def objects(self, target: Target, where: str) -> Shapes:
         """The shapes of one image's objects, checked."""
         return self.windows(shapes_in(target, self.key, where), where)
+
+    def windows_of_images(self, given: Sequence[Any], where: Callable[[int], str]) -> tuple[Shapes, Rows]:
+        """The windows of several images as one, and how many each has; `where` says in messages which image it is."""
+        return self._of_images(
+            [{self.key: shapes} for shapes in given],
+            (self.key,),
+            lambda one, where: self.windows(one[self.key], where),
+            where,
+        )
+
+    def objects_of_images(self, targets: Sequence[Target], where: Callable[[int], str]) -> tuple[Shapes, Rows]:
+        """The same for the objects of several images."""
+        return self._of_images(targets, self.keys or (self.key,), self.objects, where)
+
+    def _of_images(
+        self,
+        entries: Sequence[Target],
+        keys: Sequence[str],
+        read: Callable[[Target, str], Shapes],
+        where: Callable[[int], str],
+    ) -> tuple[Shapes, Rows]:
+        """Images read as if they were one, which is faster; where that cannot be, or something is wrong, image by image."""
+        whole = put_together(entries, keys)
+        if whole is not None:
+            with suppress(InputError, TypeError, ValueError):
+                shapes = read(whole[0], "all images")
+                if self.count(shapes) == whole[1].sum():
+                    return shapes, whole[1]
+        spans = in_stretches(lambda span: [read(entries[i], where(i)) for i in range(*span)], len(entries), fewest=1)
+        parts = [part for span in spans for part in span]
+        counts = np.array([self.count(part) for part in parts], dtype=np.int64)
+        return self.join(parts) if parts else self.windows(torch.zeros(0), "nothing"), counts
 
     def boxes(self, shapes: Shapes) -> Floats:
         """(n, 4) boxes around the shapes: x1 y1 x2 y2."""
@@ -94,8 +129,13 @@ class Overlap:
         """Some of the shapes."""
         return shapes[rows]
 
-    def values(self, windows: Shapes, rows: Rows, objects: Shapes, columns: Rows, crowd: Flags) -> Floats:
-        """(M,) likeness of window rows[m] and object columns[m]; with a crowd (M,) the share of the window that it covers."""
+    def values(
+        self, windows: Shapes, rows: Rows, objects: Shapes, columns: Rows, crowd: Flags, least: float = 0.0
+    ) -> Floats:
+        """(M,) likeness of window rows[m] and object columns[m]; with a crowd (M,) the share of the window that it covers.
+
+        Where that is below `least`, it may be said to be 0.
+        """
         raise NotImplementedError
 
     def of_pairs(self, windows: Shapes, rows: Rows, objects: Shapes, columns: Rows, crowd: Flags) -> Floats:
@@ -107,19 +147,55 @@ class Overlap:
         overlap[close] = self.values(windows, rows[close], objects, columns[close], crowd[close])
         return overlap
 
-    def pairs(self, windows: Shapes, objects: Shapes, crowd: Flags) -> tuple[Rows, Rows, Floats]:
-        """Windows and objects of one image that have something in common, and how much."""
-        rows, columns = _all_pairs(self.count(windows), self.count(objects))
-        return in_common(rows, columns, self.of_pairs(windows, rows, objects, columns, crowd[columns]), self.nearness)
+    def pairs(
+        self, windows: Shapes, offsets: Rows, objects: Shapes, object_offsets: Rows, crowd: Flags, least: float = 0.0
+    ) -> tuple[Rows, Rows, Floats]:
+        """Windows and objects of the same image that have something in common, and how much.
 
-    def near(self, windows: Shapes, threshold: float) -> Rows:
-        """(E, 2) windows of one image that are more alike than an NMS threshold (or nearer to each other)."""
-        rows, columns = _all_pairs(self.count(windows), self.count(windows))
-        upper = rows < columns
-        rows, columns = rows[upper], columns[upper]
-        alike = self.of_pairs(windows, rows, windows, columns, np.zeros(len(rows), dtype=np.bool_))
-        close = alike > (threshold if self.nearness == "overlap" else -threshold)
+        Args:
+            windows: of all images; those of image i from offsets[i] on. Objects likewise.
+            crowd: (G,) objects that are regions of many.
+            least: what overlaps less may be left out.
+        """
+        return self._pairs(windows, offsets, objects, object_offsets, crowd, least, False)
+
+    def near(self, windows: Shapes, offsets: Rows, threshold: float) -> Rows:
+        """(E, 2) windows of the same image that are more alike than an NMS threshold (or nearer to each other)."""
+        least = threshold if self.nearness == "overlap" else -threshold
+        crowd = np.zeros(offsets[-1], dtype=np.bool_)
+        rows, columns, alike = self._pairs(windows, offsets, windows, offsets, crowd, least, True)
+        close = alike > least
         return np.stack([rows[close], columns[close]], axis=1)
+
+    def _pairs(
+        self,
+        windows: Shapes,
+        offsets: Rows,
+        objects: Shapes,
+        object_offsets: Rows,
+        crowd: Flags,
+        least: float,
+        among_themselves: bool,
+    ) -> tuple[Rows, Rows, Floats]:
+        """The same for both; pairs on several threads."""
+        if self.needs_touching_boxes:
+            shapes = [
+                (self.boxes(s), self.areas(s) if self.is_iou else np.zeros(self.count(s))) for s in (windows, objects)
+            ]
+            (boxes, areas), (others, other_areas) = shapes
+            bound = least if self.is_iou else 0.0
+            rows, columns = close_pairs(
+                boxes, areas, offsets, others, other_areas, object_offsets, crowd, bound, among_themselves
+            )
+        else:
+            rows, columns = _all_pairs(offsets, object_offsets, among_themselves)
+        stretches = in_stretches(
+            lambda span: self.values(
+                windows, rows[slice(*span)], objects, columns[slice(*span)], crowd[columns[slice(*span)]], least
+            ),
+            len(rows),
+        )
+        return in_common(rows, columns, np.concatenate([np.zeros(0), *stretches]), self.nearness)
 
     def __call__(self, windows: Any, objects: Any, crowd: Any = None) -> Tensor:
         """(N, G) likeness of the windows and the objects of one image; `crowd` (G,) marks regions of many objects.
@@ -130,16 +206,20 @@ class Overlap:
         shapes = self.windows(windows, "windows"), self.objects(target, "objects")
         count = [self.count(each) for each in shapes]
         flags = np.zeros(count[1], dtype=np.bool_) if crowd is None else np.asarray(crowd, dtype=np.bool_)
-        rows, columns = _all_pairs(*count)
+        rows, columns = np.repeat(np.arange(count[0]), count[1]), np.tile(np.arange(count[1]), count[0])
         return torch.from_numpy(self.of_pairs(shapes[0], rows, shapes[1], columns, flags[columns]).reshape(count))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(nms={self.nms!r})"
 
 
-def _all_pairs(N: int, G: int) -> tuple[Rows, Rows]:
-    """Every window with every object."""
-    return np.repeat(np.arange(N), G), np.tile(np.arange(G), N)
+def _all_pairs(offsets: Rows, other_offsets: Rows, among_themselves: bool) -> tuple[Rows, Rows]:
+    """Every window with every object of its image; among themselves each pair once."""
+    last = np.repeat(other_offsets[1:], np.diff(offsets))
+    first = np.arange(offsets[-1]) + 1 if among_themselves else np.repeat(other_offsets[:-1], np.diff(offsets))
+    counts = last - first
+    rows = np.repeat(np.arange(len(counts)), counts)
+    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - first, counts)
 
 
 def in_common(rows: Rows, columns: Rows, overlap: Floats, nearness: str) -> tuple[Rows, Rows, Floats]:
@@ -200,7 +280,9 @@ class Boxes(Overlap):
     def boxes(self, shapes: Floats) -> Floats:
         return shapes
 
-    def values(self, windows: Floats, rows: Rows, objects: Floats, columns: Rows, crowd: Flags) -> Floats:
+    def values(
+        self, windows: Floats, rows: Rows, objects: Floats, columns: Rows, crowd: Flags, least: float = 0.0
+    ) -> Floats:
         areas = [areas_of(sizes_of(boxes), 0.0) for boxes in (windows, objects)]
         pairs = [
             overlap_table(windows[[i]], areas[0][[i]], objects[[j]], areas[1][[j]], np.array([c]))[0, 0]
@@ -232,60 +314,3 @@ class Segments(Boxes):
 
     def windows(self, given: Any, where: str) -> Floats:
         return super().windows(self.as_boxes(given, where), where)
-
-
-class Own(Overlap):
-    """A likeness of your own: `function(windows, target)` gives the (N, G) table of one image.
-
-    Windows are what the loss gets as boxes, or as `shapes`; `target` is the image's dict. Values lie in [0, 1]; for crowds they
-    are the share of the window that the region covers.
-
-    >>> same_colour = Own(lambda colours, target: colours[:, None] == target["colours"][None])
-    >>> same_colour(torch.tensor([1, 2]), {"colours": torch.tensor([2])}).tolist()
-    [[0.0], [1.0]]
-    """
-
-    key = "shapes"
-
-    def __init__(self, function: Callable[[Any, Target], Any], nms: str = "boxes") -> None:
-        if nms != "boxes":
-            raise ConfigError("Expected nms='boxes' for an overlap of your own; pass neighbours= for another NMS.")
-        super().__init__(nms)
-        self.function = function
-
-    def windows(self, given: Any, where: str) -> Any:
-        return given
-
-    def objects(self, target: Target, where: str) -> Target:
-        return target
-
-    def count(self, shapes: Any) -> int:
-        return len(shapes)
-
-    def pairs(self, windows: Any, objects: Target, crowd: Flags) -> tuple[Rows, Rows, Floats]:
-        table = checked_table(self.function(windows, objects), None, "the overlaps of your function")
-        rows, columns = _all_pairs(*table.shape)
-        return in_common(rows, columns, table.reshape(-1), self.nearness)
-
-    def __call__(self, windows: Any, objects: Any, crowd: Any = None) -> Tensor:
-        return torch.from_numpy(checked_table(self.function(windows, objects), None, "the overlaps of your function"))
-
-
-def checked_table(given: Any, shape: tuple[int, int] | None, where: str) -> Floats:
-    """(N, G) overlaps as numbers; raises unless they have this shape and lie in [0, 1]."""
-    table = tensor_of(given, where, "overlaps").detach().to("cpu", torch.float64).numpy()
-    if table.size == 0 and shape is not None and 0 in shape:
-        return np.zeros(shape)
-    if table.ndim != 2 or (shape is not None and table.shape != shape):
-        wanted = "(N, G)" if shape is None else str(shape)
-        raise InputError(
-            f"{where}: expected a table {wanted}, a row per window and a column per object, but got {tuple(table.shape)}."
-        )
-    wrong = ~((table >= 0.0) & (table <= 1.0))
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0].tolist()
-        raise InputError(
-            f"{where}: expected overlaps in [0, 1] but that of window {row} and object {column} is {table[row, column]}; "
-            "distances need sg.overlaps.Distance."
-        )
-    return table

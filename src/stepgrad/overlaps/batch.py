@@ -12,7 +12,9 @@ from torch import Tensor
 
 from stepgrad.errors import ConfigError, InputError, suggest
 from stepgrad.metric.batch import Batch, OverlapPairs, Target, make_batch
-from stepgrad.overlaps.base import Boxes, Floats, Overlap, Rows, checked_table
+from stepgrad.metric.protocol import Protocol
+from stepgrad.overlaps.base import Boxes, Floats, Overlap, Rows
+from stepgrad.overlaps.own import checked_table
 from stepgrad.plain_tensors import tensor_of
 
 BOXES = Boxes()
@@ -37,6 +39,8 @@ class Given:
 
     overlap: Overlap = BOXES
     nms_threshold: float | None = None
+    least: float = 0.0
+    """Overlaps of windows with objects below it do not count."""
     overlaps: Sequence[Any] | None = None
     """Tables (N, G) of windows and objects, in [0, 1]."""
     neighbours: Sequence[Any] | None = None
@@ -52,7 +56,9 @@ class Given:
                 raise ConfigError(f"Expected no {name}= with {self.overlap!r}, which takes {self.overlap.key}.")
 
     @classmethod
-    def of_call(cls, overlap: Overlap, nms_threshold: float | None, more: Mapping[str, Any]) -> Given:
+    def of_call(
+        cls, overlap: Overlap, nms_threshold: float | None, protocol: Protocol, more: Mapping[str, Any]
+    ) -> Given:
         """What a call brings, by the names of its arguments; `overlap` is what the loss was made with."""
         named = {name: value for name, value in more.items() if value is not None}
         at_call = check_overlap(named.pop("overlap", overlap))
@@ -63,7 +69,7 @@ class Given:
             if name not in SHAPES:
                 known = [*tables, "overlap", *SHAPES]
                 raise ConfigError(f"Expected arguments among {known} but got {name!r}.{suggest(name, known)}")
-        return cls(at_call, nms_threshold, **tables, shapes=named)
+        return cls(at_call, nms_threshold, min(protocol.cuts), **tables, shapes=named)
 
     @property
     def is_plain(self) -> bool:
@@ -86,30 +92,28 @@ def read_batch(
     shown = _listed(targets, "targets")
     if len(counts) != len(shown):
         raise InputError(f"Expected as many targets as scores, one per image, but got {len(shown)} and {len(counts)}.")
-    windows, objects = [], []
+    windows: Any = None
+    objects: Any = None
     overlap = given.overlap
     if isinstance(overlap, Boxes):
         boxes = None if boxes is None else [overlap.as_boxes(b, f"image {i}") for i, b in enumerate(boxes)]
         shown = [_with_object_boxes(overlap, target, i) for i, target in enumerate(shown)]
     else:
         windows = _windows(overlap, counts, boxes, given.shapes)
-        objects = [overlap.objects(target, f"image {i}: targets") for i, target in enumerate(shown)]
+        objects, of_each = overlap.objects_of_images(shown, lambda i: f"image {i}: targets")
         if overlap.key == "boxes" or (
             boxes is None and overlap.key != "shapes"
         ):  # those of the caller's own have no boxes
-            boxes = [torch.from_numpy(overlap.boxes(shapes)) for shapes in windows]
-        shown = [
-            _with_areas(overlap, target, shapes, i)
-            for i, (target, shapes) in enumerate(zip(shown, objects, strict=True))
-        ]
+            boxes = list(torch.from_numpy(overlap.boxes(windows)).split(counts))
+        shown = _with_areas(overlap, shown, objects, of_each)
     if boxes is None:
         if given.neighbours is None and given.nms_threshold is not None:
             raise InputError("Expected boxes, or neighbours= for NMS, or nms_threshold=None, but got none of them.")
         boxes = [_unit_boxes(n) for n in counts]
     batch = make_batch(scores, boxes, shown, num_classes, areas)
-    unlabelled = [flags for flags in map(overlap.unlabelled, objects) if flags is not None]
-    if unlabelled:
-        batch = replace(batch, unlabelled=np.concatenate(unlabelled))
+    unlabelled = overlap.unlabelled(objects)
+    if unlabelled is not None:
+        batch = replace(batch, unlabelled=unlabelled)
     return replace(batch, pairs=_pairs(given, batch, windows, objects), near=_near(given, batch, windows))
 
 
@@ -133,75 +137,73 @@ def _with_object_boxes(overlap: Overlap, target: Target, image: int) -> Target:
     return {**target, "boxes": overlap.as_boxes(target["boxes"], f"image {image}: targets")}
 
 
-def _windows(
-    overlap: Overlap, counts: Sequence[int], boxes: Sequence[Tensor] | None, shapes: Mapping[str, Any]
-) -> list[Any]:
-    """The shapes of the windows, per image."""
+def _windows(overlap: Overlap, counts: Sequence[int], boxes: Sequence[Tensor] | None, shapes: Mapping[str, Any]) -> Any:
+    """The shapes of the windows of all images."""
     source = shapes.get(overlap.key, boxes if overlap.key in ("boxes", "shapes") else None)
     if source is None or len(source) != len(counts):
         got = "none" if source is None else f"{len(source)}"
         raise InputError(f"Expected {overlap.key} of the windows, {len(counts)} entries, one per image, but got {got}.")
-    windows = [overlap.windows(of_image, f"image {i}") for i, of_image in enumerate(source)]
-    for i, (count, of_image) in enumerate(zip(counts, windows, strict=True)):
-        if overlap.count(of_image) != count:
-            raise InputError(
-                f"image {i}: expected {count} {overlap.key}, one per window, but got {overlap.count(of_image)}."
-            )
+    windows, of_each = overlap.windows_of_images(list(source), lambda i: f"image {i}")
+    for i, (count, got) in enumerate(zip(counts, of_each.tolist(), strict=True)):
+        if got != count:
+            raise InputError(f"image {i}: expected {count} {overlap.key}, one per window, but got {got}.")
     return windows
 
 
-def _with_areas(overlap: Overlap, target: Target, shapes: Any, image: int) -> Target:
-    """A target with boxes (G, 4) around its shapes, and their areas, where it has none of its own."""
+def _with_areas(overlap: Overlap, targets: Sequence[Target], objects: Any, of_each: Rows) -> list[Target]:
+    """Targets with boxes (G, 4) around their shapes, and their areas, where they have none of their own."""
     if overlap.key == "shapes":  # a likeness of the caller's own says nothing about boxes
-        return _with_object_boxes(BOXES, target, image)
-    areas = overlap.areas(shapes)
+        return [_with_object_boxes(BOXES, target, i) for i, target in enumerate(targets)]
+    areas = overlap.areas(objects)
     if (areas <= 0.0).any() and overlap.nearness == "overlap":
+        first = int(np.argmax(areas <= 0.0))
+        image = int(np.searchsorted(np.cumsum(of_each), first, side="right"))
         raise InputError(
-            f"image {image}: expected objects with an area but that of object {int(np.argmax(areas <= 0.0))} is 0; leave "
-            "it out, since nothing can find it."
+            f"image {image}: expected objects with an area but that of object {first - int(of_each[:image].sum())} is 0; "
+            "leave it out, since nothing can find it."
         )
-    around = {"boxes": torch.from_numpy(overlap.boxes(shapes)), "area": torch.from_numpy(areas)}
-    kept = [name for name in around if name in target and not (name == "boxes" and overlap.key == "boxes")]
-    return {**target, **{name: value for name, value in around.items() if name not in kept}}
+    around = (torch.from_numpy(each).split(of_each.tolist()) for each in (overlap.boxes(objects), areas))
+    own_boxes = overlap.key != "boxes"  # otherwise what is called boxes are the shapes
+    return [
+        {**target, **({} if own_boxes and "boxes" in target else {"boxes": boxes}), "area": target.get("area", area)}
+        for target, boxes, area in zip(targets, *around, strict=True)
+    ]
 
 
-def _pairs(given: Given, batch: Batch, windows: Sequence[Any], objects: Sequence[Any]) -> OverlapPairs | None:
+def _pairs(given: Given, batch: Batch, windows: Any, objects: Any) -> OverlapPairs | None:
     """Overlaps of all images, rows counted through the batch; None: by boxes."""
     if given.overlaps is None and isinstance(given.overlap, Boxes):
         return None
-    _check_entries(given.overlaps, batch.images, "overlaps")
     first = np.searchsorted(batch.object_images, np.arange(batch.images + 1))
+    if given.overlaps is None:
+        sides = windows, batch.offsets, objects, first, batch.crowd
+        pairs = given.overlap.pairs(*sides, given.least)
+        # Whether windows and objects have anything in common at all is asked where none of them reaches a threshold.
+        return OverlapPairs(*(pairs if len(pairs[0]) else given.overlap.pairs(*sides)))
+    _check_entries(given.overlaps, batch.images, "overlaps")
     none = np.zeros(0, dtype=np.int64)
     parts: list[tuple[Rows, Rows, Floats]] = [(none, none, np.zeros(0))]
-    for i in range(batch.images):
+    for i, table in enumerate(given.overlaps):
         shape = int(batch.offsets[i + 1] - batch.offsets[i]), int(first[i + 1] - first[i])
-        if given.overlaps is not None:
-            table = checked_table(given.overlaps[i], shape, f"image {i}: overlaps")
-            rows, columns = np.nonzero(table)
-            overlap = table[rows, columns]
-        elif 0 in shape:
-            continue
-        else:
-            crowd = batch.crowd[first[i] : first[i + 1]]
-            rows, columns, overlap = given.overlap.pairs(windows[i], objects[i], crowd)
-        parts.append((rows + batch.offsets[i], columns + first[i], overlap))
+        numbers = checked_table(table, shape, f"image {i}: overlaps")
+        rows, columns = np.nonzero(numbers)
+        parts.append((rows + batch.offsets[i], columns + first[i], numbers[rows, columns]))
     return OverlapPairs(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _near(given: Given, batch: Batch, windows: Sequence[Any]) -> Rows | None:
+def _near(given: Given, batch: Batch, windows: Any) -> Rows | None:
     """Windows that suppress each other, rows counted through the batch; None: by the IoU of boxes."""
     threshold = given.nms_threshold
     by_boxes = isinstance(given.overlap, Boxes) or given.overlap.nms == "boxes"
     if threshold is None or (given.neighbours is None and by_boxes):
         return None
+    if given.neighbours is None:
+        return given.overlap.near(windows, batch.offsets, threshold)
     _check_entries(given.neighbours, batch.images, "neighbours")
     parts = [np.zeros((0, 2), dtype=np.int64)]
-    for i in range(batch.images):
-        if given.neighbours is None:
-            near = given.overlap.near(windows[i], threshold)
-        else:
-            near = _given_near(given.neighbours[i], int(batch.offsets[i + 1] - batch.offsets[i]), threshold, i)
-        parts.append(near + batch.offsets[i])
+    for i, neighbours in enumerate(given.neighbours):
+        count = int(batch.offsets[i + 1] - batch.offsets[i])
+        parts.append(_given_near(neighbours, count, threshold, i) + batch.offsets[i])
     return np.concatenate(parts)
 
 

@@ -59,7 +59,9 @@ class Distance(Overlap):
         centres = shapes[:, :2]
         return np.concatenate([centres - 0.5, centres + 0.5], axis=1)
 
-    def values(self, windows: Floats, rows: Rows, objects: Floats, columns: Rows, crowd: Flags) -> Floats:
+    def values(
+        self, windows: Floats, rows: Rows, objects: Floats, columns: Rows, crowd: Flags, least: float = 0.0
+    ) -> Floats:
         apart = windows[rows] - objects[columns] if len(rows) else np.zeros((0, 2))
         return -np.sqrt((apart**2).sum(axis=1))
 

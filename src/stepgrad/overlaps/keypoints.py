@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from stepgrad.engine.poses import similarities
 from stepgrad.errors import ConfigError, InputError, NonFiniteError, positive_number
 from stepgrad.metric.protocol import COCO, Protocol
 from stepgrad.overlaps.base import Flags, Floats, Overlap, Rows, Target, shapes_in
@@ -49,6 +50,7 @@ class Keypoints(Overlap):
     """
 
     key = "keypoints"
+    keys = ("keypoints", "boxes", "area", "areas")
     needs_touching_boxes = False
     word = "OKS"
     nouns = ("pose", "poses")
@@ -118,20 +120,11 @@ class Keypoints(Overlap):
     def take(self, shapes: Poses, rows: Rows) -> Poses:
         return Poses(*(column[rows] for column in shapes))
 
-    def values(self, windows: Poses, rows: Rows, objects: Poses, columns: Rows, crowd: Flags) -> Floats:
-        window, target = windows.points[rows, :, :2], objects.points[columns]
-        labelled: Flags = target[:, :, 2] > 0
-        none: Flags = ~np.asarray(labelled.any(axis=1))
-        apart = window - target[:, :, :2]
-        # An object without labelled keypoints: how far a keypoint lies outside its box, doubled to every side.
-        low, size = objects.boxes[columns, None, :2], (objects.boxes[:, 2:] - objects.boxes[:, :2])[columns, None]
-        outside = np.maximum(0.0, (low - size) - window) + np.maximum(0.0, window - (low + size * 2))
-        apart = np.where(none[:, None, None], outside, apart)
+    def values(
+        self, windows: Poses, rows: Rows, objects: Poses, columns: Rows, crowd: Flags, least: float = 0.0
+    ) -> Floats:
         scale = (np.asarray(self.sigmas) * 2) ** 2
-        exponent = (apart**2).sum(axis=2) / scale / (objects.areas[columns, None] + np.spacing(1)) / 2
-        counted = labelled | none[:, None]
-        similarity: Floats = (np.exp(-exponent) * counted).sum(axis=1) / np.maximum(counted.sum(axis=1), 1)
-        return similarity
+        return similarities(windows.points, objects.points, objects.boxes, objects.areas, scale, rows, columns, least)
 
     def __repr__(self) -> str:
         return f"Keypoints({len(self.sigmas)} sigmas, nms={self.nms!r})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,17 +11,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.engine.runs import (
-    counts_of_text,
     joined_runs,
+    measured_runs,
     runs_of_counts,
     runs_of_pixels,
     runs_of_polygon,
+    runs_of_text,
     shared_pixels,
 )
 from stepgrad.errors import InputError
 from stepgrad.overlaps.base import Flags, Floats, Overlap, Rows, numbers
+from stepgrad.overlaps.together import in_stretches
 
 Ints = NDArray[np.int64]
+Pixels = NDArray[np.int32]
 _LARGEST = 2**31  # pixels of a mask
 _FARTHEST = 1e5  # pixels from the corner of an image to a polygon's point
 
@@ -35,8 +39,8 @@ class CountedRuns(NamedTuple):
 class Runs(NamedTuple):
     """n masks as runs of pixels, read row by row or column by column."""
 
-    starts: Ints  # runs of all masks ...
-    stops: Ints
+    starts: Pixels  # runs of all masks ...
+    stops: Pixels
     ptr: Ints  # (n + 1,) ... those of mask i from ptr[i] to ptr[i + 1]
     sizes: Ints  # (n, 2) height and width of each
     by_rows: bool
@@ -70,6 +74,7 @@ class Masks(Overlap):
     word = "mask IoU"
     nouns = ("mask", "masks")
     drawn = "mask"
+    is_iou = True
 
     def __init__(self, nms: str = "boxes") -> None:
         super().__init__(nms)
@@ -97,7 +102,9 @@ class Masks(Overlap):
     def take(self, shapes: Runs, rows: Rows) -> Runs:
         return take_runs(shapes, rows)
 
-    def values(self, windows: Runs, rows: Rows, objects: Runs, columns: Rows, crowd: Flags) -> Floats:
+    def values(
+        self, windows: Runs, rows: Rows, objects: Runs, columns: Rows, crowd: Flags, least: float = 0.0
+    ) -> Floats:
         windows, objects = in_one_order(windows, objects)
         _check_sizes(windows.sizes[rows], objects.sizes[columns])
         shared = shared_pixels(*windows[:3], *objects[:3], rows, columns)
@@ -128,11 +135,10 @@ def runs_of_dense(given: Any, where: str) -> Runs:
         )
     n, height, width = masks.shape
     pixels = np.ascontiguousarray(masks.astype(np.bool_, copy=False)).view(np.uint8).reshape(n, -1)
-    starts, stops, ptr = _runs(pixels)
-    return _measured(starts, stops, ptr, np.tile([height, width], (n, 1)), True)
+    return _measured(*_runs(pixels), np.tile([height, width], (n, 1)), True)
 
 
-def _runs(pixels: NDArray[np.uint8]) -> tuple[Ints, Ints, Ints]:
+def _runs(pixels: NDArray[np.uint8]) -> tuple[Pixels, Pixels, Ints]:
     """Starts and stops of the runs of masks (n, pixels), and where those of each mask begin."""
     whole_words = pixels.shape[1] % 8 == 0
     return runs_of_pixels(
@@ -143,24 +149,19 @@ def _runs(pixels: NDArray[np.uint8]) -> tuple[Ints, Ints, Ints]:
 def runs_of_coco(given: Sequence[Any], where: str) -> Runs:
     """Runs of masks in COCO's form, column by column."""
     sizes = _sizes_of(given, where)
-    texts: list[bytes] = []
-    lengths: list[Ints] = []
-    compressed = np.zeros(len(given), dtype=np.bool_)
-    for i, mask in enumerate(given):
-        counts = mask.get("counts")
-        if isinstance(counts, (str, bytes)):
-            compressed[i] = True
-            texts.append(counts.encode("latin-1", "replace") if isinstance(counts, str) else counts)
-        elif counts is not None:
-            lengths.append(np.asarray(counts, dtype=np.int64).reshape(-1))
-        else:
-            lengths.append(_lengths_of_polygons(mask["polygons"], sizes[i], f"{where}: mask {i}"))
-    ends = np.cumsum([0, *map(len, texts)])
-    counts, ptr = counts_of_text(np.frombuffer(b"".join(texts), dtype=np.uint8), ends)
-    if lengths:
-        counts, ptr = _in_turn(compressed, (counts, ptr), lengths)
-    _check_lengths(counts, ptr, sizes, where)
-    return _measured(*runs_of_counts(counts, ptr), sizes, False)
+    counts = [mask.get("counts") for mask in given]
+    kinds = set(map(type, counts))
+    if kinds <= {str} or kinds <= {bytes}:
+        return _of_texts(counts, sizes, range(len(given)), where)
+    # Forms may be mixed: the masks of each are read together, then put back in their order.
+    short = np.array([isinstance(each, (str, bytes)) for each in counts], dtype=np.bool_)
+    texts, others = np.flatnonzero(short).tolist(), np.flatnonzero(~short).tolist()
+    compressed = [_as_text(counts[i]) for i in texts]
+    lengths = [_lengths_of(given[i], sizes[i], f"{where}: mask {i}") for i in others]
+    both = join_runs(
+        [_of_texts(compressed, sizes[texts], texts, where), _of_lengths(lengths, sizes[others], others, where)]
+    )
+    return take_runs(both, np.argsort(np.concatenate([texts, others]), kind="stable"))
 
 
 def with_counted(runs: Runs, given: Sequence[Any], where: str) -> Runs:
@@ -177,29 +178,64 @@ def with_counted(runs: Runs, given: Sequence[Any], where: str) -> Runs:
     return runs._replace(counted=CountedRuns(runs_of_coco(counted, form), resizing))
 
 
-def _in_turn(compressed: Flags, texts: tuple[Ints, Ints], lengths: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Run lengths that were compressed and those that were not, in the order of their masks, and where those of each begin."""
-    counts, ptr = texts
-    first, others = iter(np.split(counts, ptr[1:-1])), iter(lengths)
-    ordered = [next(first) if short else next(others) for short in compressed]
-    return np.concatenate(ordered), np.cumsum([0, *map(len, ordered)])
+def _as_text(counts: str | bytes) -> bytes:
+    """Characters that are none of COCO's are wrong in any encoding."""
+    return counts.encode("latin-1", "replace") if isinstance(counts, str) else counts
+
+
+def _of_texts(texts: Sequence[Any], sizes: Ints, places: Sequence[int], where: str) -> Runs:
+    """Runs of compressed masks, all of them strings or all of them bytes; `places` are their numbers in messages."""
+    joined = _as_text("".join(texts)) if texts and isinstance(texts[0], str) else b"".join(texts)
+    ends = np.concatenate([[0], np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))])
+    text = np.frombuffer(joined, dtype=np.uint8)
+
+    def read(span: tuple[int, int]) -> Runs:
+        a, b = span
+        starts, stops, ptr, totals = runs_of_text(text[ends[a] : ends[b]], ends[a : b + 1] - ends[a])
+        _check_totals(totals, sizes[a:b], places[a:b], where)
+        return _measured(starts, stops, ptr, sizes[a:b], False)
+
+    return join_runs(in_stretches(read, len(texts)))
+
+
+def _of_lengths(lengths: Sequence[Ints], sizes: Ints, places: Sequence[int], where: str) -> Runs:
+    """Runs of masks by the lengths of their stretches."""
+    ends = np.cumsum([0, *map(len, lengths)])
+    starts, stops, ptr, totals = runs_of_counts(np.concatenate([np.zeros(0, dtype=np.int64), *lengths]), ends)
+    _check_totals(totals, sizes, places, where)
+    return _measured(starts, stops, ptr, sizes, False)
+
+
+def _lengths_of(mask: Mapping[str, Any], size: Ints, where: str) -> Ints:
+    """Lengths of stretches outside and inside of a mask that is not compressed, or of polygons."""
+    if mask.get("counts") is None:
+        _size_of(mask, where)  # raises unless there are polygons
+        return _lengths_of_polygons(mask["polygons"], size, where)
+    return np.asarray(mask["counts"], dtype=np.int64).reshape(-1)
 
 
 def _sizes_of(given: Sequence[Any], where: str) -> Ints:
     """(n, 2) heights and widths."""
     try:
-        sizes = np.array([mask["size"] for mask in given], dtype=np.int64).reshape(len(given), 2)
-        fit = all("counts" in mask or "polygons" in mask for mask in given)
+        pairs = [mask["size"] for mask in given]
+        sides = np.fromiter(chain.from_iterable(pairs), dtype=np.int64, count=2 * len(pairs))
+        fit = set(map(len, pairs)) <= {2}
     except (TypeError, ValueError, KeyError, OverflowError):
         fit = False
-    if fit and (sizes > 0).all() and (sizes[:, 0] * sizes[:, 1].astype(np.float64) < _LARGEST).all():
-        return sizes
+    if fit:
+        sizes = sides.reshape(-1, 2)
+        if (sizes > 0).all() and (sizes[:, 0] * sizes[:, 1].astype(np.float64) < _LARGEST).all():
+            return sizes
     # One of them is wrong: they are looked at one by one.
     return np.array([_size_of(mask, f"{where}: mask {i}") for i, mask in enumerate(given)], dtype=np.int64)
 
 
 def _size_of(mask: Any, where: str) -> tuple[int, int]:
-    if not isinstance(mask, Mapping) or "size" not in mask or not ({"counts", "polygons"} & set(mask)):
+    if (
+        not isinstance(mask, Mapping)
+        or "size" not in mask
+        or not (mask.get("counts") is not None or "polygons" in mask)
+    ):
         got = sorted(mask) if isinstance(mask, Mapping) else type(mask).__name__
         raise InputError(f"{where}: expected a dict with 'size' and 'counts' or 'polygons' but got {got}.")
     try:
@@ -211,16 +247,14 @@ def _size_of(mask: Any, where: str) -> tuple[int, int]:
     return height, width
 
 
-def _check_lengths(counts: Ints, ptr: Ints, sizes: Ints, where: str) -> None:
-    before = np.concatenate([[0], np.cumsum(counts)])
-    totals = before[ptr[1:]] - before[ptr[:-1]]
-    wrong = totals != sizes.prod(axis=1)
-    wrong[np.searchsorted(ptr, np.flatnonzero(counts < 0), side="right") - 1] = True
+def _check_totals(totals: Ints, sizes: Ints, places: Sequence[int], where: str) -> None:
+    wrong = totals != sizes[:, 0] * sizes[:, 1]
     if wrong.any():
         i = int(np.argmax(wrong))
         (height, width), total = sizes[i].tolist(), int(totals[i])
+        got = f"they add up to {total}" if total >= 0 else "one of them is negative, or no number"
         raise InputError(
-            f"{where}: mask {i}: expected run lengths that add up to {height} x {width} pixels but they add up to {total}."
+            f"{where}: mask {places[i]}: expected run lengths that add up to {height} x {width} pixels but {got}."
         )
 
 
@@ -245,35 +279,21 @@ def _lengths_of_polygons(polygons: Any, size: Ints, where: str) -> Ints:
 
 def no_runs() -> Runs:
     """No masks."""
-    none = np.zeros(0, dtype=np.int64)
+    none = np.zeros(0, dtype=np.int32)
     return _measured(none, none, np.zeros(1, dtype=np.int64), np.zeros((0, 2), dtype=np.int64), True)
 
 
-def _measured(starts: Ints, stops: Ints, ptr: Ints, sizes: Ints, by_rows: bool) -> Runs:
+def _measured(starts: Pixels, stops: Pixels, ptr: Ints, sizes: Ints, by_rows: bool) -> Runs:
     """Runs with the pixels and the boxes of their masks."""
-    n = len(ptr) - 1
-    owner = np.repeat(np.arange(n), np.diff(ptr))
-    counts = np.bincount(owner, stops - starts, minlength=n).astype(np.int64)
-    length = sizes[owner, 1 if by_rows else 0]  # of a row, or of a column
-    first, last = starts // np.maximum(length, 1), (stops - 1) // np.maximum(length, 1)
-    # A run that goes on in the next row or column reaches from edge to edge.
-    begin = np.where(first == last, starts % np.maximum(length, 1), 0)
-    end = np.where(first == last, (stops - 1) % np.maximum(length, 1) + 1, length)
-    low, high = np.zeros((n, 2), dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
-    some = np.flatnonzero(np.diff(ptr))  # the runs of a mask stand together
-    if len(some):
-        low[some] = np.minimum.reduceat(np.stack([begin, first], axis=1), ptr[some])
-        high[some] = np.maximum.reduceat(np.stack([end, last + 1], axis=1), ptr[some])
-    if not by_rows:
-        low, high = low[:, ::-1], high[:, ::-1]
-    return Runs(starts, stops, ptr, sizes, by_rows, counts, np.concatenate([low, high], axis=1).astype(np.float64))
+    counts, boxes = measured_runs(starts, stops, ptr, sizes, by_rows)
+    return Runs(starts, stops, ptr, sizes, by_rows, counts, boxes)
 
 
 def join_runs(parts: Sequence[Runs]) -> Runs:
     """The masks of several images as one."""
     filled = [part for part in parts if part.masks]
-    if not filled:
-        return no_runs()
+    if len(filled) < 2:
+        return filled[0] if filled else no_runs()
     if len({part.by_rows for part in filled}) > 1:
         filled = [part if not part.by_rows else turned(part) for part in filled]
     columns = [np.concatenate([part[c] for part in filled]) for c in (0, 1)]

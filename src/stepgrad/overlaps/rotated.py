@@ -42,6 +42,7 @@ class Rotated(Overlap):
     word = "rotated IoU"
     nouns = ("box", "boxes")
     drawn = "polygon"
+    is_iou = True
 
     def __init__(self, degrees: bool = False, nms: str = "own") -> None:
         super().__init__(nms)
@@ -73,7 +74,9 @@ class Rotated(Overlap):
     def take(self, shapes: Quads, rows: Rows) -> Quads:
         return Quads(*(column[rows] for column in shapes))
 
-    def values(self, windows: Quads, rows: Rows, objects: Quads, columns: Rows, crowd: Flags) -> Floats:
+    def values(
+        self, windows: Quads, rows: Rows, objects: Quads, columns: Rows, crowd: Flags, least: float = 0.0
+    ) -> Floats:
         shared = shared_areas(windows.corners, objects.corners, rows, columns)
         own, other = windows.areas[rows], objects.areas[columns]
         whole = np.where(crowd, own, own + other - shared)
@@ -152,7 +155,9 @@ class ProbIoU(Overlap):
     def areas(self, shapes: Floats) -> Floats:
         return shapes[:, 2] * shapes[:, 3]
 
-    def values(self, windows: Floats, rows: Rows, objects: Floats, columns: Rows, crowd: Flags) -> Floats:
+    def values(
+        self, windows: Floats, rows: Rows, objects: Floats, columns: Rows, crowd: Flags, least: float = 0.0
+    ) -> Floats:
         tiny = 1e-7  # ultralytics' own, in every place where it has it
         target, window = (torch.from_numpy(shapes).to(self.precision) for shapes in (objects, windows))
         a1, b1, c1 = (part[columns] for part in _covariances(target))

@@ -15,7 +15,9 @@ _TINY = 1e-7
 class YoloPoses(Keypoints):
     """OKS of poses; an object without labelled keypoints has none with anything."""
 
-    def values(self, windows: Poses, rows: Rows, objects: Poses, columns: Rows, crowd: Flags) -> Floats:
+    def values(
+        self, windows: Poses, rows: Rows, objects: Poses, columns: Rows, crowd: Flags, least: float = 0.0
+    ) -> Floats:
         window, target = _single(windows.points)[rows], _single(objects.points)[columns]
         areas, labelled = _single(objects.areas)[columns], target[..., 2] != 0
         scale = (2 * torch.tensor(self.sigmas)).pow(2)
