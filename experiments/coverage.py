@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import stepgrad as sg
 from experiments.records import load_runs, once, table
-from stepgrad.evaluation.intervals import Interval, interval_of, judged_lists
+from stepgrad.evaluation.intervals import FewObjects, Interval, interval_of, judged_lists
 from stepgrad.evaluation.resampling import JudgedList, Resamples, resample
 from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.metric.metrics import AVERAGE_PRECISION
@@ -34,7 +34,7 @@ from stepgrad.metric.over_classes import OverClasses
 
 RESULTS = Path(__file__).parent / "results" / "coverage.jsonl"
 IMAGES, CLASSES, LEVEL = 20_000, 20, 0.95
-WAYS = ("percentile", "bias corrected", "basic", "normal")
+WAYS = ("percentile", "bias corrected", "basic", "normal", "few objects")
 GROUPS = {
     "mAP": (0, np.inf),
     "under 10": (0, 10),
@@ -133,7 +133,7 @@ def _percentiles(samples: Floats) -> Interval:
     return Interval(*np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist())
 
 
-def intervals(samples: Floats, estimate: float) -> dict[str, Interval]:
+def intervals(samples: Floats, estimate: float, few: FewObjects) -> dict[str, Interval]:
     """The interval of a value by each way, from the same resamples; `estimate` is the value of the sample itself."""
     counted = samples[~np.isnan(samples)]
     tail = NormalDist().inv_cdf((1 + LEVEL) / 2)
@@ -144,6 +144,7 @@ def intervals(samples: Floats, estimate: float) -> dict[str, Interval]:
         "bias corrected": interval_of(samples, LEVEL, estimate),
         "basic": Interval(2 * estimate - percentile.high, 2 * estimate - percentile.low),
         "normal": Interval(estimate - wide, estimate + wide),
+        "few objects": interval_of(samples, LEVEL, estimate, few, (0.0, 1.0)),
     }
 
 
@@ -165,7 +166,8 @@ def measure(protocol: str, images: int, draws: int, resamples: int, seed: int) -
         present = [images, *(len(np.unique(judged.object_images)) for judged in lists)]
         for c, (column, value) in enumerate(zip(columns, truth, strict=True)):
             if present[c]:
-                made = intervals(column[1:], float(column[0]))
+                few = FewObjects.of_units(present[c]) if c else FewObjects.of_mean(found.by_class[1:], present[1:])
+                made = intervals(column[1:], float(column[0]), few)
                 holds = [interval.low <= value <= interval.high for interval in made.values()]
                 held[_group(c, present[c])].append(holds)
     shares = {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from stepgrad.evaluation.counted import countable
 from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.resampling import JudgedList, Resamples, resample, written_out
-from stepgrad.metric.list_metric import LEVELS, ListMetric
+from stepgrad.metric.list_metric import COST_AT_CUT, LEVELS, ListMetric
 from stepgrad.metric.over_classes import OverClasses
 from stepgrad.metric.protocol import Protocol
 from stepgrad.number_text import metric_text
@@ -126,12 +126,16 @@ def intervals_of(
     over = over or OverClasses(absent_classes=protocol.absent_classes)
     once = np.ones((1, draws.units), dtype=np.uint8)
     now, samples = (resample(lists, metric, protocol, w, draws, over) for w in (once, draws.weights))
-    units = [len(np.unique(draws.unit[judged.object_images])) for judged in lists]
+    units, bounds = units_of(lists, draws), bounds_of(metric)
     return Intervals(
         metric=metric.name,
-        value=interval_of(samples.values, level, float(now.values[0])),
+        value=interval_of(
+            samples.values, level, float(now.values[0]), FewObjects.of_mean(samples.by_class, units), bounds
+        ),
         by_class=tuple(
-            interval_of(samples.by_class[:, c], level, float(now.by_class[0, c])) if n else None
+            interval_of(samples.by_class[:, c], level, float(now.by_class[0, c]), FewObjects.of_units(n), bounds)
+            if n
+            else None
             for c, n in enumerate(units)
         ),
         images=draws.units,
@@ -141,8 +145,70 @@ def intervals_of(
     )
 
 
-def interval_of(samples: Floats, level: float, value: float) -> Interval:
-    """The interval of a value from its resamples, corrected for bias (Efron's BC); resamples without a value are left out.
+def units_of(lists: Sequence[JudgedList], draws: Resamples) -> list[int]:
+    """In how many units the objects of each class lie."""
+    return [len(np.unique(draws.unit[judged.object_images])) for judged in lists]
+
+
+class FewObjects(NamedTuple):
+    """What resamples leave out: they differ too little where the objects of a class lie in few images.
+
+    Resampling n units spreads a value (n - 1) / n as much as drawing n new ones does, in squares, and how far it spreads is
+    itself known from n units only, which is what Student's t is for. Here n is the number of units with objects of the class.
+    For a mean over classes, as for any sum of estimates, the degrees of freedom are Welch's.
+    """
+
+    spread: float = 1.0
+    """By how much resamples differ too little."""
+    freedom: float = math.inf
+    """Degrees of freedom of the spread."""
+
+    @classmethod
+    def of_units(cls, units: int) -> FewObjects:
+        """Of one class, with objects in so many units."""
+        n = max(units, 2)
+        return cls(math.sqrt(n / (n - 1)), n - 1)
+
+    @classmethod
+    def of_mean(cls, by_class: Floats, units: Sequence[int]) -> FewObjects:
+        """Of a mean over classes, from their resamples (R, K)."""
+        n = np.maximum(np.asarray(units), 2)
+        known = (~np.isnan(by_class)).sum(axis=0) > 1
+        variance = np.array([np.nanvar(column) for column in by_class.T[known]])
+        total = variance.sum()
+        if total == 0.0:
+            return cls()
+        unbiased = variance * (n / (n - 1))[known]
+        freedom = unbiased.sum() ** 2 / (unbiased**2 / (n - 1)[known]).sum()
+        return cls(math.sqrt(unbiased.sum() / total), float(freedom))
+
+
+def student_quantile(share: float, freedom: float) -> float:
+    """Quantile of Student's t by the series of Fisher and Cornish; to 1 % from 2 degrees of freedom on, for 95 %.
+
+    >>> [round(student_quantile(0.975, n), 3) for n in (2, 5, 20, math.inf)]
+    [4.271, 2.57, 2.086, 1.96]
+    """
+    z = NormalDist().inv_cdf(share)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))
+
+
+def interval_of(
+    samples: Floats,
+    level: float,
+    value: float,
+    few: FewObjects | None = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> Interval:
+    """The interval of a value from its resamples, corrected for bias (Efron's BC) and for classes with few objects; resamples
+    without a value are left out. `bounds` are those of the metric.
 
     Copies of an image in a resample agree with each other, so its AP is higher than that of as many different images, and more of
     the resamples lie above the value than below. The correction takes quantiles as far below the usual ones as that share says.
@@ -151,13 +217,21 @@ def interval_of(samples: Floats, level: float, value: float) -> Interval:
     if len(counted) == 0 or math.isnan(value):
         return Interval(math.nan, math.nan, level)
     normal = NormalDist()
-    tail = normal.inv_cdf((1 + level) / 2)
+    few = few or FewObjects()
+    tail = student_quantile((1 + level) / 2, few.freedom)
     below = (np.count_nonzero(counted < value) + 0.5 * np.count_nonzero(counted == value)) / len(counted)
     # A shift of more than the tail would leave the value outside of its own interval.
     bias = float(np.clip(normal.inv_cdf(float(np.clip(below, 1e-9, 1 - 1e-9))), -tail, tail))
-    low, high = np.quantile(counted, [normal.cdf(2 * bias - tail), normal.cdf(2 * bias + tail)]).tolist()
+    ends = np.quantile(counted, [normal.cdf(2 * bias - tail), normal.cdf(2 * bias + tail)])
+    low, high = np.clip(value + few.spread * (ends - value), *bounds).tolist()
     # Between two resamples a quantile is interpolated, and may pass the value by a little.
     return Interval(min(low, value), max(high, value), level)
+
+
+def bounds_of(metric: ListMetric) -> tuple[float, float]:
+    """Between which numbers a metric lies: shares do between 0 and 1, prices and one's own functions anywhere."""
+    shares = metric.is_compiled and metric.code(0, 0).kind != COST_AT_CUT
+    return (0.0, 1.0) if shares else (-math.inf, math.inf)
 
 
 def check_level(level: float) -> float:

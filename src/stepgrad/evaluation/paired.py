@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.errors import InputError
-from stepgrad.evaluation.intervals import Interval, check_level, interval_of, judged_lists
+from stepgrad.evaluation.intervals import FewObjects, Interval, check_level, interval_of, judged_lists, units_of
 from stepgrad.evaluation.metrics import AnyMetric
 from stepgrad.evaluation.records import Evidence
 from stepgrad.evaluation.resampling import JudgedList, Resamples, resample
@@ -232,6 +232,7 @@ def compare(
         values = [float(now_a[0]), float(now_b[0])]
     difference = values[1] - values[0]
     differences = drawn_b - drawn_a
+    units = units_of(pair.lists[0], pair.draws)
     better = differences if resolved.higher_is_better else -differences
     return PairedComparison(
         names=names,
@@ -239,9 +240,9 @@ def compare(
         protocol=a.protocol.name,
         values=(values[0], values[1]),
         difference=difference,
-        interval=interval_of(differences, level, difference),
+        interval=interval_of(differences, level, difference, FewObjects.of_mean(classes_b - classes_a, units)),
         ahead=float((better > 0).mean() + (better == 0).mean() / 2),
-        by_class=_by_class(a, (by_a[0], by_b[0]), classes_b - classes_a, pair.lists[0], level),
+        by_class=_by_class(a, (by_a[0], by_b[0]), classes_b - classes_a, units, pair.lists[0], level),
         images=pair.draws.units,
         images_needed=_images_needed(differences, difference, pair.draws.units, level),
         higher_is_better=resolved.higher_is_better,
@@ -291,14 +292,19 @@ def _evidence_of(result: EvaluationResult) -> Evidence:
 
 
 def _by_class(
-    a: EvaluationResult, now: tuple[Floats, Floats], drawn: Floats, lists: Sequence[JudgedList], level: float
+    a: EvaluationResult,
+    now: tuple[Floats, Floats],
+    drawn: Floats,
+    units: Sequence[int],
+    lists: Sequence[JudgedList],
+    level: float,
 ) -> tuple[ClassDifference, ...]:
     return tuple(
         ClassDifference(
             name=row.name,
             values=(float(now[0][c]), float(now[1][c])),
             difference=float(now[1][c] - now[0][c]),
-            interval=interval_of(drawn[:, c], level, float(now[1][c] - now[0][c])),
+            interval=interval_of(drawn[:, c], level, float(now[1][c] - now[0][c]), FewObjects.of_units(units[c])),
             objects=len(lists[c].object_images),
         )
         for c, row in enumerate(a.classes)
