@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stepgrad.cli.evaluate import evaluate
+from stepgrad.cli.explain import explain
 from stepgrad.data import load_dataset
 from stepgrad.data.convert import convert
 from stepgrad.errors import ConfigError, LikelyMistakeWarning
@@ -128,3 +129,32 @@ def test_a_real_model_in_float_and_in_int8(tmp_path: Path, capsys: pytest.Captur
     assert np.isclose(sum(points.values()), causes["points"])
     assert min(points, key=lambda cause: points[cause]) == "activations: scores"
     assert "first image that differs" in capsys.readouterr().out
+
+
+def test_a_model_is_explained_as_its_saved_detections_are(
+    given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, common = tmp_path / "found.json", {"data": given["data"], "protocol": "voc12"}
+    assert evaluate(model=given["model"], save_detections=saved, resamples=0, **common) == 0
+    assert explain(model=given["model"], report=tmp_path / "a.json", plot=tmp_path / "ladder.png", **common) == 0
+    assert explain(detections=saved, report=tmp_path / "b.json", **common) == 0
+    a, b = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
+    assert a["rungs"] == b["rungs"]
+    assert "model" in a["provenance"]["files"]
+    capsys.readouterr()
+    assert explain(model=given["model"], nms=0.7, report=tmp_path / "c.json", **common) == 0
+    with_windows = {rung["name"]: rung["map"] for rung in json.loads((tmp_path / "c.json").read_text())["rungs"]}
+    assert "perfect NMS" in with_windows
+    assert "perfect NMS" in capsys.readouterr().out
+    assert explain(model=given["model"], recipe=["max_detections=3000"], report=tmp_path / "d.json", **common) == 0
+    without_limit = json.loads((tmp_path / "d.json").read_text())
+    assert with_windows["now"] == pytest.approx(without_limit["rungs"][0]["map"])
+
+
+def test_a_model_is_explained_alone(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="--model with --data"):
+        explain(model=given["model"])
+    with pytest.raises(ConfigError, match="without --detections"):
+        explain(model=given["model"], data=given["data"], detections=Path("found.json"))
+    with pytest.raises(ConfigError, match="are for --model"):
+        explain(data=given["data"], detections=Path("found.json"), recipe=["nms=0.5"])

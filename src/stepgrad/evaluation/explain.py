@@ -89,13 +89,23 @@ class Explanation:
     @property
     def advice(self) -> str:
         """What to do about the largest loss; about a confidence threshold first, which makes all others look small."""
+        return f"{self.first} Then {self.then}" if self.cut else self.then
+
+    @property
+    def first(self) -> str:
+        """What the scores say about a confidence threshold, as a sentence; empty if they say nothing."""
+        return f"threshold first: {self.cut}." if self.cut else ""
+
+    @property
+    def then(self) -> str:
+        """What to do about the largest loss."""
         cause, loss = max(self.losses.items(), key=lambda item: item[1])
         largest = (
             f"{cause}: {per_cent(loss)} points are lost {_ADVICE[cause]}"
             if loss >= _CLEAR
             else "nothing: less than a point is lost by any one cause"
         )
-        return f"threshold first: {self.cut}. Then {largest}." if self.cut else f"{largest}."
+        return f"{largest}."
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings, and a row per rung; mAP in per cent."""
@@ -125,7 +135,7 @@ class Explanation:
 
     def __str__(self) -> str:
         title = f"{self.protocol}, {self.images} images, {self.detections} detections: what holds mAP back"
-        return f"{title}\n{plain_table(*self.table())}\n{self.advice}"
+        return "\n".join(line for line in (title, self.first, plain_table(*self.table()), self.then) if line)
 
 
 _ADVICE = {
