@@ -62,6 +62,8 @@ def resampled_values(
             reached = _reached(P, worth, worth.row[first : first + LANES])
             for t in range(thresholds):
                 _levels(lists, drawn, upto, reached, t, of_block)
+                for lane in range(LANES):
+                    of_block[t, lane] /= worth.norm[worth.row[first + lane]]
         else:
             for t in range(thresholds):
                 for lane in range(LANES):
@@ -102,15 +104,14 @@ def _count(lists: Contenders, drawn: NDArray[np.uint8], upto: NDArray[np.int32],
 
 @kernel
 def _reached(P: NDArray[np.int64], worth: Worth, row: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(P + 1, LANES) what the recall levels count together that so many true positives reach, as a share of all."""
+    """(P + 1, LANES) what the recall levels count together that so many true positives reach: whole numbers."""
     reached = np.zeros((P.max() + 1, LANES))
     for lane in range(LANES):
         r = row[lane]
-        norm = worth.norm[r]
         # No levels: every true positive is a level of its own, and copies of one are levels side by side.
         if worth.slope[r] > 0.0:
             for T in range(P[lane] + 1):
-                reached[T, lane] = min(T * worth.slope[r], worth.cap[r]) / norm
+                reached[T, lane] = min(T * worth.slope[r], worth.cap[r])
             continue
         total = 0.0
         level = 0
@@ -118,7 +119,7 @@ def _reached(P: NDArray[np.int64], worth: Worth, row: NDArray[np.int64]) -> NDAr
             while level < worth.needed.shape[1] and worth.needed[r, level] <= T:
                 total += worth.weight[r, level]
                 level += 1
-            reached[T, lane] = total / norm
+            reached[T, lane] = total
     return reached
 
 
@@ -131,7 +132,7 @@ def _levels(
     t: int,
     values: NDArray[np.float64],
 ) -> None:
-    """AP: the best precision at each recall level or beyond, from the end of the list to its top.
+    """AP times its norm: the best precision at each recall level or beyond, from the end of the list to its top.
 
     A true positive that was not drawn has the precision of a false positive behind the last one, and reaches no level.
     """
