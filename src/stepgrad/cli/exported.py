@@ -87,9 +87,9 @@ def run_models(
 def names_of(
     model: Path, against: Path, short: tuple[str, str], recipes: tuple[Sequence[str] | None, Sequence[str] | None]
 ) -> tuple[str, str]:
-    """What to call two models: by their recipes where the file is the same one."""
+    """What to call two models: by the names of their files, or by their recipes where the file is the same one."""
     if model.expanduser().resolve() != against.expanduser().resolve():
-        return short
+        return short if model.name == against.name else (model.name, against.name)
     first, second = (f"{model.name} ({' '.join(words) if words else 'as usual'})" for words in recipes)
     return first, second
 

@@ -140,7 +140,8 @@ class NewClassScores(nn.Module):
 def best_class(logits: Tensor, moves: Tensor) -> Tensor:
     """(N, 4) of moves (N, 4 (K + 1)): those of the likeliest class, background (column 0) left out."""
     best = logits[:, 1:].argmax(dim=1) + 1
-    return moves.unflatten(1, (-1, 4))[torch.arange(len(best), device=best.device), best]
+    # not by row numbers: an exporter would take their count for a constant
+    return moves.unflatten(1, (-1, 4)).gather(1, best[:, None, None].expand(-1, 1, 4))[:, 0]
 
 
 def torchvision_detector(model: nn.Module, centre_only: bool) -> TorchvisionDetector:
