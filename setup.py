@@ -15,7 +15,7 @@ def with_full_links(page: str, repository: str) -> str:
     """A Markdown page whose relative links and pictures lead to the newest state of `repository`, an address on GitHub."""
     files = repository.replace("//github.com/", "//raw.githubusercontent.com/")
     page = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\g<1>{files}/HEAD/", page)
-    return re.sub(r"((?<!!)\[[^]]*\]\()(?!https?:|#)", rf"\g<1>{repository}/blob/HEAD/", page)
+    return re.sub(r"((?<!!)\[(?:[^][]|!\[[^]]*\]\([^)]*\))*\]\()(?!https?:|#)", rf"\g<1>{repository}/blob/HEAD/", page)
 
 
 if __name__ == "__main__":
