@@ -58,7 +58,7 @@ def demo(
             raise ConfigError(f"Expected --{name} to be at least 1 but got {value}.")
     console = Terminal()
     began = time.monotonic()
-    from stepgrad.models.demo.trial import Settings  # these take seconds to import
+    from stepgrad.models.demo.trial import NEXT_STEPS, Settings  # these take seconds to import
     from stepgrad.progress import RichProgress
 
     try:
@@ -73,6 +73,7 @@ def demo(
     console.print(_table(outcome))
     console.print(outcome.sentence, soft_wrap=True)
     console.print(f"{time.monotonic() - began:.0f} s in total; report: {safe_text(report)}", soft_wrap=True)
+    console.print("next, on your own data:", *NEXT_STEPS, sep="\n  ", soft_wrap=True)
     return 0
 
 

@@ -39,6 +39,7 @@ def write_comparison(
     config: Mapping[str, Any],
     shown: int = 6,
     provenance: Mapping[str, Any] | None = None,
+    next_steps: Sequence[str] = (),
 ) -> Path:
     """Write report.json, plots/*.svg and report.html, one file that needs no other; returns the path of the page.
 
@@ -54,6 +55,7 @@ def write_comparison(
         config: nested keys and values, as they are to be read.
         shown: half of so many images where the chosen arm does better, and half where it does worse.
         provenance: files, version, rules and options that the numbers depend on; written next to them.
+        next_steps: what the reader could do on data of his own, a command a line.
     """
     _check_arms(arms, reference, chosen)
     reported = reported_protocols(protocols, arms[0].evidence)
@@ -76,6 +78,7 @@ def write_comparison(
             "paired": _paired(results, names, reference, chosen),
             "config": config,
             "provenance": provenance or {},
+            "next_steps": list(next_steps),
         }
     )
     numbers["sentence"] = sentence or compared(numbers)

@@ -48,6 +48,14 @@ NOTES = {
     MAP: 'from there, MAPLoss(protocol="coco") on as many images',
 }
 
+NEXT_STEPS = (
+    "stepgrad doctor DATA                                        # what is wrong with the labels",
+    "stepgrad evaluate --detections FOUND.json --data DATA       # mAP of any detector, and how sure it is",
+    "stepgrad explain --detections FOUND.json --data DATA        # what holds it back: order, boxes, labels, missed objects",
+    "sg.train_new_head(model, train, val, class_names=NAMES)     # this demo's training, on your detector and images",
+)
+"""What the reader could do next."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -181,4 +189,5 @@ class Trial:
             protocols=task.reported,
             dataset=self.test_set,
             config={"demo": asdict(self.settings), "trainings": plans},
+            next_steps=NEXT_STEPS,
         )
