@@ -26,7 +26,8 @@ def test_the_demo_compares_four_trainings_and_ends_with_the_reports_path(
     assert [row["name"] for row in report["arms"]] == [trial.START, trial.MORE, trial.ALIGNED, trial.MAP]
     assert all(len(row["runs"]) == 2 for row in report["arms"])
     assert report["sentence"] in shown.replace("\n", " ").replace("  ", " ")
-    assert report["next_steps"] and all(step in shown for step in report["next_steps"])
+    assert report["next_steps"]
+    assert all(step in shown for step in report["next_steps"])
     heads = {file: file.stat().st_mtime_ns for file in (out / "heads").iterdir()}
     assert len(heads) == 8
     assert main(["demo", "--out", str(out), *ARGUMENTS]) == 0  # nothing is trained again
