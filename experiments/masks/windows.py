@@ -35,6 +35,7 @@ from stepgrad.data.own_files import OwnFiles
 from stepgrad.data.voc_xml import read_annotation
 from stepgrad.files import write_whole
 from stepgrad.overlaps import Masks
+from stepgrad.pixels import continuous_from_devkit
 
 WINDOWS = 100  # per image
 PART = 100  # images per file
@@ -159,7 +160,7 @@ def of_annotation(data: Path, image_id: str, around: Tensor, labels: Tensor) -> 
     annotation = read_annotation(path, OwnFiles(data), report=lambda problem: None)
     boxes, difficult = around.clone(), torch.zeros(len(around), dtype=torch.bool)
     if annotation is not None and annotation.names and len(around):
-        written = torch.from_numpy(annotation.boxes).float()
+        written = torch.from_numpy(continuous_from_devkit(annotation.devkit_boxes)).float()
         same = labels[:, None] == torch.tensor([VOC_CLASSES.index(name) for name in annotation.names])
         likeness = box_iou(around, written) * same
         rows, columns = (torch.from_numpy(side) for side in linear_sum_assignment(likeness.numpy(), maximize=True))

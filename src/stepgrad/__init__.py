@@ -21,6 +21,7 @@ _HOME = {  # the first names: what most people need
     "MAPResult": "metric.over_classes",
     "NDCGLoss": "losses.ranking",
     "Protocol": "metric.protocol",
+    "Rescorer": "models.rescore",
     "Steps": "steps.estimators",
     "apply_thresholds": "deploy",
     "compare": "evaluation.paired",

@@ -25,6 +25,7 @@ from stepgrad.metric.over_classes import MAPResult as MAPResult
 from stepgrad.metric.protocol import Protocol as Protocol
 from stepgrad.models.fine_tuning import finetune as finetune
 from stepgrad.models.new_head import train_new_head as train_new_head
+from stepgrad.models.rescore import Rescorer as Rescorer
 from stepgrad.steps import layers as layers
 from stepgrad.steps.estimators import Steps as Steps
 from stepgrad.steps.estimators import mee as mee

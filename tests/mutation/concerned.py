@@ -161,6 +161,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     ),
     "data/write_detections.py": ("tests/evaluation/test_files.py", "tests/evaluation/test_file_names.py"),
     "models/fine_tuning/": _FINE_TUNING,
+    "models/rescore/": ("tests/models/rescore", "tests/cli/test_rescore.py"),
     "models/new_head/": _HEADS,
     "models/": _MODELS,
     "models/demo/": ("tests/models/demo", "tests/cli/test_demo.py"),

@@ -21,6 +21,7 @@ COMMANDS = (
     "evaluate",
     "explain",
     "thresholds",
+    "rescore",
     "report",
     "detect",
     "propose",

@@ -171,7 +171,7 @@ def read(
     )
     dataset = load(need_images=False)
     if sigmas is not None:
-        _set_sigmas(dataset, sigmas)
+        set_sigmas(dataset, sigmas)
     found = read_detections(detections, dataset, empty_boxes)
     return JudgedInput(dataset, found, name=f"{Path(detections).name} on {dataset.name}", load=load)
 
@@ -202,7 +202,8 @@ def read_or_run(
     )
 
 
-def _set_sigmas(dataset: DetectionDataset, sigmas: Sequence[float]) -> None:
+def set_sigmas(dataset: DetectionDataset, sigmas: Sequence[float]) -> None:
+    """Give a dataset of poses its sigmas."""
     if dataset.task != "keypoints":
         raise ConfigError("sigmas: are for poses; add --task keypoints, or leave the option out.")
     try:

@@ -1,0 +1,1 @@
+"""Rescoring the detections of finished detectors: experiments."""

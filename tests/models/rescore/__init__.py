@@ -1,0 +1,1 @@
+"""Rescoring finished detections."""
