@@ -24,6 +24,7 @@ _HOME = {  # the first names: what most people need
     "Rescorer": "models.rescore",
     "Steps": "steps.estimators",
     "apply_thresholds": "deploy",
+    "calibrate": "deploy",
     "compare": "evaluation.paired",
     "find_steps": "steps.nearest",
     "finetune": "models.fine_tuning",

@@ -5,6 +5,7 @@ from stepgrad import errors as errors
 from stepgrad import overlaps as overlaps
 from stepgrad import reference as reference
 from stepgrad.deploy import apply_thresholds as apply_thresholds
+from stepgrad.deploy import calibrate as calibrate
 from stepgrad.deploy import thresholds as thresholds
 from stepgrad.evaluation import Evaluator as Evaluator
 from stepgrad.evaluation.paired import compare as compare

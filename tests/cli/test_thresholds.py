@@ -29,9 +29,9 @@ def test_the_command_chooses_what_the_function_chooses(
     wish: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / name
-    assert choose(tmp_path, "--wish", wish, "--out", str(place), "--resamples", "20") == 0
+    assert choose(tmp_path, "--wish", wish, "--out", str(place)) == 0
     evidence = without_difficult("masks")
-    chosen = sg.thresholds(evaluate_under(evidence, evidence.overlap.adapt(COCO)), wish, resamples=20)
+    chosen = sg.thresholds(evaluate_under(evidence, evidence.overlap.adapt(COCO)), wish)
     assert str(chosen) in capsys.readouterr().out
     kept = sg.apply_thresholds(to_coco(evidence)[1], place)
     by_hand = [
@@ -44,7 +44,7 @@ def test_the_command_chooses_what_the_function_chooses(
 
 def test_the_file_says_how_it_came(tmp_path: Path) -> None:
     place = tmp_path / "t.json"
-    assert choose(tmp_path, "--wish", "precision=0.5", "--out", str(place), "--resamples", "20", "--folds", "4") == 0
+    assert choose(tmp_path, "--wish", "precision=0.5", "--out", str(place), "--folds", "4") == 0
     content: dict[str, Any] = json.loads(place.read_text())
     assert content["wish"] == "recall@precision=0.5"
     assert content["cross_validation"] == {"folds": 4, "seed": 0}

@@ -105,7 +105,7 @@ def test_anything_else_is_refused_by_name() -> None:
 @pytest.mark.parametrize("name", ["t.json", "t.yaml"])
 def test_files_come_back_and_cut_alike(name: str, tmp_path: Path) -> None:
     made = scenes(1)
-    chosen = sg.thresholds(judged(made), "f1", resamples=10)
+    chosen = sg.thresholds(judged(made), "f1")
     chosen.save(tmp_path / name, category_ids=(3, 4))
     preds = [p for p, _ in made]
     for one, other in zip(sg.apply_thresholds(preds, tmp_path / name), chosen.apply_thresholds(preds), strict=True):

@@ -22,6 +22,7 @@ COMMANDS = (
     "explain",
     "thresholds",
     "rescore",
+    "calibrate",
     "report",
     "detect",
     "propose",

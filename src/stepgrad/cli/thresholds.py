@@ -20,7 +20,6 @@ def thresholds(
     protocol: str | None = None,
     match_threshold: float | None = None,
     folds: Whole = 10,
-    resamples: Whole = 1000,
     seed: Whole = 0,
     group: str | None = None,
     class_names: list[str] | None = None,
@@ -52,8 +51,7 @@ def thresholds(
         protocol: The protocol to judge by, as for `stepgrad evaluate`.
         match_threshold: The overlap from which on a detection is right, one of the protocol's; by default its first.
         folds: The number of parts of the images; each is counted at the thresholds that the others lead to.
-        resamples: How often the images are drawn anew for the intervals.
-        seed: The seed of the parts and draws.
+        seed: The seed of the parts.
         group: Which images belong together, such as the frames of a clip: as for `stepgrad evaluate`.
         class_names: The classes of a VOC folder, in the order of the labels.
         degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
@@ -87,7 +85,6 @@ def thresholds(
         wished.name,
         match_threshold=match_threshold,
         folds=folds,
-        resamples=resamples,
         seed=seed,
         groups=None if group is None else read_groups(group, made.dataset),
     )

@@ -32,13 +32,7 @@ class Cuts:
 
     def pass_labels(self, scores: Any, labels: Any) -> NDArray[np.bool_]:
         """Which detections reach the threshold of their class, by labels."""
-        known, wanted = _plain(scores), _plain(labels).astype(np.int64)
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self.by_class)):
-            raise InputError(
-                f"Expected labels in [0, {len(self.by_class)}), the classes of the thresholds, but got {wanted.min()} to "
-                f"{wanted.max()}; labels that count background as 0 need 1 subtracted."
-            )
-        return _reach(known, self.levels[wanted])
+        return _reach(plain(scores), self.levels[plain_labels(labels, len(self.by_class))])
 
     def pass_names(self, scores: Any, names: Sequence[str]) -> NDArray[np.bool_]:
         """Which detections reach the threshold of their class, by the names of classes."""
@@ -49,7 +43,7 @@ class Cuts:
                     f"Expected one of the classes of the thresholds, {', '.join(known)}, but got {name!r}."
                     f"{suggest(name, known)}"
                 )
-        return _reach(_plain(scores), np.array([_level(self.by_class[name]) for name in names], dtype=np.float64))
+        return _reach(plain(scores), np.array([_level(self.by_class[name]) for name in names], dtype=np.float64))
 
 
 def apply_thresholds(detections: Any, thresholds: Any) -> Any:
@@ -127,7 +121,7 @@ def _of_image(detections: Any, cuts: Cuts) -> Any:
         return detections[cuts.pass_names(detections.confidence, [str(name) for name in names])]
     if hasattr(detections, "names") and hasattr(detections, "boxes"):  # ultralytics
         found = detections.boxes if detections.boxes is not None else detections.obb
-        labels = _plain(found.cls).astype(np.int64).tolist()
+        labels = plain(found.cls).astype(np.int64).tolist()
         return detections[cuts.pass_names(found.conf, [detections.names[label] for label in labels])]
     raise InputError(
         "Expected detections as a dict of boxes, scores and labels, supervision's Detections, ultralytics' Results, or COCO's "
@@ -161,7 +155,18 @@ def _reach(scores: NDArray[Any], levels: NDArray[np.float64]) -> NDArray[np.bool
     return passes
 
 
-def _plain(values: Any) -> NDArray[Any]:
+def plain_labels(labels: Any, classes: int) -> NDArray[np.int64]:
+    """Labels as an array; InputError for any that is none of the classes."""
+    wanted = plain(labels).astype(np.int64)
+    if len(wanted) and not (wanted.min() >= 0 and wanted.max() < classes):
+        raise InputError(
+            f"Expected labels in [0, {classes}), the classes that are known, but got {wanted.min()} to {wanted.max()}; labels "
+            "that count background as 0 need 1 subtracted."
+        )
+    return wanted
+
+
+def plain(values: Any) -> NDArray[Any]:
     """A tensor of any device, an array or a list as an array."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()

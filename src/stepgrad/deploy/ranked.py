@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stepgrad.deploy.expected import Seen
 from stepgrad.deploy.wish import Wish
 from stepgrad.engine.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.evaluation.resampling import JudgedList
@@ -30,14 +31,19 @@ class RankedList:
 
         A threshold cannot part equal scores: they pass together.
         """
-        scores, hits, objects = self.scores, self.hits, len(self.object_units)
-        if kept is not None:
-            rows = kept[self.units]
-            scores, hits, objects = scores[rows], hits[rows], int(np.count_nonzero(kept[self.object_units]))
+        own = self if kept is None else self.of_units(kept)
+        scores, hits, objects = own.scores, own.hits, len(own.object_units)
         ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)[: len(scores)])
         found = np.concatenate([[0], np.cumsum(hits)[ends]])
         place = wish.best(found, np.concatenate([[0], ends + 1]), objects)
         return None if place == 0 else float(scores[ends[place - 1]])
+
+    def of_units(self, kept: NDArray[np.bool_]) -> RankedList:
+        """The list of some units alone."""
+        rows = kept[self.units]
+        return RankedList(
+            self.scores[rows], self.hits[rows], self.units[rows], self.object_units[kept[self.object_units]]
+        )
 
     def passing(self, threshold: float | None) -> NDArray[np.bool_]:
         """(M,) detections that reach a threshold."""
@@ -48,13 +54,16 @@ class RankedList:
         columns = self.units[passing & self.hits], self.units[passing], self.object_units
         return np.stack([np.bincount(column, minlength=units) for column in columns]).astype(np.float64)
 
-    def out_of_fold(self, wish: Wish, fold: NDArray[np.int64]) -> Floats:
-        """(3, units) counts as above, those of every unit at the threshold that the units of other folds lead to."""
+    def seen(self, wish: Wish, cut: float | None, fold: NDArray[np.int64]) -> Seen:
+        """Counts of each unit at the threshold `cut`, and at the one that the units of other folds lead to."""
+        within = self.counts(self.passing(cut), len(fold))
+        if cut is None or not len(self.object_units):  # there is no threshold, or it comes from all classes
+            return Seen(within, within)
         passing = np.zeros(len(self.scores), dtype=np.bool_)
         for f in np.unique(fold):
-            within = fold[self.units] == f
-            passing[within] = self.passing(self.cut(wish, fold != f))[within]
-        return self.counts(passing, len(fold))
+            inside = fold[self.units] == f
+            passing[inside] = self.passing(self.cut(wish, fold != f))[inside]
+        return Seen(within, self.counts(passing, len(fold)))
 
 
 def ranked_list(judged: JudgedList, unit: NDArray[np.int32], level: int) -> RankedList:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from stepgrad.deploy.apply import Cuts, apply_thresholds
+from stepgrad.deploy.chosen import choose
 from stepgrad.deploy.cut_files import save_cuts
-from stepgrad.deploy.expected import Expected, expected_of
-from stepgrad.deploy.ranked import RankedList, all_together, ranked_list
+from stepgrad.deploy.expected import Expected
+from stepgrad.deploy.ranked import RankedList, ranked_list
 from stepgrad.deploy.wish import Wish, wish_of
 from stepgrad.errors import whole_number
 from stepgrad.evaluation.class_result import position_of
-from stepgrad.evaluation.intervals import FEW_IMAGES, RESAMPLES, check_level, judged_lists
+from stepgrad.evaluation.intervals import FEW_IMAGES, check_level, judged_lists
 from stepgrad.evaluation.resampling import Resamples
 from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.evaluation.tables import plain_table
@@ -72,7 +73,6 @@ class Thresholds:
     """Images, or groups of them, that thresholds were chosen on."""
     folds: int
     level: float
-    resamples: int
     seed: int
 
     @property
@@ -124,7 +124,7 @@ class Thresholds:
             "overlap": self.overlap,
             "images": self.images,
             "cross_validation": {"folds": self.folds, "seed": self.seed},
-            "intervals": {"level": self.level, "resamples": self.resamples, "seed": self.seed},
+            "intervals": {"level": self.level},
             "expected": self.expected.to_dict(),
             "expected_overall": self.overall.expected.to_dict(),
             "classes": [row.to_dict() for row in self.classes],
@@ -163,7 +163,6 @@ def thresholds(
     match_threshold: float | None = None,
     folds: int = FOLDS,
     level: float = 0.95,
-    resamples: int = RESAMPLES,
     seed: int = 0,
     groups: Sequence[Hashable] | None = None,
 ) -> Thresholds:
@@ -176,10 +175,9 @@ def thresholds(
             "cost@false_alarm=1,miss=10".
         match_threshold: one of the protocol's thresholds on overlaps, by which a detection is right (default: the first).
         folds: what to expect of new images is cross-validated: each of so many parts of the images is counted at the thresholds
-            that the others lead to.
+            that the others lead to. The number told is for a third the one on these images themselves.
         level: the probability of the intervals.
-        resamples: how often the images are drawn anew for these.
-        seed: of the parts and of the draws.
+        seed: of the parts.
         groups: the group of each image, in the order in which images were given, if some belong together (frames of a clip).
 
     >>> import torch, stepgrad as sg
@@ -198,32 +196,27 @@ def thresholds(
     whole_number("folds", folds, least=2)
     evidence = result._kept_evidence
     at = 0 if match_threshold is None else position_of(result.protocol.match_thresholds, match_threshold)
-    draws = Resamples.of(evidence.num_images, resamples, seed, groups)
+    units = Resamples.of(evidence.num_images, 1, seed, groups)
     judged = judged_lists(result.classes, evidence, result.protocol, AVERAGE_PRECISION)
-    lists = [ranked_list(one, draws.unit, at) for one in judged]
-    together = all_together(lists)
-    fold = np.random.default_rng(seed).permutation(draws.units) % folds
-    shared = together.cut(wished)
-    cuts = [one.cut(wished) if len(one.object_units) else shared for one in lists]
-    *expected, mean = expected_of([one.out_of_fold(wished, fold) for one in lists], wished, draws.weights, level)
-    (of_shared,) = expected_of([together.out_of_fold(wished, fold)], wished, draws.weights, level)[:1]
-    rows = [(row.name, one, cut) for row, one, cut in zip(result.classes, lists, cuts, strict=True)]
+    lists = [ranked_list(one, units.unit, at) for one in judged]
+    fold = np.random.default_rng(seed).permutation(units.units) % folds
+    chosen = choose(lists, wished, fold, level)
+    named = zip((row.name for row in result.classes), lists, chosen.cuts, chosen.by_class, strict=True)
     return Thresholds(
         wish=wished.name,
         protocol=result.protocol.name,
         overlap=f"{result.overlap} {result.protocol.match_thresholds[at]:.4g}",
-        classes=tuple(_row(*row, wished, found) for row, found in zip(rows, expected, strict=True)),
-        overall=_row("all", together, shared, wished, of_shared),
-        expected=mean,
-        images=draws.units,
+        classes=tuple(_row(name, one, cut, expected, wished) for name, one, cut, expected in named),
+        overall=_row("all", chosen.together, chosen.shared, chosen.of_shared, wished),
+        expected=chosen.mean,
+        images=units.units,
         folds=folds,
         level=level,
-        resamples=resamples,
         seed=seed,
     )
 
 
-def _row(name: str, ranked: RankedList, cut: float | None, wish: Wish, expected: Expected) -> ClassThreshold:
+def _row(name: str, ranked: RankedList, cut: float | None, expected: Expected, wish: Wish) -> ClassThreshold:
     passing = ranked.passing(cut)
     right, passed = int(np.count_nonzero(ranked.hits & passing)), int(np.count_nonzero(passing))
     objects = len(ranked.object_units)

@@ -80,22 +80,18 @@ class Wish:
         return True
 
     def cost(self, found: Floats | Whole, counted: Floats | Whole, objects: Floats | Whole | int) -> Floats:
-        """The price of false alarms and misses; nan unless costs are what is wished for."""
+        """The price of false alarms and misses; 0 unless costs are what is wished for."""
         if not isinstance(self.metric, Cost):
-            return np.full(np.shape(found), np.nan)
+            return np.zeros(np.shape(found))
         return np.asarray(self.metric.false_alarm * (counted - found) + self.metric.miss * (objects - found))
 
-    def rates(self, found: Floats, counted: Floats, objects: Floats, images: Floats) -> dict[str, Floats]:
-        """Each of `numbers` from counts; nan where there is nothing to divide by."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rates = {
-                "precision": found / counted,
-                "recall": found / objects,
-                "f1": np.where(objects > 0, 2 * found / (counted + objects), np.nan),
-            }
-            if self.aim == "cost":
-                rates["cost"] = PER_IMAGES * self.cost(found, counted, objects) / images
-        return rates
+    def sides(self, name: str, counts: Floats) -> tuple[Floats, Floats]:
+        """One of `numbers` as a ratio of two sums over units, from (3, units) found, counted and objects."""
+        found, counted, objects = counts
+        if name == "cost":
+            return self.cost(found, counted, objects), np.full(len(found), 1 / PER_IMAGES)
+        sides = {"precision": (found, counted), "recall": (found, objects), "f1": (2 * found, counted + objects)}
+        return sides[name]
 
 
 def wish_of(wish: str | ListMetric) -> Wish:

@@ -1,0 +1,263 @@
+"""Scores of a finished detector that mean what they say: of detections with a score of 0.8, eight in ten are right."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepgrad.deploy.apply import plain, plain_labels
+from stepgrad.deploy.monotone import RisingMap, isotonic, two_parameters
+from stepgrad.deploy.ranked import RankedList, all_together, ranked_list
+from stepgrad.deploy.reliability import Reliability, reliability_of
+from stepgrad.errors import InputError, whole_number
+from stepgrad.evaluation.class_result import position_of
+from stepgrad.evaluation.intervals import check_level, judged_lists
+from stepgrad.evaluation.resampling import Resamples
+from stepgrad.evaluation.result import EvaluationResult
+from stepgrad.evaluation.tables import plain_table
+from stepgrad.metric.metrics import AVERAGE_PRECISION
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from stepgrad.deploy.calibration_module import CalibrationModule
+
+Floats = NDArray[np.float64]
+MANY = 200
+"""Right and wrong detections from which on a class has an isotonic map."""
+SOME = 10
+"""Right detections, and wrong ones, from which on a class has a map of its own."""
+FOLDS = 5
+RESAMPLES = 200
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMap:
+    """How the scores of one class become probabilities."""
+
+    name: str
+    kind: str
+    """"isotonic"; "two parameters"; or "of all classes", where there are too few detections for a map of its own."""
+    objects: int
+    map: RisingMap
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """A strictly rising map for each class, and how far scores could be trusted before and after. `print` shows a table."""
+
+    protocol: str
+    overlap: str
+    squash: bool
+    """Whether scores are no numbers in [0, 1] and are squashed into it first, by x / (1 + |x|)."""
+    classes: tuple[ClassMap, ...]
+    images: int
+    before: Reliability | None
+    """Of the scores themselves; None if they are not in [0, 1], or for a calibration from a file."""
+    after: Reliability | None
+    """Of calibrated scores, each by a map that other images led to."""
+    category_ids: tuple[int, ...] | None = None
+    """COCO's id of each class, if known."""
+
+    def probabilities(self, scores: Any, labels: Any) -> Floats:
+        """(N,) the calibrated scores of detections, in double precision."""
+        known = squashed(np.asarray(plain(scores), dtype=np.float64), self.squash)
+        wanted = plain_labels(labels, len(self.classes))
+        found = np.zeros(len(known))
+        for label in np.unique(wanted).tolist():
+            rows = wanted == label
+            found[rows] = self.classes[label].map(known[rows])
+        return found
+
+    def apply(self, detections: Any) -> Any:
+        """The same detections with calibrated scores, in the form in which they were given.
+
+        Args:
+            detections: of one image, a dict of boxes, scores and labels, or supervision's `Detections`; a list of such; or a
+                list of COCO's results.
+        """
+        if isinstance(detections, (list, tuple)):
+            if detections and isinstance(detections[0], Mapping) and "category_id" in detections[0]:
+                return self._of_coco(detections)
+            return type(detections)(self.apply(one) for one in detections)
+        if isinstance(detections, Mapping) and "scores" in detections and "labels" in detections:
+            found = self.probabilities(detections["scores"], detections["labels"])
+            return {**detections, "scores": _like(found, detections["scores"])}
+        if getattr(detections, "confidence", None) is not None and getattr(detections, "class_id", None) is not None:
+            other = copy.copy(detections)
+            other.confidence = self.probabilities(detections.confidence, detections.class_id)
+            return other
+        raise InputError(
+            "Expected detections as a dict of boxes, scores and labels, supervision's Detections or COCO's results, but got "
+            f"{type(detections).__name__}."
+        )
+
+    def _of_coco(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        if self.category_ids is None:
+            raise InputError(
+                "Expected a calibration that knows COCO's category ids; those that `stepgrad calibrate --out` writes for "
+                "COCO's files do."
+            )
+        label = {category: c for c, category in enumerate(self.category_ids)}
+        unknown = next((row["category_id"] for row in rows if row["category_id"] not in label), None)
+        if unknown is not None:
+            raise InputError(f"Expected category ids among {list(self.category_ids)} but got {unknown!r}.")
+        found = self.probabilities([row["score"] for row in rows], [label[row["category_id"]] for row in rows])
+        return [{**row, "score": score} for row, score in zip(rows, found.tolist(), strict=True)]
+
+    def module(self) -> CalibrationModule:
+        """A torch module: `module(scores, labels)` gives the calibrated scores."""
+        from stepgrad.deploy.calibration_module import CalibrationModule
+
+        return CalibrationModule(self)
+
+    def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> None:
+        """Write a .json file, which `stepgrad.deploy.read_calibration` reads, or an .onnx file (needs the extra `onnx`)."""
+        from stepgrad.deploy.calibration_files import save_calibration
+
+        save_calibration(Path(path), self, provenance)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Reliability before and after, as a matplotlib figure, written to `path` if given."""
+        from stepgrad.deploy.reliability import plot_reliability
+
+        if self.after is None:
+            raise InputError("Expected a calibration of `sg.calibrate` but one from a file has no detections to draw.")
+        return plot_reliability(self.before, self.after, path)
+
+    def __str__(self) -> str:
+        kinds = [[row.name, str(row.objects), row.kind] for row in self.classes]
+        title = f"calibration of {len(self.classes)} classes on {self.images} images ({self.protocol}, {self.overlap})"
+        parts = [title, plain_table(["class", "objects", "map"], kinds)]
+        if self.after is not None:
+            before = self.before.cells() if self.before is not None else ["-"] * len(self.after.cells())
+            rows = zip(self.after.heads(), before, self.after.cells(), strict=True)
+            parts += [
+                "on images that a map was not made from:",
+                plain_table(["", "before", "after"], [*map(list, rows)]),
+            ]
+        return "\n".join(parts)
+
+
+def calibrate(
+    result: EvaluationResult,
+    *,
+    match_threshold: float | None = None,
+    folds: int = FOLDS,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    groups: Sequence[Hashable] | None = None,
+) -> Calibration:
+    """Maps from scores to the probability that a detection is right, on images that the detector was not trained on.
+
+    A class has an isotonic map; one with two parameters where it has fewer than 200 right or wrong detections; or the map of all
+    classes where it has next to none. Maps rise strictly, so that the AP of a class stays as it is.
+
+    Args:
+        result: a result of `Evaluator.compute()`.
+        match_threshold: one of the protocol's thresholds on overlaps, by which a detection is right (default: the first).
+        folds: what is told of new images is cross-validated: each of so many parts of the images gets the maps of the others.
+        level: the probability of the intervals.
+        resamples: how often the images are drawn anew for these.
+        seed: of the parts and of the draws.
+        groups: the group of each image, in the order in which images were given, if some belong together (frames of a clip).
+
+    >>> import torch, stepgrad as sg
+    >>> evaluator = sg.Evaluator(1, class_names=["dog"])
+    >>> boxes = torch.tensor([[0.0, 0, 10, 10], [50, 0, 60, 10]])
+    >>> for i in range(40):  # half of the detections are right, whatever their score
+    ...     found = {"boxes": boxes[[i % 2]], "scores": torch.tensor([0.9 + i / 1000]), "labels": torch.tensor([0])}
+    ...     evaluator.update([found], [{"boxes": boxes[:1], "labels": torch.tensor([0])}])
+    >>> calibration = sg.calibrate(evaluator.compute())
+    >>> round(float(calibration.probabilities([0.92], [0])[0]), 1)
+    0.5
+    """
+    check_level(level)
+    whole_number("folds", folds, least=2)
+    evidence = result._kept_evidence
+    at = 0 if match_threshold is None else position_of(result.protocol.match_thresholds, match_threshold)
+    draws = Resamples.of(evidence.num_images, resamples, seed, groups)
+    scores = evidence.detections.scores
+    squash = bool(len(scores) and (scores.min() < 0.0 or scores.max() > 1.0))
+    judged = judged_lists(result.classes, evidence, result.protocol, AVERAGE_PRECISION)
+    lists = [_squashed(ranked_list(one, draws.unit, at), squash) for one in judged]
+    fold = np.random.default_rng(seed).permutation(draws.units) % folds
+    told, together = _out_of_fold(lists, fold), all_together(lists)
+    maps = maps_of(lists)
+    return Calibration(
+        protocol=result.protocol.name,
+        overlap=f"{result.overlap} {result.protocol.match_thresholds[at]:.4g}",
+        squash=squash,
+        classes=tuple(
+            ClassMap(row.name, kind, len(one.object_units), found)
+            for row, one, (kind, found) in zip(result.classes, lists, maps, strict=True)
+        ),
+        images=draws.units,
+        before=None if squash else reliability_of(together, draws.weights, level),
+        after=reliability_of(told, draws.weights, level),
+    )
+
+
+def maps_of(lists: Sequence[RankedList]) -> list[tuple[str, RisingMap]]:
+    """The map of each class with its kind."""
+    together = all_together(lists)
+    found = []
+    for one in lists:
+        good = int(np.count_nonzero(one.hits))
+        fewest = min(good, len(one.hits) - good)
+        if fewest >= MANY:
+            found.append(("isotonic", isotonic(one.scores, one.hits)))
+        elif fewest >= SOME:
+            found.append(("two parameters", two_parameters(one.scores, one.hits)))
+        else:
+            found.append(("of all classes", two_parameters(together.scores, together.hits)))
+    return found
+
+
+def squashed(scores: Floats, squash: bool) -> Floats:
+    """Scores in [0, 1]: as they are, or any numbers by a map that rises everywhere.
+
+    >>> squashed(np.array([-3.0, 0.0, 1.0]), True).tolist()
+    [0.125, 0.5, 0.75]
+    """
+    if squash:
+        return np.asarray(0.5 + 0.5 * scores / (1.0 + np.abs(scores)))
+    if len(scores) and not (scores.min() >= 0.0 and scores.max() <= 1.0):
+        raise InputError(
+            f"Expected scores in [0, 1], like those that the calibration was made from, but got {scores.min():g} to "
+            f"{scores.max():g}."
+        )
+    return scores
+
+
+def _squashed(ranked: RankedList, squash: bool) -> RankedList:
+    return RankedList(squashed(ranked.scores, squash), ranked.hits, ranked.units, ranked.object_units)
+
+
+def _out_of_fold(lists: Sequence[RankedList], fold: NDArray[np.int64]) -> RankedList:
+    """All detections as one list, each with the probability by maps that the units of other folds led to."""
+    scores = [np.zeros(len(one.scores)) for one in lists]
+    for f in np.unique(fold):
+        maps = maps_of([one.of_units(fold != f) for one in lists])
+        for own, one, (_, found) in zip(scores, lists, maps, strict=True):
+            inside = fold[one.units] == f
+            own[inside] = found(one.scores[inside])
+    return all_together(
+        [RankedList(own, one.hits, one.units, one.object_units) for own, one in zip(scores, lists, strict=True)]
+    )
+
+
+def _like(found: Floats, given: Any) -> Any:
+    """Double precision, where two scores stay apart, in the form of what was given."""
+    if hasattr(given, "detach"):
+        import torch
+
+        return torch.from_numpy(found).to(given.device)
+    return found if isinstance(given, np.ndarray) else found.tolist()
