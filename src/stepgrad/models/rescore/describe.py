@@ -12,7 +12,7 @@ from torch import Tensor
 from stepgrad.errors import InputError
 from stepgrad.models.rescore.facts import NAMES, facts_of, logits_of
 from stepgrad.models.rescore.network import Rows
-from stepgrad.overlaps.base import Overlap
+from stepgrad.overlaps.base import Overlap, shapes_in
 from stepgrad.overlaps.masks import Masks, Runs
 
 MASKS = ("mask_fill", "mask_extent", "mask_pixels", "mask_edge", "mask_parts")
@@ -55,7 +55,9 @@ def boxes_of(detections: Mapping[str, Any], overlap: Overlap, where: str) -> Ten
     """(M, 4) boxes, or those around shapes."""
     if "boxes" in detections:
         return torch.as_tensor(detections["boxes"]).double().reshape(-1, 4)
-    return torch.from_numpy(overlap.boxes(overlap.windows_of(detections, where))).reshape(-1, 4)
+    return torch.from_numpy(overlap.boxes(overlap.windows(shapes_in(detections, overlap.key, where), where))).reshape(
+        -1, 4
+    )
 
 
 def more_columns(

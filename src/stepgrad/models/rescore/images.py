@@ -14,7 +14,7 @@ from torch import Tensor
 from stepgrad.metric.boxes import areas_of, overlap_table, sizes_of
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.rescore.network import Rows
-from stepgrad.overlaps.base import Boxes, Overlap
+from stepgrad.overlaps.base import Boxes, Overlap, shapes_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ def image_of(rows: Rows, detections: Mapping[str, Any], target: Mapping[str, Any
     crowd = _flags(target, "iscrowd", len(labels))
     counts = ~(crowd | _flags(target, "difficult", len(labels)))
     where = f"image {target.get('image_id', '')}".strip()
-    windows, objects = overlap.windows_of(detections, where), overlap.objects(target, where)
+    windows, objects = overlap.windows(shapes_in(detections, overlap.key, where), where), overlap.objects(target, where)
     unlabelled = overlap.unlabelled(objects)
     if unlabelled is not None:
         counts &= ~torch.from_numpy(unlabelled)
