@@ -154,6 +154,9 @@ def test_parts_of_the_difference_add_up_for_oriented_boxes(names: tuple[str, str
     parts = pair.parts()
     assert parts["likeness"] != 0
     assert not {"clipping", "hidden parts", "areas of poses"} & set(parts)
+    words = {"coco": "rotated IoU", "dota": "rotated IoU", "ultralytics": "probIoU"}
+    assert {difference.likeness for difference in pair.first} == {(words[names[0]], words[names[1]])}
+    assert [words[name] for name in names] == pair.tables()[1][0][5:9:2]
     assert sum(parts.values()) == pytest.approx(100 * (pair.maps[1] - pair.maps[0]), abs=1e-9)
 
 

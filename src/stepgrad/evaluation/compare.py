@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -56,6 +57,8 @@ class FirstDifference:
     """The objects of its class and image, for drawing ..."""
     rows: tuple[int, ...] = ()
     """... and the rows of the detection and of these objects in the evidence."""
+    likeness: tuple[str, str] = ("IoU", "IoU")
+    """What each protocol compared it by."""
 
     @property
     def threshold(self) -> float:
@@ -126,8 +129,9 @@ class Pair:
             if part
         ]
         first = [[d.class_name, str(d.image_id), f"{d.score:.6g}", *d.cells(), d.because] for d in self.first]
+        words = self.first[0].likeness if self.first else ("IoU", "IoU")
         return (["rule", a, b, "mAP", "change"], steps), (
-            ["class", "image", "score", "box", "threshold", "IoU", a, "IoU", b, "rule"],
+            ["class", "image", "score", "box", "threshold", words[0], a, words[1], b, "rule"],
             first,
         )
 
@@ -234,6 +238,11 @@ class _Differences:
         self.rules = [rule for rule in differing(self.a, self.b) if concerns(rule, _shapes(evidence))]
         self._judged: dict[Protocol, list[ClassJudgement]] = {}
 
+    @cached_property
+    def _seen(self) -> list[Evidence]:
+        """The evidence as each of the two sees it."""
+        return [seen_by(self.evidence, protocol) for protocol in (self.a, self.b)]
+
     def by_class(self) -> list[FirstDifference]:
         differences = [self._of_class(c) for c in range(self.evidence.num_classes)]
         return sorted((difference for difference in differences if difference), key=lambda d: -d.score)
@@ -285,17 +294,18 @@ class _Differences:
             score=float(detections.scores[row]),
             box=(x1, y1, x2, y2),
             thresholds=(self.a.match_thresholds[t], self.b.match_thresholds[t]),
-            overlaps=(self._best_overlap(self.a, row), self._best_overlap(self.b, row)),
+            overlaps=(self._best_overlap(0, row), self._best_overlap(1, row)),
             verdicts=verdicts,
             rules=rules,
             together=together,
             objects=tuple((a, b, c, d) for a, b, c, d in objects.boxes[near].tolist()),
             rows=(row, *near.tolist()),
+            likeness=(self._seen[0].overlap.word, self._seen[1].overlap.word),
         )
 
-    def _best_overlap(self, protocol: Protocol, row: int) -> float:
-        """The largest overlap of a detection with an object of its class and image, as the protocol counts it."""
-        seen = seen_by(self.evidence, protocol)
+    def _best_overlap(self, side: int, row: int) -> float:
+        """The largest overlap of a detection with an object of its class and image, as that protocol counts it."""
+        seen, protocol = self._seen[side], (self.a, self.b)[side]
         image, label = seen.detections.images[row], seen.detections.labels[row]
         near = np.flatnonzero((seen.objects.images == image) & (seen.objects.labels == label))
         crowds = seen.objects.crowd & (protocol.duplicates == "best_free")

@@ -59,8 +59,7 @@ def draw_difference(
         _draw_shape(axes, box, lines, evidence, OBJECT, "-")
     _draw_shape(axes, difference.box, detection, evidence, DETECTION, "--")
     _look_at(axes, difference)
-    word = "IoU" if evidence is None else evidence.overlap.word
-    axes.set_title(_title(pair, difference, word), fontsize=9, loc="left")
+    axes.set_title(_title(pair, difference), fontsize=9, loc="left")
     if path is not None:
         save_figure(figure, Path(path))
     return figure
@@ -108,11 +107,9 @@ def _look_at(axes: Axes, difference: FirstDifference) -> None:
     axes.set(xlim=(low[0] - room, high[0] + room), ylim=(high[1] + room, low[1] - room), aspect="equal")
 
 
-def _title(pair: Pair, difference: FirstDifference, word: str) -> str:
-    said = [
-        f"{name}: {verdict} ({word} {overlap:.4f})"
-        for name, verdict, overlap in zip(pair.names, difference.verdicts, difference.overlaps, strict=True)
-    ]
+def _title(pair: Pair, difference: FirstDifference) -> str:
+    sides = zip(pair.names, difference.verdicts, difference.likeness, difference.overlaps, strict=True)
+    said = [f"{name}: {verdict} ({word} {overlap:.4f})" for name, verdict, word, overlap in sides]
     what = f"{difference.class_name} {difference.score:.3f} (dashed) in image {difference.image_id}"
-    at = f"at {word} {difference.threshold:g}, because of: {difference.because}"
+    at = f"at {difference.likeness[0]} {difference.threshold:g}, because of: {difference.because}"
     return "\n".join([what, *said, at])
