@@ -26,9 +26,7 @@ def signal(seed: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     windows[:20] = bursts.repeat(10, 1) + torch.randint(-3, 4, (20, 2), generator=draw)  # as a proposer would find them
     energy = nn.functional.pad((sound**2).cumsum(0), (1, 0))  # of the signal up to each moment
     within = [(energy[w[1]] - energy[w[0]]) / (w[1] - w[0]) for w in windows.clamp(0, LENGTH)]
-    edges = [
-        energy[(w + d).clamp(0, LENGTH)].diff() for w in windows for d in (torch.tensor([-4, 0]), torch.tensor([0, 4]))
-    ]
+    edges = [energy[(w + d).clamp(0, LENGTH)].diff() for w in windows for d in torch.tensor([[-4, 0], [0, 4]])]
     loudness, grown = torch.stack(within), torch.cat(edges).reshape(-1, 2)
     features = torch.cat([loudness[:, None], grown, (windows[:, 1:] - windows[:, :1]) / 40], dim=1)
     return features, windows.double(), {"boxes": bursts.double(), "labels": torch.zeros(2, dtype=torch.long)}
