@@ -18,6 +18,7 @@ from stepgrad.overlaps.resized_masks import from_border
 from stepgrad.overlaps.rotated import quads_of_boxes
 
 Fields = list[dict[str, Any]]
+_MOST_PIXELS = 16_000_000  # of masks that are resized at once
 
 
 @dataclass
@@ -67,7 +68,10 @@ class CountedShapes:
         from stepgrad.data.shape_fields import pixels_of, polygon_mask  # needs Pillow
 
         found, there = pred["masks"].detach().cpu() > 0, of_image["masks"].detach().cpu()
-        if len(there) and there.shape[1:] != found.shape[1:]:  # newer versions have done this already
+        # Newer versions have done the next two steps already.
+        if len(there) != len(of_image["cls"]):  # one picture of all objects, numbered from 1
+            there = there == torch.arange(1, len(of_image["cls"]) + 1)[:, None, None]
+        if len(there) and there.shape[1:] != found.shape[1:]:
             there = interpolate(there[None].float(), found.shape[1:], mode="bilinear")[0] > 0.5
         size = [int(side) for side in of_image["ori_shape"]]
         network = of_image["imgsz"]
@@ -118,11 +122,14 @@ class CountedShapes:
 
 def _of_masks(masks: Tensor, size: list[int], resizing: list[float]) -> Fields:
     """Masks (n, h, w) at the size of their image, and as they are."""
-    counted, whole = coco_masks(masks), coco_masks(from_border(masks, resizing, size))
-    return [
-        {"segmentation": mask, "counted": {**of_tool, "resizing": resizing}}
-        for mask, of_tool in zip(whole, counted, strict=True)
-    ]
+    fields: Fields = []
+    for some in masks.split(max(1, _MOST_PIXELS // (size[0] * size[1] + 16 * masks.shape[1] * masks.shape[2]))):
+        counted, whole = coco_masks(some), coco_masks(from_border(some, resizing, size))
+        fields += [
+            {"segmentation": mask, "counted": {**of_tool, "resizing": resizing}}
+            for mask, of_tool in zip(whole, counted, strict=True)
+        ]
+    return fields
 
 
 def corners_in_original(boxes: Tensor, resizing: NDArray[np.float64]) -> NDArray[np.float64]:
