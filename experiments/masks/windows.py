@@ -215,13 +215,13 @@ def fill(data: Path, cache: Path, split: str, network: Network, columns: Sequenc
             print(file, flush=True)
 
 
-def load(cache: Path, split: str) -> list[Tensors]:
-    """The images of a split, without their masks."""
+def load(cache: Path, split: str, with_masks: bool = False) -> list[Tensors]:
+    """The images of a split, by default without their masks."""
     images: dict[str, Tensors] = {}
     for file in sorted(cache.glob(f"{split}-*.safetensors")):
         for key, value in load_file(file).items():
             image_id, name = key.split("/")
-            if name not in ("masks", "object_masks"):
+            if with_masks or name not in ("masks", "object_masks"):
                 images.setdefault(image_id, {})[name] = value.clone()
     return [images[image_id] for image_id in sorted(images)]
 
