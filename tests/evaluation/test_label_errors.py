@@ -16,7 +16,7 @@ from stepgrad.metric.boxes import overlaps_with
 from stepgrad.metric.protocol import PROTOCOLS, get_protocol
 from tests.evaluation.datasets import boxes_at, pred, random_dataset, target
 from tests.evaluation.ultralytics_numbers import CLASSES, random_set
-from tests.oracles.label_errors import gain, map_of, with_label_changed
+from tests.oracles.label_errors import gain, likely, map_of, with_label_changed
 from tests.scenes import over_seeds
 
 
@@ -47,6 +47,15 @@ def test_each_gain_is_that_of_evaluating_everything_again(seed: int, name: str) 
     errors = find_label_errors(evidence, protocol)
     for error in errors[:: 1 + len(errors) // 12]:
         assert error.gain == pytest.approx(gain(evidence, error, protocol), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["voc12", "coco", "lvis"])
+@over_seeds(3, 100)
+def test_the_order_of_likely_errors_is_that_of_its_formula(seed: int, name: str) -> None:
+    evidence, protocol = random_evidence(seed, name), get_protocol(name)
+    errors = find_label_errors(evidence, protocol)
+    for error in errors[:: 1 + len(errors) // 12]:
+        assert error.likely == pytest.approx(likely(evidence, error, protocol), rel=1e-9, abs=1e-12)
 
 
 @over_seeds(4, 50)

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepgrad.engine.matching import IGNORED, TRUE_POSITIVE
 from stepgrad.evaluation import Evidence, GroundTruth, LabelError
+from stepgrad.evaluation.counted import counted_overlaps
+from stepgrad.evaluation.edges import seen_by
 from stepgrad.evaluation.judge import judge
 from stepgrad.evaluation.result import result_from
 from stepgrad.metric.boxes import areas_of
@@ -44,6 +47,28 @@ def with_label_changed(evidence: Evidence, error: LabelError) -> Evidence:
 def map_of(evidence: Evidence, protocol: Protocol) -> float:
     """mAP of the detections."""
     return result_from(judge(evidence, protocol), evidence, protocol).map
+
+
+def likely(evidence: Evidence, error: LabelError, protocol: Protocol) -> float:
+    """What a look at the label is worth: gain, number of labels, the chance that the label is wrong, and how far apart."""
+    if error.detection is None:
+        return 0.0
+    judged = judge(evidence, protocol)
+    verdicts = {
+        int(d): int(v) for row in judged for d, v in zip(row.detections, row.verdicts[0], strict=True) if v != IGNORED
+    }
+    scores = evidence.detections.scores
+    order = sorted((d for row in judged for d in row.detections.tolist() if d in verdicts), key=lambda d: -scores[d])
+    hits = np.array([verdicts[d] == TRUE_POSITIVE for d in order], dtype=np.float64)
+    at = order.index(error.detection)
+    # The best falling fit at a place: the lowest, over where it begins, of the highest mean over where it ends.
+    right = min(max(hits[a : b + 1].mean() for b in range(at, len(hits))) for a in range(at + 1))
+    seen = seen_by(evidence, protocol)
+    there = np.flatnonzero(seen.objects.images == error.image)
+    overlaps = counted_overlaps(seen, np.array([error.detection]), there, protocol) if len(there) else np.zeros((1, 1))
+    apart = 1.0 if error.kind == "swap" else 1.0 - float(overlaps.max())
+    labels = judged[error.label].P
+    return error.gain * labels * 0.05 / (1.05 - right) * apart**2
 
 
 def gain(evidence: Evidence, error: LabelError, protocol: Protocol) -> float:
