@@ -61,6 +61,7 @@ _FINE_TUNING = (
 _MODELS = (
     *("tests/models/test_set_criterion.py", "tests/models/test_switch.py"),
     *("tests/models/test_keep_best.py", "tests/models/test_torchvision_train.py"),
+    *("tests/models/test_left_out.py", "tests/models/test_torchvision_ignored.py", "tests/models/test_detr_ignored.py"),
     *("tests/models/test_transformers.py", "tests/models/test_auto_weight.py"),
     *("tests/models/test_lightning.py", "tests/models/test_hf_trainer.py"),
 )

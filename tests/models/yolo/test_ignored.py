@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stepgrad.errors import ConfigError
-from stepgrad.models.yolo.ignored import Ignored, covered_shares, read_ignored
+from stepgrad.models.yolo.ignored import Ignored, read_ignored
 from tests.models.yolo.small import (
     EASY,
     NMS_FREE,
@@ -36,21 +36,6 @@ def test_a_class_that_data_yaml_does_not_have_is_refused() -> None:
 def test_data_without_regions_has_none() -> None:
     assert not read_ignored({"names": NAMES}).any
     assert not read_ignored({"names": list(NAMES.values()), "ignore": []}).any
-
-
-def test_shares_of_windows_in_regions_are_those_counted_by_pixels() -> None:
-    g = torch.Generator().manual_seed(0)
-    corners = torch.randint(0, 12, (20, 2, 2), generator=g).double().sort(dim=1).values
-    boxes, regions = corners.flatten(1).split(10)
-    centres = torch.stack(torch.meshgrid(torch.arange(12), torch.arange(12), indexing="ij"), dim=-1).flatten(0, 1) + 0.5
-
-    def inside(box: torch.Tensor) -> torch.Tensor:
-        return ((centres > box[:2]) & (centres < box[2:])).all(dim=1)
-
-    for box, shares in zip(boxes, covered_shares(boxes, regions), strict=True):
-        pixels = inside(box)
-        expected = [float((pixels & inside(r)).sum() / max(1, int(pixels.sum()))) for r in regions]
-        assert shares.tolist() == pytest.approx(expected)
 
 
 class TestWithUltralytics:

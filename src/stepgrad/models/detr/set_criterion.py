@@ -18,14 +18,16 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from stepgrad.errors import InputError
+from stepgrad.errors import ConfigError, InputError
 from stepgrad.losses.detection import DetectionLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.auto_weight import AutoWeight, StockLoss
+from stepgrad.models.detr.ignored import BOXES, LABELS, CriterionWithRegions, any_regions, crowds_apart, regions_of
 from stepgrad.models.detr.transformers import QuerySwitch, loss_of_queries
-from stepgrad.models.specialised import Specialised, despecialise, specialise
+from stepgrad.models.left_out import has_crowds
+from stepgrad.models.specialised import despecialise, specialise
 from stepgrad.models.switch import MAP_KEY, NAME
 
 __all__ = ["AutoWeight", "restore", "train_for_map"]
@@ -41,6 +43,7 @@ def train_for_map(
     enabled: bool = True,
     protocol: str | Protocol | None = None,
     loss_fn: DetectionLoss | DistributedMAPLoss | None = None,
+    ignore: bool = True,
     **loss_options: Any,
 ) -> M:
     """Make a criterion, or the one in a module, add mAP to its losses in training; returns the module.
@@ -52,6 +55,9 @@ def train_for_map(
             as does `MAPCallback` of `stepgrad.models.frameworks.lightning`.
         protocol: "voc07", "voc12" (the default), "coco" or a `Protocol`.
         loss_fn: a ready `MAPLoss`, or another `DetectionLoss`, with `nms_threshold=None`.
+        ignore: regions that nobody judges, "ignored_boxes" (R, 4) of the targets with "ignored_labels" (R,), without which they
+            are of every class, and crowds (`iscrowd`): queries that lie in one by half or more count neither in mAP nor as
+            background in the classification losses. Targets of a model with denoising queries name regions in the first way.
         loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     In eval mode the same criterion gives its stock losses. `restore(module)` undoes it.
@@ -59,7 +65,7 @@ def train_for_map(
     criterion = _find_criterion(module)
     loss_fn = loss_of_queries(criterion.num_classes, loss_fn, protocol, loss_options, train_for_map)
     restore(criterion)  # where this is not the first time
-    setattr(criterion, NAME, QuerySwitch(loss_fn, "sigmoid", weight=weight, enabled=enabled))
+    setattr(criterion, NAME, QuerySwitch(loss_fn, "sigmoid", ignore=ignore, weight=weight, enabled=enabled))
     specialise(criterion, MAPCriterion)
     criterion.weight_dict[MAP_KEY] = 1.0  # the weight is in the loss, as it may change from batch to batch
     return module
@@ -75,17 +81,23 @@ def restore(module: M) -> M:
     return module
 
 
-class MAPCriterion(Specialised):
+class MAPCriterion(CriterionWithRegions):
     """A criterion whose losses mAP joins in training."""
 
     map_loss_switch: QuerySwitch
+    num_classes: int
     weight_dict: dict[str, float]
 
     def forward(
         self, outputs: Mapping[str, Any], targets: Sequence[Target], *more: Any, **named: Any
     ) -> dict[str, Tensor]:
-        losses: dict[str, Tensor] = super().forward(outputs, targets, *more, **named)
         switch = self.map_loss_switch
+        if self.training and switch.ignore:
+            targets = self._with_regions(outputs, targets)
+        try:
+            losses: dict[str, Tensor] = super().forward(outputs, targets, *more, **named)
+        finally:
+            self.__dict__.pop("regions", None)
         if not self.training or not switch.needed:
             return losses
         logits = outputs["pred_logits"]
@@ -95,9 +107,27 @@ class MAPCriterion(Specialised):
             return given[:, :queries]
 
         labels = [_as_transformers_has_it(target) for target in targets]
-        lists = switch.ranked_lists(ranked(logits), ranked(outputs["pred_boxes"]), labels)
-        map_loss = switch.map_loss(*lists, StockLoss(self._class_loss(losses), [logits], ranked))
+        stock = StockLoss(self._class_loss(losses), [logits], ranked)
+        map_loss = switch.loss_of(ranked(logits), ranked(outputs["pred_boxes"]), labels, stock)
         return losses if map_loss is None else {**losses, MAP_KEY: map_loss}
+
+    def _with_regions(self, outputs: Mapping[str, Any], targets: Sequence[Target]) -> Sequence[Target]:
+        """The targets without crowds; regions are known to `get_loss` from here on."""
+        if any(map(has_crowds, targets)):
+            if any(name.startswith("dn_") for name in outputs):
+                raise InputError(
+                    "Expected targets without crowds, as the model's denoising queries are made of them, too; take them out of "
+                    'boxes and labels, and give them as "ignored_boxes" and "ignored_labels".'
+                )
+            targets = crowds_apart(targets, "labels")
+        if any_regions(targets):
+            if not hasattr(self.stock_class, "get_loss"):
+                raise ConfigError(
+                    f"Expected a criterion with get_loss(name, outputs, targets, indices, ...) for ignored regions but "
+                    f"{self.stock_class.__name__} has none; call train_for_map(..., ignore=False)."
+                )
+            self.__dict__["regions"] = [regions_of(target, self.num_classes) for target in targets]
+        return targets
 
     def _class_loss(self, losses: Mapping[str, Tensor]) -> Tensor | None:
         """As it enters the sum of losses."""
@@ -106,7 +136,7 @@ class MAPCriterion(Specialised):
 
 
 def _as_transformers_has_it(target: Target) -> Target:
-    kept = {key: target[key] for key in ("boxes", "iscrowd", "orig_size") if key in target}
+    kept = {key: target[key] for key in ("boxes", "iscrowd", "orig_size", BOXES, LABELS) if key in target}
     return {"class_labels": target["labels"], **kept}
 
 

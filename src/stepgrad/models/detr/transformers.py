@@ -6,6 +6,7 @@ These models have no NMS: every query is one detection, and mAP after training i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,11 +17,15 @@ from stepgrad.errors import ConfigError, InputError, suggest
 from stepgrad.extras import need
 from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.losses.distributed import DistributedMAPLoss
+from stepgrad.losses.ragged import ragged_map_loss
 from stepgrad.metric.batch import Target
 from stepgrad.metric.protocol import Protocol
 from stepgrad.models.auto_weight import AutoWeight, StockLoss
+from stepgrad.models.detr.ignored import CrowdsApart, any_regions, as_crowds, crowds_apart, ignoring, pairs_of
 from stepgrad.models.keep_best import keep_best
+from stepgrad.models.left_out import has_crowds, judged, judged_pairs, knows_regions
 from stepgrad.models.switch import MAP_KEY, NAME, MapLossSwitch, check_int64, loss_settings, pair_of, wide
+from stepgrad.processes import world
 
 __all__ = ["FAMILIES", "AutoWeight", "keep_best", "restore", "train_for_map"]
 
@@ -63,6 +68,7 @@ def train_for_map(
     enabled: bool = True,
     protocol: str | Protocol | None = None,
     loss_fn: DetectionLoss | DistributedMAPLoss | None = None,
+    ignore: bool = True,
     **loss_options: Any,
 ) -> M:
     """Make `model(pixel_values, labels=labels)` train for mAP; returns the same model.
@@ -83,6 +89,9 @@ def train_for_map(
         protocol: what mAP means: "voc07", "voc12" (the default), "coco" or a `Protocol`. A `loss_fn` has its own.
         loss_fn: a ready `MAPLoss`, or another `DetectionLoss`, with `nms_threshold=None`. None: a MAPLoss with the radius
             estimator, balanced; with several processes its mAP is that of their batches joined (`DistributedMAPLoss`).
+        ignore: crowds of the labels (`iscrowd`) are regions that nobody judges, and no objects: queries that lie in one by half
+            or more count neither in mAP nor as background in the classification losses of all layers. Labels may also name
+            regions apart, "ignored_boxes" (R, 4) and "ignored_labels" (R,), without which they are of every class.
         loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     `restore(model)` undoes it.
@@ -106,9 +115,10 @@ def train_for_map(
             f"Expected a loss_fn for the model's {classes} classes but got one for {loss_fn.num_classes}."
         )
     loss_fn = loss_of_queries(classes, loss_fn, protocol, loss_options, train_for_map)
-    switch = QuerySwitch(loss_fn, family.scores, mode=mode, weight=weight, enabled=enabled)
+    switch = QuerySwitch(loss_fn, family.scores, ignore=ignore, mode=mode, weight=weight, enabled=enabled)
     restore(model)  # where this is not the first time
-    loss = LossWithMAP(model, model.loss_function, "_loss_function" in model.__dict__, family, switch)
+    hook = model.register_forward_pre_hook(CrowdsApart(), with_kwargs=True) if ignore else None
+    loss = LossWithMAP(model, model.loss_function, "_loss_function" in model.__dict__, family, switch, hook)
     setattr(model, NAME, switch)
     model.loss_function = loss  # type: ignore[assignment]
     return model
@@ -138,6 +148,8 @@ def restore(model: M) -> M:
     wrapped = model.__dict__.get("_loss_function")
     if isinstance(wrapped, LossWithMAP):
         del model.__dict__[NAME], model.__dict__["_loss_function"]
+        if wrapped.hook is not None:
+            wrapped.hook.remove()
         if wrapped.was_set:
             model.loss_function = wrapped.stock
     return model
@@ -146,9 +158,26 @@ def restore(model: M) -> M:
 class QuerySwitch(MapLossSwitch):
     """The switch of a model whose queries are its detections."""
 
-    def __init__(self, loss_fn: DetectionLoss | DistributedMAPLoss, scores: str, **options: Any) -> None:
+    def __init__(
+        self, loss_fn: DetectionLoss | DistributedMAPLoss, scores: str, ignore: bool = True, **options: Any
+    ) -> None:
         super().__init__(loss_fn, **options)
         self.scores = scores
+        self.ignore = ignore
+
+    def loss_of(
+        self, logits: Tensor, boxes: Tensor, labels: Sequence[Target], stock: StockLoss | None = None
+    ) -> Tensor | None:
+        """`map_loss` of the queries of inference, those in ignored regions left out."""
+        protocol = self.loss_fn.objective.protocol
+        if not self.ignore:
+            return self.map_loss(*self.ranked_lists(logits, boxes, labels), stock)
+        lists = self.ranked_lists(logits, boxes, [as_crowds(label, self.loss_fn.num_classes) for label in labels])
+        alike = world() > 1 or any(map(has_crowds, lists[2]))  # all processes rank lists of one kind
+        if knows_regions(protocol) or not alike:
+            return self.map_loss(*lists, stock)
+        left = judged_pairs(pairs_of(*lists[:2]), lists[2], protocol)
+        return self.term(lambda: (ragged_map_loss(self.loss_fn, *left), stock))
 
     def ranked_lists(
         self, logits: Tensor, boxes: Tensor, labels: Sequence[Target]
@@ -168,9 +197,17 @@ class QuerySwitch(MapLossSwitch):
         masked = isinstance(batch, Mapping) and "pixel_mask" in batch
         mask = {"pixel_mask": batch["pixel_mask"].to(device)} if masked else {}
         output = model(pixels.to(device), **mask)
-        here = [{k: v.cpu() if isinstance(v, Tensor) else v for k, v in label.items()} for label in labels]
+        here: list[Target] = [
+            {k: v.cpu() if isinstance(v, Tensor) else v for k, v in label.items()} for label in labels
+        ]
+        if self.ignore:
+            here = [as_crowds(label, self.loss_fn.num_classes) for label in crowds_apart(here)]
         scores, boxes, targets = self.ranked_lists(output.logits.cpu(), output.pred_boxes.cpu(), here)
-        return [every_class(s, b) for s, b in zip(scores, boxes, strict=True)], targets
+        found = [every_class(s, b) for s, b in zip(scores, boxes, strict=True)]
+        if not self.ignore:
+            return found, targets
+        pairs = [judged(f, t, self.loss_fn.objective.protocol) for f, t in zip(found, targets, strict=True)]
+        return [f for f, _ in pairs], [t for _, t in pairs]
 
 
 def every_class(scores: Tensor, boxes: Tensor) -> dict[str, Tensor]:
@@ -189,6 +226,7 @@ class LossWithMAP:
     was_set: bool  # whether the stock loss was one of the user's own
     family: Family
     switch: QuerySwitch
+    hook: Any = None  # that takes crowds out of the labels before the forward pass
 
     def __call__(
         self,
@@ -203,7 +241,9 @@ class LossWithMAP:
         working = self.model.training and self.switch.needed
         if working:
             _check_labels(labels, config.num_labels)
-        loss, parts, auxiliary = self.stock(logits, labels, device, pred_boxes, config, *more, **named)
+        ignores = self.model.training and self.switch.ignore and any_regions(labels)
+        with ignoring(labels, config.num_labels) if ignores else nullcontext():
+            loss, parts, auxiliary = self.stock(logits, labels, device, pred_boxes, config, *more, **named)
         if not working:
             return loss, parts, auxiliary
         name = self.family.class_loss
@@ -212,8 +252,8 @@ class LossWithMAP:
         ranked = self._ranked(config, named.get("denoising_meta_values"))
         # "replace" multiplies both losses by the coefficient; "mix" the stock loss alone.
         own = parts[name] * coefficient if mixed and name in parts else parts.get(name)
-        lists = self.switch.ranked_lists(ranked(logits), ranked(pred_boxes), labels)
-        map_loss = self.switch.map_loss(*lists, StockLoss(own, [logits], ranked))
+        stock = StockLoss(own, [logits], ranked)
+        map_loss = self.switch.loss_of(ranked(logits), ranked(pred_boxes), labels, stock)
         if map_loss is None:
             return loss, parts, auxiliary
         if mixed:

@@ -14,6 +14,8 @@ from stepgrad.extras import need
 
 need("torchvision", purpose="stepgrad.models.torchvision")
 
+from torchvision.models.detection.rpn import RegionProposalNetwork
+
 from stepgrad.errors import ConfigError, InputError
 from stepgrad.losses.detection import DetectionLoss, MAPLoss
 from stepgrad.metric.protocol import Protocol
@@ -25,7 +27,7 @@ from stepgrad.models.torchvision.dense import AnchorHead, DenseDetector
 from stepgrad.models.torchvision.detector import DetectorSwitch, Selection
 from stepgrad.models.torchvision.families import SUPPORTED, TwoStage, family_of
 from stepgrad.models.torchvision.shaped import task_overlap
-from stepgrad.models.torchvision.two_stage import BoxHeads, TwoStageDetector, has_batch_norm
+from stepgrad.models.torchvision.two_stage import BoxHeads, Proposals, TwoStageDetector, has_batch_norm
 from stepgrad.overlaps import Boxes, Overlap
 
 __all__ = ["SUPPORTED", "AutoWeight", "keep_best", "restore", "train_for_map"]
@@ -46,6 +48,7 @@ def train_for_map(
     topk: int | None = None,
     score_thresh: float = 0.0,
     keep_positives: bool = True,
+    ignore: bool = True,
     **loss_options: Any,
 ) -> M:
     """The same model, with its classification loss replaced by mAP, or mixed with it.
@@ -75,6 +78,9 @@ def train_for_map(
             and class per image whose shapes are predicted and ranked, besides positives. None: 100.
         score_thresh: pairs of window and class with at most this probability do not take part.
         keep_positives: pairs of positive windows with their object's class always take part.
+        ignore: crowds of the targets (`iscrowd`) are regions that nobody judges, and no objects: windows that lie in one by half
+            or more count neither in mAP nor as background in the classification losses, that of the RPN included. A region of
+            every class is a crowd of each. False: crowds are objects for the model's own losses, as in torchvision.
         loss_options: of `MAPLoss`, if `loss_fn` is None.
 
     After each training batch, `model.map_loss.metrics` holds its mAP, AP by class and so on. Classes are numbered as
@@ -101,11 +107,13 @@ def train_for_map(
     settings = loss_settings(loss_options, protocol, loss_fn, [MAPLoss], train_for_map)
     own = {"nms_threshold": family.nms_threshold(model), "overlap": overlap}
     used = _loss(family.columns(model), loss_fn, {**own, **settings})
-    switch = DetectorSwitch(used, selection, family, mode=mode, weight=weight, enabled=enabled)
+    switch = DetectorSwitch(used, selection, family, ignore=ignore, mode=mode, weight=weight, enabled=enabled)
     restore(model)  # where this is not the first time
     if isinstance(family, TwoStage):
         specialise(model, TwoStageDetector)
         specialise(detector.roi_heads, BoxHeads).__dict__["map_switch"] = switch
+        if isinstance(detector.rpn, RegionProposalNetwork):
+            specialise(detector.rpn, Proposals).__dict__["map_switch"] = switch
     else:
         specialise(model, DenseDetector)
         if hasattr(detector.head, "compute_loss"):

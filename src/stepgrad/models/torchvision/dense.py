@@ -21,6 +21,7 @@ from torchvision.ops.boxes import clip_boxes_to_image
 from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
 from stepgrad.models.auto_weight import StockLoss
+from stepgrad.models.left_out import hidden_pairs, hide
 from stepgrad.models.specialised import Specialised
 from stepgrad.models.switch import wide
 from stepgrad.models.torchvision.detector import Detector, DetectorSwitch
@@ -36,6 +37,7 @@ class _AnchorPass:
     image_sizes: list[tuple[int, int]] = field(default_factory=list)
     level_cells: list[int] = field(default_factory=list)
     matched: Sequence[Tensor] = ()  # per image, (A,) number of each anchor's object; negative: none
+    hidden: Tensor | None = None  # (images, A, columns) pairs in ignored regions of the class; None: there are none
 
     def keep_sizes(self, module: nn.Module, inputs: tuple[Any, Any], anchors: Any) -> None:
         images, features = inputs
@@ -59,20 +61,23 @@ class DenseDetector(Detector):
 
     def forward(self, images: Any, targets: Any = None) -> Any:
         self.check_call(images, targets)
-        if not self.training or not self.map_loss_switch.needed:
-            return super().forward(images, targets)
-        self._pass = _AnchorPass()
-        hook = self.anchor_generator.register_forward_hook(self._pass.keep_sizes)
-        try:
-            return super().forward(images, targets)
-        finally:
-            hook.remove()
-            del self._pass
+        with self.crowds_aside(targets):
+            if not self.training or not (self.map_loss_switch.needed or self.has_crowds(targets)):
+                return super().forward(images, targets)
+            self._pass = _AnchorPass()
+            hook = self.anchor_generator.register_forward_hook(self._pass.keep_sizes)
+            try:
+                return super().forward(images, targets)
+            finally:
+                hook.remove()
+                del self._pass
 
     def compute_loss(self, targets: Any, head_outputs: Outputs, anchors: Any, *more: Any) -> dict[str, Tensor]:
         """The stock losses, with mAP among them."""
         if not hasattr(self, "_pass"):
             return super().compute_loss(targets, head_outputs, anchors, *more)  # type: ignore[misc]
+        if self.map_loss_switch.aside is not None:
+            self._pass.hidden = self._hidden(head_outputs, anchors)
         losses = self._stock_losses(targets, head_outputs, anchors, *more)
 
         def find_candidates() -> tuple[ScoredPairs, StockLoss]:
@@ -86,12 +91,25 @@ class DenseDetector(Detector):
             (self._pass.matched,) = more
             if self.map_loss_switch.skips_stock_loss:
                 targets, head_outputs = without_classification(targets, head_outputs, label=1)
+            else:
+                head_outputs = without_hidden(head_outputs, self._pass, targets)
             return super().compute_loss(targets, head_outputs, anchors, *more)  # type: ignore[misc]
         self.head._pass = self._pass  # the head is told which anchors were matched, and passes it on
         try:
             return super().compute_loss(targets, head_outputs, anchors, *more)  # type: ignore[misc]
         finally:
             del self.head._pass
+
+    def _hidden(self, outputs: Outputs, anchors: Sequence[Tensor]) -> Tensor:
+        """(images, A, columns) pairs whose window lies in an ignored region of the class, by half or more."""
+        aside, columns = self.map_loss_switch.aside, outputs["cls_logits"].shape[-1]
+        assert aside is not None
+        found = []
+        for i, crowds in enumerate(aside.crowds):
+            every = torch.arange(len(anchors[i]), device=anchors[i].device)
+            boxes = self._decode(outputs["bbox_regression"][i].detach(), anchors[i], every, i)
+            found.append(hidden_pairs(boxes, crowds["boxes"], crowds["labels"], columns))
+        return torch.stack(found)
 
     def _candidates(self, targets: Sequence[Target], outputs: Outputs, anchors: Sequence[Tensor]) -> ScoredPairs:
         """The chosen pairs of every image, those of classes present."""
@@ -146,6 +164,8 @@ class AnchorHead(Specialised):
             self._pass.matched = matched_idxs
             if self.map_switch.skips_stock_loss:
                 targets, head_outputs = without_classification(targets, head_outputs, label=0)
+            else:
+                head_outputs = without_hidden(head_outputs, self._pass, targets)
         losses: dict[str, Tensor] = super().compute_loss(targets, head_outputs, anchors, matched_idxs)  # type: ignore[misc]
         return losses
 
@@ -158,6 +178,16 @@ def without_classification(targets: Sequence[Target], outputs: Outputs, label: i
     logits = outputs["cls_logits"]
     one_class: list[Target] = [{**target, "labels": torch.full_like(target["labels"], label)} for target in targets]
     return one_class, {**outputs, "cls_logits": logits.new_zeros(*logits.shape[:-1], label + 1)}
+
+
+def without_hidden(outputs: Outputs, seen: _AnchorPass, targets: Sequence[Target]) -> Outputs:
+    """The outputs without the pairs in ignored regions; a matched anchor still learns its object's class."""
+    if seen.hidden is None:
+        return outputs
+    hidden = seen.hidden.clone()
+    for of_image, matched, target in zip(hidden, seen.matched, targets, strict=True):
+        of_image.view(-1)[positive_pairs(matched, target["labels"], of_image.shape[1])] = False
+    return {**outputs, "cls_logits": hide(outputs["cls_logits"], hidden)}
 
 
 def positive_pairs(matched: Tensor, labels: Tensor, K: int) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from stepgrad.losses.detection import DetectionLoss
 from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 from stepgrad.metric.batch import Target
 from stepgrad.models.auto_weight import StockLoss
+from stepgrad.models.left_out import has_crowds, judged, judged_pairs, split_crowds
 from stepgrad.models.specialised import Specialised
 from stepgrad.models.switch import MAP_KEY, MapLossSwitch, check_int64, pair_of
 from stepgrad.models.torchvision.families import RetinaNetFamily, TwoStage
@@ -49,18 +51,43 @@ class Selection:
             raise ConfigError(f"Expected score_thresh to be a probability in [0, 1) but got {self.score_thresh!r}.")
 
 
+@dataclass(frozen=True)
+class Aside:
+    """The targets of a batch, resized with their images, and the crowds among them, which the stock model does not see."""
+
+    targets: list[Target]
+    crowds: list[Target]  # of boxes and labels
+
+
 class DetectorSwitch(MapLossSwitch):
     """The switch of a torchvision detector: losses are entries of its loss dict."""
 
     loss_fn: DetectionLoss
+    aside: Aside | None = None
+    """While the model works on a batch with crowds that are to be ignored."""
 
     def __init__(
-        self, loss_fn: DetectionLoss, selection: Selection, family: TwoStage | RetinaNetFamily, **options: Any
+        self,
+        loss_fn: DetectionLoss,
+        selection: Selection,
+        family: TwoStage | RetinaNetFamily,
+        ignore: bool = True,
+        **options: Any,
     ) -> None:
         super().__init__(loss_fn, **options)
         self.selection = selection
         self.family: Any = family
         self.first_label = family.first_label
+        self.ignore = ignore
+
+    @property
+    def watches(self) -> bool:
+        """Whether the losses of a training batch are anything else than the model's own."""
+        return self.needed or self.aside is not None
+
+    def with_crowds(self, targets: Sequence[Target]) -> Sequence[Target]:
+        """The targets of the batch, those included that the stock model does not see."""
+        return targets if self.aside is None else self.aside.targets
 
     @property
     def overlap(self) -> Overlap:
@@ -94,7 +121,10 @@ class DetectorSwitch(MapLossSwitch):
 
         def find_loss() -> tuple[Tensor, StockLoss]:
             candidates, stock = find_candidates()
-            return ragged_map_loss(self.loss_fn, candidates, self._columns(targets)), stock
+            there: Sequence[Target] = self._columns(self.with_crowds(targets))
+            if self.ignore:
+                candidates, there = judged_pairs(candidates, there, self.loss_fn.objective.protocol)
+            return ragged_map_loss(self.loss_fn, candidates, there), stock
 
         loss = self.term(find_loss)
         return losses if loss is None else losses | {key if self.mode == "replace" else MAP_KEY: loss}
@@ -115,7 +145,10 @@ class DetectorSwitch(MapLossSwitch):
             {**self._shapes(target), **{key: value.cpu() for key, value in columns.items()}}
             for target, columns in zip(targets, self._columns(targets), strict=True)
         ]
-        return found, there
+        if not self.ignore:
+            return found, there
+        pairs = [judged(f, t, self.loss_fn.objective.protocol) for f, t in zip(found, there, strict=True)]
+        return [f for f, _ in pairs], [t for _, t in pairs]
 
     def _shapes(self, given: Mapping[str, Tensor]) -> dict[str, Any]:
         """Boxes of detections or objects, and their masks or keypoints where these count."""
@@ -155,6 +188,7 @@ class Detector(Specialised):
     """Mixin of a whole model: bad targets end the call before any work, and the loss can be reached."""
 
     map_loss_switch: DetectorSwitch
+    transform: Any
 
     @property
     def map_loss(self) -> DetectionLoss:
@@ -171,6 +205,35 @@ class Detector(Specialised):
                 "first to train, or leave the targets out to detect."
             )
 
+    def has_crowds(self, targets: Sequence[Target] | None) -> bool:
+        """Whether there are crowds in these targets that are to be ignored."""
+        return targets is not None and self.map_loss_switch.ignore and any(map(has_crowds, targets))
+
+    @contextmanager
+    def crowds_aside(self, targets: Sequence[Target] | None) -> Iterator[None]:
+        """Meanwhile the stock model does not see crowds: they are taken out of the targets once these have been resized."""
+        switch = self.map_loss_switch
+        if not (self.training and self.has_crowds(targets)):
+            yield
+            return
+
+        def take_out(module: nn.Module, inputs: Any, output: tuple[Any, list[Target]]) -> tuple[Any, list[Target]]:
+            images, resized = output
+            parts = [split_crowds(target) if "iscrowd" in target else (target, _nothing(target)) for target in resized]
+            switch.aside = Aside(resized, [crowds for _, crowds in parts])
+            return images, [objects for objects, _ in parts]
+
+        hook = self.transform.register_forward_hook(take_out)
+        try:
+            yield
+        finally:
+            hook.remove()
+            switch.aside = None
+
+
+def _nothing(target: Target) -> Target:
+    return {key: target[key][:0] for key in ("boxes", "labels")}
+
 
 def check_targets(targets: Any, images: int, first: int, end: int, keys: Sequence[str]) -> None:
     """Raise InputError unless there is, for every image, a dict with these keys and with labels in [first, end)."""
@@ -186,6 +249,12 @@ def check_targets(targets: Any, images: int, first: int, end: int, keys: Sequenc
                 "for an image without objects, give tensors without rows."
             )
         _check_labels(target["labels"], i, first, end)
+        crowd = target.get("iscrowd")
+        if crowd is not None and (not isinstance(crowd, Tensor) or crowd.shape != target["labels"].shape):
+            came = str(list(crowd.shape)) if isinstance(crowd, Tensor) else type(crowd).__name__
+            raise InputError(
+                f"image {i}: expected 'iscrowd' to be a tensor like 'labels', {list(target['labels'].shape)}, but got {came}."
+            )
 
 
 def _check_labels(labels: Any, image: int, first: int, end: int) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from torchvision.ops.boxes import clip_boxes_to_image
 from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
 from stepgrad.models.auto_weight import StockLoss
+from stepgrad.models.left_out import LEAST_SHARE, covered_shares, hidden_pairs, hide
 from stepgrad.models.specialised import Specialised
 from stepgrad.models.switch import wide
 from stepgrad.models.torchvision.detector import Detector, DetectorSwitch
@@ -41,7 +43,34 @@ class TwoStageDetector(Detector):
         self.check_call(images, targets)
         if targets is not None and isinstance(self.map_loss_switch.overlap, Keypoints):
             targets = with_shares(images, targets)
-        return super().forward(images, targets)
+        with self.crowds_aside(targets):
+            return super().forward(images, targets)
+
+
+class Proposals(Specialised):
+    """The RPN, for which windows in ignored regions are no background."""
+
+    map_switch: DetectorSwitch
+    box_coder: Any
+    _anchors: Sequence[Tensor]
+
+    def assign_targets_to_anchors(self, anchors: list[Tensor], targets: list[Target]) -> Any:
+        """The stock choice; anchors are remembered where there are regions."""
+        if self.map_switch.aside is not None:
+            self._anchors = anchors
+        return super().assign_targets_to_anchors(anchors, targets)  # type: ignore[misc]
+
+    def compute_loss(self, objectness: Tensor, moves: Tensor, labels: list[Tensor], regression: Any) -> Any:
+        """The stock losses; half of a window or more in one region of any class, and it costs nothing to call it an object."""
+        aside = self.map_switch.aside
+        if aside is not None:
+            boxes = self.box_coder.decode(moves.detach(), self.__dict__.pop("_anchors")).view(len(labels), -1, 4)
+            covered = [
+                covered_shares(b, c["boxes"].to(b)) >= LEAST_SHARE for b, c in zip(boxes, aside.crowds, strict=True)
+            ]
+            hidden = torch.cat([of_image.any(dim=1) for of_image in covered]) & (torch.cat(labels) == 0)
+            objectness = hide(objectness, hidden.view_as(objectness))
+        return super().compute_loss(objectness, moves, labels, regression)  # type: ignore[misc]
 
 
 @dataclass
@@ -53,6 +82,7 @@ class _BoxHeadPass:
     labels: list[Tensor] = field(default_factory=list)  # per image, 0: background
     outputs: tuple[Tensor, Tensor] | None = None  # logits (R, K + 1), regression (R, 4 (K + 1))
     all_labels: list[Tensor] = field(default_factory=list)  # per image, of all windows there are; -1: of none
+    hidden: Tensor | None = None  # (R, K + 1) pairs in ignored regions of the class; None: there are none
     replaced: bool = False  # the negatives' places have gone to other windows, whose labels are not `labels`
 
     @property
@@ -68,11 +98,16 @@ class _BoxHeadPass:
         """The model's own: `stock`, unless other windows have taken the negatives' places, and have labels of their own."""
         if not self.replaced:
             return stock
-        labels = torch.cat([every[s] for every, s in zip(self.all_labels, self.sampled, strict=True)])
-        return cross_entropy(wide(self.logits), labels, ignore_index=-1)
+        logits = wide(self.logits)
+        return cross_entropy(
+            logits if self.hidden is None else hide(logits, self.hidden), self.labels_now(), ignore_index=-1
+        )
 
-    def keep_outputs(self, module: nn.Module, inputs: Any, outputs: tuple[Tensor, Tensor]) -> None:
-        self.outputs = outputs
+    def labels_now(self) -> Tensor:
+        """(R,) of the windows that are there, -1: of none."""
+        if not self.replaced:
+            return torch.cat(self.labels)
+        return torch.cat([every[s] for every, s in zip(self.all_labels, self.sampled, strict=True)])
 
 
 class BoxHeads(Specialised):
@@ -92,10 +127,10 @@ class BoxHeads(Specialised):
         image_shapes: list[tuple[int, int]],
         targets: list[Target] | None = None,
     ) -> tuple[Any, dict[str, Tensor]]:
-        if not self.training or targets is None or not self.map_switch.needed:
+        if not self.training or targets is None or not self.map_switch.watches:
             return super().forward(features, proposals, image_shapes, targets)
         self._pass = _BoxHeadPass()
-        hook = self.box_predictor.register_forward_hook(self._pass.keep_outputs)
+        hook = self.box_predictor.register_forward_hook(partial(self._keep_outputs, image_shapes))
         try:
             detections, losses = super().forward(features, proposals, image_shapes, targets)
             done = self._pass
@@ -115,10 +150,28 @@ class BoxHeads(Specialised):
                 positive = torch.cat([flags & switch.selection.keep_positives for _, flags in parts])
                 most = switch.selection.topk or PAIRS_PER_IMAGE
                 shaper = Shaper(self, features, image_shapes)
-                pairs = shaper.with_overlaps(pairs, positive, targets, switch.overlap, most)
+                pairs = shaper.with_overlaps(pairs, positive, switch.with_crowds(targets), switch.overlap, most)
             return pairs, StockLoss(stock, [one.logits for one in passes])
 
         return detections, self.map_switch.put_into(losses, "loss_classifier", targets, find_candidates)
+
+    def _keep_outputs(
+        self, shapes: Sequence[tuple[int, int]], module: nn.Module, inputs: Any, outputs: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Remember what the box predictor says; the stock loss sees it without windows in ignored regions."""
+        self._pass.outputs = outputs
+        aside = self.map_switch.aside
+        if aside is None:
+            return outputs
+        logits, moves = outputs
+        boxes = self._boxes(self._pass, shapes).split(self._pass.counts)
+        K = logits.shape[1] - 1
+        found = [hidden_pairs(b, c["boxes"], c["labels"] - 1, K) for b, c in zip(boxes, aside.crowds, strict=True)]
+        hidden = torch.nn.functional.pad(torch.cat(found), (1, 0))
+        rows = torch.arange(len(hidden), device=hidden.device)
+        hidden[rows, self._pass.labels_now().clamp(min=0)] = False  # an object's window still learns its class
+        self._pass.hidden = hidden
+        return hide(logits, hidden), moves
 
     def subsample(self, labels: list[Tensor]) -> list[Tensor]:
         """The stock choice; remembered where a training pass wants to know it."""

@@ -24,9 +24,9 @@ from stepgrad.data.regions import REGIONS_FILE, Regions, read_regions
 from stepgrad.data.yolo_images import region_key
 from stepgrad.errors import ConfigError, suggest
 from stepgrad.metric.batch import Target
+from stepgrad.models.left_out import hidden_pairs
 from stepgrad.models.yolo.heads import HeadOutput
 
-LEAST_SHARE = 0.5  # of a window in one region from which on the stock loss does not see it: the least IoU of COCO
 EVERY_ROW = "stepgrad_rows"  # of a batch of validation: its labels, regions among them
 _PER_OBJECT = ("cls", "bboxes", "batch_idx", "keypoints")  # entries of a batch with a row for each object
 
@@ -147,30 +147,14 @@ def without_regions(batch: Mapping[str, Any], classes: int) -> dict[str, Any]:
     return {key: value[objects] if key in _PER_OBJECT else value for key, value in batch.items()}
 
 
-@torch.no_grad()
 def hidden_windows(head: HeadOutput, targets: Sequence[Target]) -> Tensor:
     """(B, A, K) whether half of an anchor's window or more lies in one region of the class."""
-    _, K, A = head.logits.shape
-    hidden = torch.zeros(len(targets), A, K, dtype=torch.bool, device=head.logits.device)
-    for of_image, boxes, target in zip(hidden, head.boxes, targets, strict=True):
-        crowd = target["iscrowd"]
-        reached = covered_shares(boxes, target["boxes"][crowd].to(boxes)) >= LEAST_SHARE  # (A, R)
-        for column, label in zip(reached.T, target["labels"][crowd].tolist(), strict=True):
-            of_image[:, label] |= column
-    return hidden
-
-
-def covered_shares(boxes: Tensor, regions: Tensor) -> Tensor:
-    """(A, R) the share of each box that each region covers; 0 for a box without area.
-
-    >>> covered_shares(torch.tensor([[0.0, 0.0, 4.0, 1.0]]), torch.tensor([[3.0, 0.0, 9.0, 9.0]]))
-    tensor([[0.2500]])
-    """
-    low = torch.maximum(boxes[:, None, :2], regions[:, :2])
-    high = torch.minimum(boxes[:, None, 2:], regions[:, 2:])
-    area = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1, keepdim=True)
-    shares: Tensor = (high - low).clamp(min=0).prod(dim=2) / area
-    return torch.where(area > 0, shares, 0.0)
+    K = head.logits.shape[1]
+    found = [
+        hidden_pairs(boxes, target["boxes"][target["iscrowd"]], target["labels"][target["iscrowd"]], K)
+        for boxes, target in zip(head.boxes, targets, strict=True)
+    ]
+    return torch.stack(found)
 
 
 class MaskedBCE:

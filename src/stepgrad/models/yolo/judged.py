@@ -8,6 +8,7 @@ from typing import Any
 from stepgrad.evaluation import Evaluator
 from stepgrad.losses.objective import Objective
 from stepgrad.models.held_out import value_of
+from stepgrad.models.left_out import judged
 from stepgrad.models.yolo.counted import Counted, columns_of
 from stepgrad.models.yolo.ignored import EVERY_ROW, Ignored, without_regions
 from stepgrad.models.yolo.settings import PREFIX
@@ -63,6 +64,8 @@ def fitness_of(value: float, objective: Objective) -> float:
 def _measured(parts: list[Counted], objective: Objective, ignored: Ignored) -> float:
     evaluator = Evaluator(objective.num_classes, objective.protocol, metrics=[objective.metric])
     for part in parts:
-        targets = [ignored.as_target(image["boxes"], image["labels"]) for image in part.there]
-        evaluator.update(part.found, targets)
+        for found, image in zip(part.found, part.there, strict=True):
+            target = ignored.as_target(image["boxes"], image["labels"])
+            left, there = judged(found, target, objective.protocol)
+            evaluator.update([left], [there])
     return value_of(evaluator.compute(), objective)

@@ -13,6 +13,7 @@ from stepgrad.losses.distributed import DistributedDetectionLoss
 from stepgrad.losses.ragged import ragged_map_loss
 from stepgrad.metric.batch import Target
 from stepgrad.models.auto_weight import StockLoss
+from stepgrad.models.left_out import judged_pairs
 from stepgrad.models.switch import MapLossSwitch
 from stepgrad.models.yolo.heads import MANY, ONE, HeadOutput, losses_of_heads, ranked_pairs, read_heads, targets_of
 from stepgrad.models.yolo.ignored import Ignored, hidden_windows, masked, without_regions
@@ -45,7 +46,8 @@ class HeadSwitch(MapLossSwitch):
         def find_loss() -> tuple[Tensor, StockLoss]:
             threshold = self.loss_fn.objective.nms_threshold
             pairs = ranked_pairs(head, targets, self.candidates, self.per_object, threshold)
-            return scale * ragged_map_loss(self.loss_fn, pairs, targets), head.stock(own_loss)
+            left = judged_pairs(pairs, targets, self.loss_fn.objective.protocol)
+            return scale * ragged_map_loss(self.loss_fn, *left), head.stock(own_loss)
 
         return self.term(find_loss)
 
