@@ -27,7 +27,7 @@ from stepgrad.models.torchvision.dense import AnchorHead, DenseDetector
 from stepgrad.models.torchvision.detector import DetectorSwitch, Selection
 from stepgrad.models.torchvision.families import SUPPORTED, TwoStage, family_of
 from stepgrad.models.torchvision.shaped import task_overlap
-from stepgrad.models.torchvision.two_stage import BoxHeads, Proposals, TwoStageDetector, has_batch_norm
+from stepgrad.models.torchvision.two_stage import BoxHeads, ProposalNetwork, TwoStageDetector, has_batch_norm
 from stepgrad.overlaps import Boxes, Overlap
 
 __all__ = ["SUPPORTED", "AutoWeight", "keep_best", "restore", "train_for_map"]
@@ -113,7 +113,7 @@ def train_for_map(
         specialise(model, TwoStageDetector)
         specialise(detector.roi_heads, BoxHeads).__dict__["map_switch"] = switch
         if isinstance(detector.rpn, RegionProposalNetwork):
-            specialise(detector.rpn, Proposals).__dict__["map_switch"] = switch
+            specialise(detector.rpn, ProposalNetwork).__dict__["map_switch"] = switch
     else:
         specialise(model, DenseDetector)
         if hasattr(detector.head, "compute_loss"):

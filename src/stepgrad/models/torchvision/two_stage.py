@@ -47,7 +47,7 @@ class TwoStageDetector(Detector):
             return super().forward(images, targets)
 
 
-class Proposals(Specialised):
+class ProposalNetwork(Specialised):
     """The RPN, for which windows in ignored regions are no background."""
 
     map_switch: DetectorSwitch
