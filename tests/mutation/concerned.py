@@ -57,6 +57,7 @@ _FINE_TUNING = (
         "tests/models/fine_tuning/test_finetune.py",
     ),
     "tests/models/fine_tuning/test_choice.py",
+    "tests/models/fine_tuning/test_shaped.py",
 )
 _MODELS = (
     *("tests/models/test_set_criterion.py", "tests/models/test_switch.py"),

@@ -49,7 +49,7 @@ def ordered(scores: Tensor, labels: Tensor, boxes: Tensor) -> list[Tensor]:
 def check_the_model_gives_what_was_judged(detector: FrozenDetector, image: Tensor) -> None:
     """Install a random layer: same number of detections, same scores, labels and boxes."""
     with as_used(detector.model):
-        _, features, boxes = detector.windows(image, everything)
+        _, features, boxes, _ = detector.windows(image, everything)
     layer = random_layer(detector, features)
     expected = judged(detector, layer, features, boxes)
     detector.install(*layer.folded(), ["a", "b"])

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
+import stepgrad as sg
 from stepgrad.errors import ConfigError
 from stepgrad.models.held_out import as_used
 from stepgrad.models.new_head import frozen_detector
@@ -16,14 +17,15 @@ from stepgrad.models.new_head.frozen import WindowChoice
 from stepgrad.models.new_head.layer import FIRST
 from stepgrad.models.torchvision import train_for_map
 from tests.models.new_head.laws import check_the_model_gives_what_was_judged, everything, random_layer
-from tests.models.tiny import tiny_batch, tiny_model
+from tests.models.new_head.small import QUICK
+from tests.models.tiny import TWO_STAGE, tiny_batch, tiny_model
 
-ONES = ["ssd", "retinanet", "fcos", "faster_rcnn"]
+ONES = ["ssd", "retinanet", "fcos", "faster_rcnn", "mask_rcnn", "keypoint_rcnn"]
 
 
 def everything_shown(family: str) -> dict[str, Any]:
     """Options by which a model shows all it finds."""
-    if family == "faster_rcnn":
+    if family in TWO_STAGE:
         return {"box_score_thresh": 0.0, "box_detections_per_img": 10**6}
     return {"score_thresh": 0.0, "detections_per_img": 10**6, "topk_candidates": 10**6}
 
@@ -66,14 +68,14 @@ def test_a_second_new_head_goes_on_the_same_features_and_boxes(family: str) -> N
     model, image = model_and_image(family)
     detector = frozen_detector(model, centre_only=False)
     with as_used(model):
-        _, features, boxes = detector.windows(image, everything)
+        _, features, boxes, _ = detector.windows(image, everything)
     detector.install(*random_layer(detector, features).folded(), ["a", "b"])
     with as_used(model):
         same = detector.windows(image, everything)
     torch.testing.assert_close(same.features, features)
     again = frozen_detector(model, centre_only=False)
     with as_used(model):
-        _, new_features, new_boxes = again.windows(image, everything)
+        _, new_features, new_boxes, _ = again.windows(image, everything)
     torch.testing.assert_close(new_features, features)
     torch.testing.assert_close(new_boxes, boxes)
     check_the_model_gives_what_was_judged(again, image)
@@ -95,7 +97,7 @@ def test_a_box_of_faster_rcnn_is_that_of_the_old_models_likeliest_class() -> Non
     model, image = model_and_image("faster_rcnn", side=64)
     with as_used(model):
         old = model([image])[0]
-        _, features, boxes = frozen_detector(model, False).windows(image, everything)
+        _, features, boxes, _ = frozen_detector(model, False).windows(image, everything)
     assert len(features) == len(boxes) > 0
     best = old["boxes"][old["scores"].argmax()]  # sure of its class, so it is the likeliest of its proposal
     assert (boxes - best).abs().sum(dim=1).min() < 1e-9
@@ -122,9 +124,60 @@ def test_other_windows_are_drawn_from_the_rest_and_are_the_same_each_time() -> N
     assert not torch.equal(chosen, WindowChoice(best=10, others=5).of(likely, image=4))
 
 
-def test_masks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="masks have classes, too"):
-        frozen_detector(tiny_model("mask_rcnn"), centre_only=False)
+@pytest.mark.parametrize("family", ["mask_rcnn", "keypoint_rcnn"])
+def test_shapes_of_windows_are_those_of_the_detections_that_they_become(family: str) -> None:
+    model, image = model_and_image(family)
+    detector = frozen_detector(model, centre_only=False)
+    with as_used(model):
+        found = detector.windows(image, everything)
+        shapes = found.shapes(torch.arange(len(found.boxes)))
+        detector.install(*random_layer(detector, found.features).folded(), ["a", "b"])
+        detections = detector.detect(image)
+    assert len(detections["boxes"]) > 0
+    for box, shape in zip(detections["boxes"], detections[detector.shapes], strict=True):
+        window = (found.boxes - box).abs().amax(dim=1).argmin()
+        torch.testing.assert_close(shapes[window].double(), shape.double())
+    with as_used(model):
+        again = frozen_detector(model, centre_only=False).windows(image, everything)
+        assert torch.equal(again.shapes(torch.arange(len(again.boxes))), shapes)
+
+
+def shaped(family: str, count: int, seed: int) -> list[Any]:
+    """Images with targets of the family's shapes, labels from 0; the masks are the objects' boxes."""
+    images, targets = tiny_batch(family, count, seed)
+    for image, target in zip(images, targets, strict=True):
+        target["labels"] = target["labels"] - 1
+        if family == "mask_rcnn":
+            for mask, (x1, y1, x2, y2) in zip(target["masks"], target["boxes"].int().tolist(), strict=True):
+                mask[:] = 0
+                mask[y1:y2, x1:x2] = 1
+            target["masks"] = target["masks"].bool()
+        assert image.shape[0] == 3
+    return list(zip(images, targets, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore")  # those of torch's exporter
+@pytest.mark.parametrize(
+    ("family", "task"), [("mask_rcnn", "masks"), ("keypoint_rcnn", sg.overlaps.Keypoints([0.1, 0.1]))]
+)
+def test_new_classes_of_shapes_are_trained_and_exported(family: str, task: Any, tmp_path: Any) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+    model = tiny_model(family, box_detections_per_img=5, box_score_thresh=0.0).eval()
+    train, val = shaped(family, 4, seed=1), shaped(family, 3, seed=2)
+    result = sg.train_new_head(model, train, val, num_classes=2 + 1, task=task, match_threshold=0.05, **QUICK)
+    assert 0.0 <= result.whole <= 1.0
+    image = val[0][0]
+    with torch.no_grad():
+        expected = model([image])[0]
+    assert set(expected["labels"].tolist()) <= {1, 2, 3}
+    file = tmp_path / "model.onnx"
+    torch.onnx.export(model, ([image],), str(file), opset_version=17, dynamo=False)
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    got = [torch.from_numpy(part) for part in session.run(None, {session.get_inputs()[0].name: image.numpy()})]
+    by_name = dict(zip(expected, got, strict=False))  # scores of keypoints are there, too
+    assert torch.equal(by_name["labels"], expected["labels"])
+    for name in ("boxes", "scores"):
+        torch.testing.assert_close(by_name[name], expected[name], rtol=1e-3, atol=1e-3)
 
 
 def test_what_is_no_known_detector_is_refused() -> None:

@@ -122,7 +122,7 @@ def test_fewer_classes_than_labels_are_refused() -> None:
         ({"windows": 0}, ConfigError, "windows"),
         ({"start_rates": []}, ConfigError, "at least one of start_rates"),
         ({"refit": lambda images: None}, ConfigError, "leave it out"),
-        ({"task": "masks"}, ConfigError, "have no masks or keypoints"),
+        ({"task": "masks"}, ConfigError, "Expected task to be one of"),
         ({"seeds": [0, 0]}, ConfigError, "seeds that differ"),
         ({"seed": "x"}, ConfigError, "seed to be a whole number"),
         ({"rates": []}, ConfigError, "at least one rate"),

@@ -124,6 +124,7 @@ def finetune(
     images = {
         name: labelled(f"{name}_images", part, reading.num_classes) for name, part in given.items() if part is not None
     }
+    task = replace(task, by_table=images["train"][0].table is not None)
     _warn_of_background(chain(*images.values()), reading)
     budget = Budget(steps, images_per_step, rates, stock_rates, seeds, stock_weight_decay)
     folder = None if out is None else Path(out)

@@ -18,6 +18,7 @@ from stepgrad.losses.functional import mean_average_precision, suppress_and_rank
 from stepgrad.losses.objective import BatchLoss
 from stepgrad.metric.protocol import Protocol, get_protocol
 from stepgrad.models.fine_tuning.outputs import Reading, UsualLoss
+from stepgrad.models.fine_tuning.shaped import OfTable, known, suppress_oriented, tables
 from stepgrad.models.fine_tuning.windows import ImageWindows, Labelled, batches
 
 
@@ -31,6 +32,8 @@ class Task:
     stock_loss: UsualLoss
     class_names: Sequence[str] | None = None
     loss_options: dict[str, Any] = field(default_factory=dict)
+    by_table: bool = False
+    """Whether windows bring their overlaps with objects along, as boxes are not what counts."""
 
     @property
     def reported(self) -> list[Protocol]:
@@ -48,7 +51,8 @@ class Task:
 
     def evaluator(self) -> Evaluator:
         """An empty one, for what a head finds."""
-        return Evaluator(self.reading.num_classes, self.reported, self.class_names)
+        task = OfTable() if self.by_table else "boxes"
+        return Evaluator(self.reading.num_classes, self.reported, self.class_names, task=task)
 
 
 @dataclass(frozen=True)
@@ -99,15 +103,16 @@ def train(
 def _map_loss(task: Task) -> UsualLoss:
     """mAP as a loss of a head's outputs."""
     loss_fn = MAPLoss(task.reading.num_classes, task.protocol, nms_threshold=task.nms_threshold, **task.loss_options)
-    return loss_of_outputs(loss_fn, task.reading)
+    return loss_of_outputs(loss_fn, task.reading, task.nms_threshold)
 
 
-def loss_of_outputs(loss_fn: BatchLoss, reading: Reading) -> UsualLoss:
+def loss_of_outputs(loss_fn: BatchLoss, reading: Reading, nms_threshold: float | None = None) -> UsualLoss:
     """A loss of windows' scores as one of a head's outputs."""
 
     def loss(outputs: Tensor, images: Sequence[Labelled]) -> Tensor:
         scores = reading.scores(outputs).double().split([len(image.boxes) for image in images])
-        return loss_fn(list(scores), [image.boxes for image in images], [image.target for image in images])
+        told = tables(images, nms_threshold)
+        return loss_fn(list(scores), [image.boxes for image in images], [image.target for image in images], **told)
 
     return loss
 
@@ -132,8 +137,9 @@ def judge(head: nn.Module, images: Sequence[Labelled], task: Task, protocols: Se
     scores = scores_of(head, images, task)
     boxes, targets = [image.boxes for image in images], [image.target for image in images]
     threshold = task.nms_threshold
+    told = tables(images, threshold)
     return tuple(
-        mean_average_precision(scores, boxes, targets, protocol=protocol, nms_threshold=threshold).map
+        mean_average_precision(scores, boxes, targets, protocol=protocol, nms_threshold=threshold, **told).map
         for protocol in protocols
     )
 
@@ -142,7 +148,14 @@ def detections(head: nn.Module, images: Sequence[Labelled], task: Task, ids: Seq
     """An evaluator that holds what the head finds, in images of these ids; by default they are counted from 0."""
     evaluator = task.evaluator()
     for i, (image, scores) in enumerate(zip(images, scores_of(head, images, task), strict=True)):
-        kept, labels, values = suppress_and_rank(scores, image.boxes, task.nms_threshold, candidates=None)
+        if image.oriented is None:
+            kept, labels, values = suppress_and_rank(scores, image.boxes, task.nms_threshold, candidates=None)
+        else:
+            kept, labels, values = suppress_oriented(scores, image.oriented, task.nms_threshold)
         found = {"boxes": image.boxes[kept], "labels": labels, "scores": values}
-        evaluator.update([found], [{**image.target, "image_id": i if ids is None else ids[i]}])
+        target = {**image.target, "image_id": i if ids is None else ids[i]}
+        if image.table is not None:
+            found |= known(image.boxes[kept], image.table[kept].tolist())
+            target |= known(image.target["boxes"], range(len(image.target["labels"])))
+        evaluator.update([found], [target])
     return evaluator

@@ -200,7 +200,11 @@ def fresh_outputs(images: Sequence[Labelled], refit: Refit, folds: int) -> list[
         raise InputError(f"Expected folds to be from 2 to the number of images, {len(images)}, but got {folds}.")
     with_outputs = list(images)
     for fold in range(folds):
-        others = [ImageWindows(i.features, i.boxes, i.target) for n, i in enumerate(images) if n % folds != fold]
+        others = [
+            ImageWindows(i.features, i.boxes, i.target, i.table, i.oriented)
+            for n, i in enumerate(images)
+            if n % folds != fold
+        ]
         head = refit(others).eval()
         for number in range(fold, len(images), folds):
             image = images[number]

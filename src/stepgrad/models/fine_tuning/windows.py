@@ -14,6 +14,7 @@ from stepgrad.errors import InputError
 from stepgrad.metric.batch import make_batch
 from stepgrad.metric.boxes import overlaps_with
 from stepgrad.models.fine_tuning.folder import digest
+from stepgrad.overlaps.base import checked_table
 
 
 class ImageWindows(NamedTuple):
@@ -25,6 +26,11 @@ class ImageWindows(NamedTuple):
     """(N, 4)."""
     target: Mapping[str, Tensor]
     """boxes (G, 4) and labels (G,), counted from 0; optionally difficult and iscrowd (G,)."""
+    overlaps: Tensor | None = None
+    """(N, G) in [0, 1]: how well each window fits each object by its mask or pose, say; for crowds the share of the window that
+    they cover. None: the IoU of boxes."""
+    oriented: Tensor | None = None
+    """(N, 5) boxes that NMS compares, by probIoU, in place of `boxes`; then there are `overlaps`, too."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Labelled:
     overlap: Tensor  # (N, K) largest IoU with an object of the class
     ignored: Tensor  # (N, K) whether that object is difficult or a crowd
     by_object: Tensor  # (N, G) IoU with each object; 0 with difficult ones and crowds, which are not used in training
+    table: Tensor | None = None  # (N, G) overlaps that are not those of boxes
+    oriented: Tensor | None = None  # (N, 5) what NMS compares in place of boxes
 
 
 def labelled(name: str, images: Sequence[ImageWindows], num_classes: int) -> list[Labelled]:
@@ -56,6 +64,8 @@ def checked(name: str, images: Sequence[ImageWindows]) -> list[ImageWindows]:
     widths = {image.features.shape[1] for image in given}
     if len(widths) > 1:
         raise InputError(f"Expected the features of {name} to have one width but got {sorted(widths)}.")
+    if len({(image.overlaps is None, image.oriented is None) for image in given}) > 1:
+        raise InputError(f"Expected all of {name} to have overlaps and oriented boxes, or none, but some have.")
     return given
 
 
@@ -85,18 +95,21 @@ def _labelled(where: str, image: ImageWindows, num_classes: int) -> Labelled:
         batch = make_batch([torch.zeros(len(boxes), num_classes)], [boxes], [target], num_classes)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+    table = None
+    if image.overlaps is not None:
+        table = torch.from_numpy(checked_table(image.overlaps, (len(boxes), len(batch.object_labels)), where))
     overlap = np.zeros((len(boxes), num_classes))
     ignored = np.zeros((len(boxes), num_classes), dtype=np.bool_)
     by_object = np.zeros((len(boxes), len(batch.object_boxes)))
     ignorable = batch.difficult | batch.crowd
     for g, (box, label) in enumerate(zip(batch.object_boxes, batch.object_labels, strict=True)):
-        iou = overlaps_with(box, batch.boxes, 0.0)
+        iou = overlaps_with(box, batch.boxes, 0.0) if table is None else table[:, g].numpy()
         better = iou > overlap[:, label]  # of equals the first
         overlap[better, label] = iou[better]
         ignored[better, label] = ignorable[g]
         by_object[:, g] = 0.0 if ignorable[g] else iou
-    overlaps = [torch.from_numpy(table).float() for table in (overlap, by_object)]
-    return Labelled(features, boxes, target, overlaps[0], torch.from_numpy(ignored), overlaps[1])
+    best, of_objects = (torch.from_numpy(numbers).float() for numbers in (overlap, by_object))
+    return Labelled(features, boxes, target, best, torch.from_numpy(ignored), of_objects, table, image.oriented)
 
 
 def batches(images: Sequence[Labelled], size: int, generator: torch.Generator) -> Iterator[list[Labelled]]:
@@ -114,6 +127,10 @@ def images_by_value(images: Sequence[Labelled] | None) -> dict[str, str] | None:
     if images is None:
         return None
     return {
-        "windows": digest([(image.features, image.boxes) for image in images]),
+        "windows": digest([_seen(image) for image in images]),
         "targets": digest([image.target for image in images]),
     }
+
+
+def _seen(image: Labelled) -> tuple[Tensor, ...]:
+    return tuple(t for t in (image.features, image.boxes, image.table, image.oriented) if t is not None)

@@ -17,12 +17,15 @@ from stepgrad.extras import need
 from stepgrad.models.fine_tuning.folder import claim, digest, expect_folder, fingerprint
 from stepgrad.models.fine_tuning.windows import ImageWindows
 from stepgrad.models.held_out import as_used
-from stepgrad.models.new_head.frozen import FrozenDetector, WindowChoice
+from stepgrad.models.new_head.frozen import Found, FrozenDetector, WindowChoice
+from stepgrad.models.new_head.shapes import shapes_key, table_of, unlabelled
+from stepgrad.overlaps import Overlap
 from stepgrad.progress import Watch, ticker
 from stepgrad.weights_file import map_tensors, write_tensors
 
 IMAGES_PER_FILE = 25
 _KEYS = ("boxes", "labels", "difficult", "iscrowd")
+_OF_WINDOWS = ("features", "boxes", "overlaps", "oriented")
 
 
 class LabelledData(Protocol):
@@ -41,9 +44,13 @@ class KeptImage(NamedTuple):
 
     def joined(self, more: KeptImage) -> KeptImage:
         """With more windows of the same image."""
-        features = torch.cat([self.image.features, more.image.features])
-        boxes = torch.cat([self.image.boxes, more.image.boxes])
-        return KeptImage(torch.cat([self.numbers, more.numbers]), ImageWindows(features, boxes, self.image.target))
+        mine, others = self.image, more.image
+        joined = {
+            name: torch.cat([getattr(mine, name), getattr(others, name)])
+            for name in _OF_WINDOWS
+            if getattr(mine, name) is not None
+        }
+        return KeptImage(torch.cat([self.numbers, more.numbers]), ImageWindows(target=mine.target, **joined))
 
 
 @dataclass
@@ -56,6 +63,7 @@ class WindowReader:
     dtype: torch.dtype  # of the features kept
     num_classes: int  # labels are below it
     watch: Watch
+    overlap: Overlap | None = None  # None: of boxes
     owner: str = ""
     """Digest of all that the features depend on, round by round; a folder takes no others."""
 
@@ -77,7 +85,8 @@ class WindowReader:
 
     def _by_value(self, name: str) -> dict[str, Any]:
         images = self.data[name]
-        return data_by_value(images, name, ticker(self.watch, f"looking at {name} images", len(images)))
+        tick = ticker(self.watch, f"looking at {name} images", len(images))
+        return data_by_value(images, name, tick, self.overlap)
 
     def read(
         self, detector: FrozenDetector, number: int, known: Mapping[str, list[KeptImage]]
@@ -135,7 +144,7 @@ class WindowReader:
     def _image(
         self, name: str, number: int, detector: FrozenDetector, choice: WindowChoice, known: Tensor | None
     ) -> KeptImage:
-        image, target = pair(self.data[name], number, name)
+        image, target = pair(self.data[name], number, name, self.overlap)
         wrong = target["labels"][(target["labels"] < 0) | (target["labels"] >= self.num_classes)]
         if len(wrong):
             raise InputError(
@@ -144,12 +153,25 @@ class WindowReader:
             )
         with as_used(detector.model):
             found = detector.windows(image, partial(choice.of, image=number, known=known))
-        kept = found.features.to(self.dtype)
-        if not bool(torch.isfinite(kept).all()):
-            raise DataError(
-                f"{name} image {number}: features are not finite in {self.dtype}; choose dtype=torch.float32."
-            )
-        return KeptImage(found.numbers, ImageWindows(kept, found.boxes, target))
+            kept = found.features.to(self.dtype)
+            if not bool(torch.isfinite(kept).all()):
+                raise DataError(
+                    f"{name} image {number}: features are not finite in {self.dtype}; choose dtype=torch.float32."
+                )
+            windows = self._windows(found, kept, target)
+        return KeptImage(found.numbers, windows)
+
+    def _windows(self, found: Found, features: Tensor, target: Mapping[str, Tensor]) -> ImageWindows:
+        own = {key: target[key] for key in _KEYS if key in target}
+        if self.overlap is None:
+            return ImageWindows(features, found.boxes, own)
+        nothing = unlabelled(self.overlap, target)
+        own["difficult"] = own["difficult"].bool() | nothing if "difficult" in own else nothing
+        oriented = None
+        if shapes_key(self.overlap) == "oriented":
+            assert found.shapes is not None
+            oriented = found.shapes(torch.arange(len(found.boxes)))
+        return ImageWindows(features, found.boxes, own, table_of(self.overlap, found, target), oriented)
 
 
 def windows_of(
@@ -176,7 +198,9 @@ def windows_of(
     return [kept.image for kept in reader.read(detector, 1, {})[name]]
 
 
-def pair(data: LabelledData, number: int, name: str) -> tuple[Tensor, dict[str, Tensor]]:
+def pair(
+    data: LabelledData, number: int, name: str, overlap: Overlap | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Image and target; InputError where they are something else."""
     try:
         image, target = data[number]
@@ -190,14 +214,23 @@ def pair(data: LabelledData, number: int, name: str) -> tuple[Tensor, dict[str, 
     if not isinstance(target, Mapping) or not {"boxes", "labels"} <= set(target):
         came = str(sorted(target)) if isinstance(target, Mapping) else type(target).__name__
         raise InputError(f"{name} image {number}: expected a target with 'boxes' and 'labels' but got {came}.")
-    return image, _kept(target)
+    key = shapes_key(overlap)
+    if key not in target:
+        raise InputError(f"{name} image {number}: expected a target with {key!r} but got {sorted(target)}.")
+    return image, _kept(target, overlap)
 
 
-def _kept(target: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {key: torch.as_tensor(target[key]) for key in _KEYS if key in target}
+def _kept(target: Mapping[str, Any], overlap: Overlap | None) -> dict[str, Any]:
+    """The entries that count; masks may be lists of run lengths."""
+    kept: dict[str, Any] = {key: torch.as_tensor(target[key]) for key in _KEYS if key in target}
+    if overlap is not None:
+        kept |= {key: target[key] for key in (shapes_key(overlap), "area") if key in target}
+    return kept
 
 
-def data_by_value(data: LabelledData, name: str, tick: Callable[[], None]) -> dict[str, Any]:
+def data_by_value(
+    data: LabelledData, name: str, tick: Callable[[], None], overlap: Overlap | None = None
+) -> dict[str, Any]:
     """How many images there are, and digests of all images and of all targets. `tick` after each image.
 
     A dataset that knows fingerprints of its images, such as of the bytes of their files, need not decode them.
@@ -207,10 +240,11 @@ def data_by_value(data: LabelledData, name: str, tick: Callable[[], None]) -> di
     decoded = known is None or getattr(data, "transforms", None) is not None  # transforms may change both
     for n in range(len(data)):
         if decoded:
-            image, target = pair(data, n, name)
+            image, target = pair(data, n, name, overlap)
             content = fingerprint([image])
         else:
-            content, target = str(known(n)), _kept(data.target(n))  # type: ignore[attr-defined, misc]  # as `known` is
+            content = str(known(n))  # type: ignore[misc]
+            target = _kept(data.target(n), overlap)  # type: ignore[attr-defined]  # as `known` is
         images.update(content.encode())
         targets.update(digest(target).encode())
         tick()
@@ -220,10 +254,12 @@ def data_by_value(data: LabelledData, name: str, tick: Callable[[], None]) -> di
 def _packed(number: int, kept: KeptImage) -> dict[str, Tensor]:
     image = kept.image
     parts = {"numbers": kept.numbers, "features": image.features, "windows": image.boxes, **image.target}
+    parts |= {name: value for name in _OF_WINDOWS[2:] if (value := getattr(image, name)) is not None}
     return {f"{number}.{name}": value.contiguous() for name, value in parts.items()}
 
 
 def _unpacked(number: int, tensors: Mapping[str, Tensor]) -> KeptImage:
     target = {key: tensors[f"{number}.{key}"] for key in _KEYS if f"{number}.{key}" in tensors}
-    image = ImageWindows(tensors[f"{number}.features"], tensors[f"{number}.windows"], target)
+    more = [tensors.get(f"{number}.{name}") for name in _OF_WINDOWS[2:]]
+    image = ImageWindows(tensors[f"{number}.features"], tensors[f"{number}.windows"], target, *more)
     return KeptImage(tensors[f"{number}.numbers"], image)

@@ -50,6 +50,8 @@ class Found(NamedTuple):
     """(N, 2 + width) rows as `ClassLayer` wants them."""
     boxes: Tensor
     """(N, 4) in pixels of the image."""
+    shapes: Callable[[Tensor], Tensor] | None = None
+    """Masks (n, H, W) or keypoints (n, k, 3) of some of these windows, or their oriented boxes (n, 5), on the CPU."""
 
 
 class FrozenDetector(ABC):
@@ -63,6 +65,8 @@ class FrozenDetector(ABC):
     first_label: int = 0
     """What the model calls the first class."""
     nms_threshold: float | None
+    shapes: str | None = None
+    """What it predicts besides boxes: "masks", "keypoints" or "oriented"."""
     keeps_all: bool = False
     """Whether it has so few windows that all of them are kept."""
 
@@ -72,7 +76,7 @@ class FrozenDetector(ABC):
 
     @abstractmethod
     def detect(self, image: Tensor) -> dict[str, Tensor]:
-        """Boxes, scores and labels, as the model itself has them but for labels, which count from 0."""
+        """Boxes, scores, labels and shapes, as the model itself has them but for labels, which count from 0."""
 
     @abstractmethod
     def install(self, weight: Tensor, bias: Tensor, class_names: Sequence[str]) -> None:

@@ -28,8 +28,10 @@ from stepgrad.models.held_out import as_used
 from stepgrad.models.new_head.features import LabelledData, WindowReader, pair
 from stepgrad.models.new_head.frozen import FrozenDetector, WindowChoice
 from stepgrad.models.new_head.layer import ClassLayer
+from stepgrad.models.new_head.shapes import as_named, asked_overlap
 from stepgrad.models.new_head.start import start
 from stepgrad.number_text import per_cent
+from stepgrad.overlaps import Overlap
 from stepgrad.progress import Watch, bar
 
 
@@ -82,6 +84,7 @@ def train_new_head(
     class_names: Sequence[str] | None = None,
     out: str | Path | None = None,
     protocol: str | Protocol = "coco",
+    task: str | Overlap = "boxes",
     windows: int = 300,
     others: int = 100,
     rounds: int = 2,
@@ -104,8 +107,8 @@ def train_new_head(
     into the model, which then detects the new classes. Until then the model is unchanged.
 
     Args:
-        model: a detector of torchvision (SSD, SSDlite, RetinaNet, FCOS, Faster R-CNN), a DETR-style one of transformers, or
-            a YOLO of ultralytics (v8, 11).
+        model: a detector of torchvision (SSD, SSDlite, RetinaNet, FCOS, Faster, Mask or Keypoint R-CNN), a DETR-style one of
+            transformers, or a YOLO of ultralytics (v8, 11; for detection, segmentation, pose or oriented boxes).
         train_data: images (3, H, W), uint8 or in [0, 1], each with a target: boxes in pixels, and labels in [0, K). The
             datasets of `stepgrad.data` are such.
         val_data: held-out images in the same form, by which the rates and the way to train are chosen.
@@ -115,6 +118,9 @@ def train_new_head(
         out: a folder for features, trained layers and a report; the same call continues from there. A call with another
             model, other images or targets, or other settings is refused there. None: memory only.
         protocol: what mAP means.
+        task: what windows and objects are compared by: "boxes"; "masks", "keypoints" or "oriented" (or one of `sg.overlaps`) of
+            a model that predicts them: then targets have them, too, and the new classes learn how well they fit. Masks, poses and
+            angles stay those of the model. A Mask R-CNN has a mask for each of its old classes; the surest one is taken.
         windows: number of windows per image: those with the highest scores of the detector as it is.
         others: number of further windows per image, drawn at random.
         rounds: passes over the images. Each after the first adds, per image, the `windows` that a layer trained on the
@@ -144,11 +150,7 @@ def train_new_head(
     given = {"train": _checked("train_data", train_data), "val": _checked("val_data", val_data)}
     if test_data is not None:
         given["test"] = _checked("test_data", test_data)
-    if options.pop("task", "boxes") != "boxes":
-        raise ConfigError(
-            "Expected task='boxes': the windows kept for a new head have no masks or keypoints; train for those by "
-            "`train_for_map` or MAPTrainer."
-        )
+    overlap = asked_overlap(task, detector)
     if options.get("refit") is not None:
         raise ConfigError(
             "refit trains a correction with a hidden layer, which no last class layer can hold; leave it out."
@@ -157,8 +159,15 @@ def train_new_head(
     reading = Reading(len(names), detector.background, labels=kind)
     folder = None if out is None else Path(out)
     lock = nullcontext() if folder is None else only_writer(folder, "wait until it has finished, or choose another out")
-    task = Task(reading, get_protocol(protocol), detector.nms_threshold, reading.stock_loss, names)
-    check_options(task, options)
+    aim = Task(
+        reading,
+        get_protocol(protocol),
+        detector.nms_threshold,
+        reading.stock_loss,
+        names,
+        by_table=overlap is not None,
+    )
+    check_options(aim, options)
     seen_by = {  # all that features depend on, but the data
         "model": detector.model,
         "num_classes": len(names),
@@ -168,12 +177,15 @@ def train_new_head(
         "processor": processor.to_dict() if hasattr(processor, "to_dict") else processor,
         "image_size": image_size,
         "dtype": dtype,
+        **({} if overlap is None else {"task": repr(overlap)}),
     }
     with lock, bar(progress) as watch:
-        reader = WindowReader(None if folder is None else folder / "features", given, choice, dtype, len(names), watch)
+        reader = WindowReader(
+            None if folder is None else folder / "features", given, choice, dtype, len(names), watch, overlap
+        )
         reader.claim(seen_by)
         rounds = 1 if detector.keeps_all else rounds
-        layer, decay, images = start(detector, again, reader, task, plans, seed, rounds, folder)
+        layer, decay, images = start(detector, again, reader, aim, plans, seed, rounds, folder)
         tuned = finetune(
             layer,
             images["train"],
@@ -192,7 +204,7 @@ def train_new_head(
         )
         assert isinstance(tuned.head, ClassLayer)
         detector.install(*tuned.head.folded(), names)
-        whole = _whole(detector, val_data, task, watch)
+        whole = _whole(detector, val_data, aim, overlap, watch)
         thresholds = best_thresholds(whole)
         return NewHead(model, tuned, tuple(names), detector.first_label, whole.map, thresholds)
 
@@ -249,13 +261,15 @@ def _usual_labels(detector: FrozenDetector) -> str:
     return "soft" if detector.nms_threshold is None else "aligned"
 
 
-def _whole(detector: FrozenDetector, data: LabelledData, task: Task, watch: Watch) -> EvaluationResult:
+def _whole(
+    detector: FrozenDetector, data: LabelledData, task: Task, overlap: Overlap | None, watch: Watch
+) -> EvaluationResult:
     """What the model as a whole finds, with the new layer in it, on held-out images."""
-    evaluator = Evaluator(task.reading.num_classes, task.protocol, task.class_names)
+    evaluator = Evaluator(task.reading.num_classes, task.protocol, task.class_names, task=overlap or "boxes")
     with as_used(detector.model):
         for n in range(len(data)):
-            image, target = pair(data, n, "val")
-            evaluator.update([detector.detect(image)], [target])
+            image, target = pair(data, n, "val", overlap)
+            evaluator.update([as_named(detector.detect(image), overlap)], [as_named(target, overlap)])
             watch("the model as a whole", n + 1, len(data))
     return evaluator.compute()
 

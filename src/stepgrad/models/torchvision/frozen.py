@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchvision.models.detection.roi_heads import keypointrcnn_inference
 from torchvision.ops.boxes import clip_boxes_to_image
 
 from stepgrad.errors import ConfigError
@@ -14,6 +15,7 @@ from stepgrad.models.new_head.convolutions import ClassConvolutions
 from stepgrad.models.new_head.frozen import Found, FrozenDetector, Pick, inputs_of, linear_of, replace_layer, rows
 from stepgrad.models.switch import wide
 from stepgrad.models.torchvision import restore
+from stepgrad.models.torchvision.detector import MASK_LEVEL
 from stepgrad.models.torchvision.families import TwoStage, family_of
 
 
@@ -29,7 +31,11 @@ class TorchvisionDetector(FrozenDetector):
 
     def detect(self, image: Tensor) -> dict[str, Tensor]:
         found: dict[str, Tensor] = self.model([self.prepared(image)])[0]
-        kept = {name: found[name].cpu() for name in ("boxes", "scores", "labels")}
+        kept: dict[str, Tensor] = {
+            name: found[name].cpu() for name in ("boxes", "scores", "labels", "keypoints") if name in found
+        }
+        if "masks" in found:
+            kept["masks"] = found["masks"][:, 0].cpu() > MASK_LEVEL
         return {**kept, "labels": kept["labels"] - self.first_label}
 
     def _in_pixels(self, boxes: Tensor, inside: tuple[int, int], image: Tensor) -> Tensor:
@@ -79,18 +85,14 @@ class FrozenDense(TorchvisionDetector):
 
 
 class FrozenTwoStage(TorchvisionDetector):
-    """Faster R-CNN: the class scores of its box predictor are a linear layer."""
+    """Faster, Mask and Keypoint R-CNN: the class scores of the box predictor are a linear layer."""
 
     slots = 1
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         heads = model.roi_heads
-        if heads.has_mask():
-            raise ConfigError(
-                f"Expected a detector of boxes but got {type(model).__name__}, whose masks have classes, too, and would need "
-                "new layers."
-            )
+        self.shapes = "masks" if heads.has_mask() else "keypoints" if heads.has_keypoint() else None
         scores = getattr(heads.box_predictor, "cls_score", None)
         if not isinstance(scores, nn.Linear):
             raise ConfigError(
@@ -112,13 +114,37 @@ class FrozenTwoStage(TorchvisionDetector):
         shown = torch.where(self.family.is_shown(clip_boxes_to_image(decoded, inside[0])))[0]
         picked = pick(wide(logits)[shown].log_softmax(dim=1)[:, 1:].logsumexp(dim=1))
         chosen = shown[picked]
-        return Found(picked.cpu(), rows(torch.zeros_like(chosen), None, features[chosen]), boxes[chosen].cpu())
+        shaped = clip_boxes_to_image(decoded[chosen], inside[0])
+
+        def shapes(some: Tensor) -> Tensor:
+            return self._shapes(maps, shaped[some.to(shaped.device)], inside, image)
+
+        kept = rows(torch.zeros_like(chosen), None, features[chosen])
+        return Found(picked.cpu(), kept, boxes[chosen].cpu(), shapes if self.shapes else None)
+
+    def _shapes(self, maps: dict[str, Tensor], boxes: Tensor, inside: Any, image: Tensor) -> Tensor:
+        """Masks (n, H, W) or keypoints (n, k, 3) of boxes, in pixels of the image, as the model itself gives them back."""
+        heads, found = self.model.roi_heads, {"boxes": boxes}
+        if self.shapes == "masks":
+            logits = heads.mask_predictor(heads.mask_head(heads.mask_roi_pool(maps, [boxes], inside)))
+            one = logits if isinstance(heads.mask_predictor, SurestMask) else surest_mask(logits)
+            found["masks"] = one[:, -1:].sigmoid()
+        else:
+            points = heads.keypoint_predictor(heads.keypoint_head(heads.keypoint_roi_pool(maps, [boxes], inside)))
+            found["keypoints"] = keypointrcnn_inference(points, [boxes])[0][0]
+        size = (int(image.shape[-2]), int(image.shape[-1]))
+        given = self.model.transform.postprocess([found], inside, [size])[0][self.shapes].cpu()
+        return given[:, 0] > MASK_LEVEL if self.shapes == "masks" else given
 
     def install(self, weight: Tensor, bias: Tensor, class_names: Sequence[str]) -> None:
         restore(self.model)
         old = self.model.roi_heads.box_predictor
         frozen = old.frozen if isinstance(old, NewClassScores) else old
         replace_layer(self.model, old, NewClassScores(frozen, linear_of(weight, bias)))
+        if self.shapes == "masks":
+            masks = self.model.roi_heads.mask_predictor
+            frozen = masks.frozen if isinstance(masks, SurestMask) else masks
+            replace_layer(self.model, masks, SurestMask(frozen, weight.shape[1]))
 
 
 class NewClassScores(nn.Module):
@@ -135,6 +161,24 @@ class NewClassScores(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.flatten(start_dim=1)
         return self.cls_score(x), best_class(*self.frozen(x)).repeat(1, self.cls_score.out_features)
+
+
+class SurestMask(nn.Module):
+    """A mask predictor for new classes: of the masks of the old classes, which it has one each for, the surest for all."""
+
+    def __init__(self, frozen: nn.Module, columns: int) -> None:
+        super().__init__()
+        self.frozen = frozen.requires_grad_(False)
+        self.columns = columns
+
+    def forward(self, x: Tensor) -> Tensor:
+        return surest_mask(self.frozen(x)).repeat(1, self.columns, 1, 1)
+
+
+def surest_mask(logits: Tensor) -> Tensor:
+    """(n, 1, M, M) of (n, K + 1, M, M): the mask whose pixels are, on average, furthest from undecided; background left out."""
+    best = logits[:, 1:].abs().mean(dim=(2, 3)).argmax(dim=1) + 1
+    return logits[torch.arange(len(best), device=best.device), best][:, None]
 
 
 def best_class(logits: Tensor, moves: Tensor) -> Tensor:

@@ -53,11 +53,13 @@ class HeadOutput:
 
 
 def head_with_nms(model: Any) -> Any:
-    """The `Detect` of a network (v8, 11), which needs NMS after it; ConfigError for other heads."""
+    """The `Detect` or a derived head of a network (v8, 11), which needs NMS after it; ConfigError for other heads."""
     layers = getattr(model, "model", None)
     head = layers[-1] if isinstance(layers, nn.Sequential) else None
-    if type(head).__name__ != "Detect":
-        raise ConfigError(f"Expected a YOLO whose last part is a Detect head but got {type(head).__name__}.")
+    if type(head).__name__ not in ("Detect", "Segment", "Pose", "OBB"):
+        raise ConfigError(
+            f"Expected a YOLO whose last part is a Detect, Segment, Pose or OBB head but got {type(head).__name__}."
+        )
     if getattr(head, "end2end", False) or hasattr(head, "one2one_cv3"):
         raise ConfigError("Expected a YOLO with NMS (v8, 11) but got one whose head works end to end.")
     return head
@@ -68,10 +70,16 @@ def class_layers(head: Any) -> list[nn.Module]:
     return [branch[-1] for branch in head.cv3]
 
 
-def read_inference(output: Any) -> tuple[Tensor, Tensor]:
-    """(A, 4) boxes and (A, K) probabilities of the first image, from what a model in eval mode gives."""
-    first: Tensor = output[0] if isinstance(output, (tuple, list)) else output
-    return corners(first[0, :4].T), first[0, 4:].T
+def read_inference(output: Any, classes: int, oriented: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """(A, 4) boxes, (A, K) probabilities and (A, more) of the first image, from what a model in eval mode gives.
+
+    Oriented boxes come as centres and sizes.
+    """
+    while isinstance(output, (tuple, list)):
+        output = output[0]
+    first = output[0].T
+    boxes = first[:, :4] if oriented else corners(first[:, :4])
+    return boxes, first[:, 4 : 4 + classes], first[:, 4 + classes :]
 
 
 def corners(boxes: Tensor) -> Tensor:
