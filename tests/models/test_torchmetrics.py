@@ -162,6 +162,63 @@ def test_bad_options_are_named_at_once() -> None:
         MAPMetric(1, "cocos")
 
 
+def shaped_images(task: str, seed: int, count: int = 6) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The images with a mask, a pose of two points, an oriented box or a segment in the place of each box."""
+
+    def shape(entry: dict[str, Any]) -> dict[str, Any]:
+        boxes = entry["boxes"]
+        if task == "segments":
+            return {**entry, "boxes": boxes[:, [0, 2]]}
+        if task == "oriented":
+            turned = torch.cat(
+                [(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2], boxes[:, :1] / 50], dim=1
+            )
+            return {**entry, "boxes": turned}
+        if task == "keypoints":
+            points = boxes.view(-1, 2, 2)
+            return {**entry, "keypoints": torch.cat([points, 2 * torch.ones_like(points[..., :1])], dim=2)}
+        masks = torch.zeros(len(boxes), 90, 100, dtype=torch.bool)
+        for mask, (x1, y1, x2, y2) in zip(masks, boxes.int().clamp(min=0).tolist(), strict=True):
+            mask[y1:y2, x1:x2] = True
+            mask[y1, x1] = False
+        return {key: value for key, value in entry.items() if key != "boxes"} | {"masks": masks}
+
+    preds, target = images(seed, count)
+    return [shape(entry) for entry in preds], [shape(entry) for entry in target]
+
+
+def of_task(task: str, **options: Any) -> MAPMetric:
+    return MAPMetric(CLASSES, task=sg.overlaps.Keypoints([0.1, 0.1]) if task == "keypoints" else task, **options)
+
+
+@pytest.mark.parametrize("task", ["masks", "keypoints", "oriented", "segments"])
+def test_shapes_are_judged_as_the_evaluator_judges_them(task: str) -> None:
+    metric = of_task(task, interval=0.9)
+    evaluator = sg.Evaluator(CLASSES, "coco", task=metric.overlap)
+    for seed in (0, 1):
+        metric.update(*shaped_images(task, seed))
+        evaluator.update(*shaped_images(task, seed))
+    result = evaluator.compute()
+    found = {key: value.tolist() for key, value in metric.compute().items()}
+    assert 0.0 < result.map < 1.0
+    assert found["map"] == pytest.approx(result.map, rel=1e-6)
+    assert (found["map_low"], found["map_high"]) == pytest.approx(result.interval(0.9), rel=1e-6)
+    assert str(metric.evaluator().compute()) == str(result)
+
+
+def test_an_interval_of_nothing_is_absent_like_the_number() -> None:
+    metric = MAPMetric(CLASSES, interval=0.95)
+    metric.update([images(0)[0][2]], [{"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long)}])
+    assert {metric.compute()[key].item() for key in ("map", "map_low", "map_high")} == {-1.0}
+
+
+def test_an_overlap_that_cannot_be_exchanged_and_a_bad_level_are_refused() -> None:
+    with pytest.raises(sg.errors.ConfigError, match="of your own"):
+        MAPMetric(1, task=sg.overlaps.Own(lambda windows, target: None))
+    with pytest.raises(sg.errors.ConfigError, match="interval"):
+        MAPMetric(1, interval=95)
+
+
 def test_rows_stay_where_double_precision_is() -> None:
     assert _home(torch.device("mps")) == torch.device("cpu")
     assert _home(torch.device("cuda", 1)) == torch.device("cuda", 1)
@@ -177,6 +234,12 @@ def on_two_processes(rank: int) -> Iterator[dict[str, Any]]:
     yield {"lazy": lazy.compute(), "own": lazy.evaluator().compute().images}
     lazy.update(*images(2 + rank))
     yield {"later": lazy.compute()}
+    for task in ("masks", "keypoints"):
+        shaped = of_task(task, interval=0.95)
+        if rank == 1:
+            shaped.update(*shaped_images(task, 0))
+        shaped.update(*shaped_images(task, 2 + rank, count=6 - rank))
+        yield {task: shaped.compute()}
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +259,15 @@ def test_two_processes_give_the_number_of_all_images(
         expected.update(*images(seed, count))
     for found in two_processes:
         same(found[what], expected.compute())
+
+
+@pytest.mark.parametrize("task", ["masks", "keypoints"])
+def test_two_processes_exchange_shapes(two_processes: list[dict[str, Any]], task: str) -> None:
+    expected = of_task(task, interval=0.95)
+    for seed, count in ((2, 6), (0, 6), (3, 5)):
+        expected.update(*shaped_images(task, seed, count))
+    for found in two_processes:
+        same(found[task], expected.compute())
 
 
 def test_after_the_exchange_each_process_has_its_own_images(two_processes: list[dict[str, Any]]) -> None:

@@ -10,10 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepgrad.errors import ConfigError, real_number
 from stepgrad.evaluation import EvaluationResult, Evaluator, Evidence
 from stepgrad.evaluation.records import ImageDict
 from stepgrad.extras import need
 from stepgrad.metric.protocol import Protocol, get_protocol
+from stepgrad.models.frameworks.shape_rows import packed, unpacked
+from stepgrad.overlaps import Boxes, Overlap, Own, overlap_of
 
 need("torchmetrics", purpose="stepgrad.models.frameworks.torchmetrics")
 
@@ -23,6 +26,8 @@ __all__ = ["MAPMetric"]
 
 _DETECTION = 6  # columns of a detection: label, score, box
 _OBJECT = 8  # columns of an object: label, box, difficult, crowd, area
+_NAMES = ("detections", "objects", "images")
+_SHAPE_NAMES = ("detection_shapes", "detection_lengths", "object_shapes", "object_lengths")
 _ABSENT = -1.0  # what torchmetrics says where there is no number
 
 
@@ -40,6 +45,9 @@ class MAPMetric(Metric):
         class_names: for tables and messages.
         boxes: "given" or "continuous", as for `Evaluator`.
         empty_boxes: "count" or "error", as for `Evaluator`.
+        task: "boxes"; or "masks", "keypoints", "oriented", "segments" or one of `sg.overlaps`, with the input that `Evaluator`
+            takes for them. Masks are kept as run lengths.
+        interval: a probability such as 0.95 adds "map_low" and "map_high": where mAP would lie on other images like these.
         options: those of every torchmetrics metric.
 
     `evaluator()` is an `Evaluator` with the same detections, for tables and curves.
@@ -70,6 +78,8 @@ class MAPMetric(Metric):
         *,
         boxes: str = "given",
         empty_boxes: str = "count",
+        task: str | Overlap = "boxes",
+        interval: float | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -78,26 +88,40 @@ class MAPMetric(Metric):
         self.class_names = class_names
         self.boxes = boxes
         self.empty_boxes = empty_boxes
+        self.overlap = overlap_of(task)
+        if isinstance(self.overlap, Own):
+            raise ConfigError("Expected an overlap of shapes, which processes can exchange, but got one of your own.")
+        if interval is not None and not 0.0 < real_number("interval", interval, "None or a probability") < 1.0:
+            raise ConfigError(f"Expected interval to be between 0 and 1, such as 0.95, but got {interval!r}.")
+        self.interval = interval
         self._fresh_evaluator()  # says at once what is wrong with the options
         # Rows of all images one after the other, and how many of each kind an image has: tables that can be put one
         # behind the other, by torchmetrics too, and still be told apart.
         self.add_state("detections", default=[], dist_reduce_fx="cat")
         self.add_state("objects", default=[], dist_reduce_fx="cat")
         self.add_state("images", default=[], dist_reduce_fx="cat")
+        self.names = [*_NAMES, *(_SHAPE_NAMES if type(self.overlap) is not Boxes else ())]
+        for name in self.names[len(_NAMES) :]:
+            self.add_state(name, default=[], dist_reduce_fx="cat")
 
     def update(self, preds: Sequence[ImageDict], target: Sequence[ImageDict]) -> None:
         """Take in some images: lists of one dict per image, as for `Evaluator.update`."""
         evaluator = self._fresh_evaluator()
         evaluator.update(preds, target)
-        for state, rows in zip(self._states(), _tables(evaluator.evidence()), strict=True):
-            state.append(rows.to(_home(self.device)))
+        rows = [*_tables(evaluator.evidence()), *self._shapes(preds, target)]
+        for state, part in zip(self._states(), rows, strict=True):
+            state.append(part.to(_home(self.device)))
 
     def compute(self) -> dict[str, Tensor]:
         """The numbers, each a tensor."""
         result = self.evaluator().compute()
+        nothing = all(math.isnan(row.ap) for row in result.classes)
+        low_high = (_ABSENT, _ABSENT) if nothing or self.interval is None else result.interval(self.interval)
+        bounds = {} if self.interval is None else dict(zip(("map_low", "map_high"), low_high, strict=True))
         present = [row for row in result.classes if row.objects or row.ignored or row.detections]
         numbers: dict[str, Any] = {
             **_means(result),
+            **bounds,
             "map_per_class": [_ABSENT if math.isnan(row.ap) else row.ap for row in present],
         }
         tensors = {key: torch.tensor(value, dtype=torch.float32, device=self.device) for key, value in numbers.items()}
@@ -107,30 +131,59 @@ class MAPMetric(Metric):
 
     def evaluator(self) -> Evaluator:
         """An `Evaluator` that has seen all updates: of all processes within `compute` and `sync_context`, else of this one."""
-        detections, objects, images = (
-            _joined(state, empty) for state, empty in zip(self._states(), _nothing(), strict=True)
-        )
+        tables = [_joined(state, empty) for state, empty in zip(self._states(), self._nothing(), strict=True)]
+        detections, objects, images = tables[:3]
         counts = images.tolist()
+        found = [_detections_entry(rows) for rows in detections.split([number for number, _ in counts])]
+        there = [_objects_entry(rows) for rows in objects.split([number for _, number in counts])]
+        for entries, shapes in ((found, tables[3:5]), (there, tables[5:])):
+            if shapes:
+                self._add_shapes(entries, *shapes)
         evaluator = self._fresh_evaluator()
-        evaluator.update(
-            [_detections_entry(rows) for rows in detections.split([number for number, _ in counts])],
-            [_objects_entry(rows) for rows in objects.split([number for _, number in counts])],
-        )
+        evaluator.update(found, there)
         return evaluator
+
+    def _shapes(self, preds: Sequence[ImageDict], target: Sequence[ImageDict]) -> list[Tensor]:
+        """The shapes of all images' detections, how long each is, and the same of the objects."""
+        if len(self.names) == len(_NAMES):
+            return []
+        key, found = self.overlap.key, []
+        for images in (preds, target):
+            parts = [packed(self.overlap, image[key], f"image {i}: {key}") for i, image in enumerate(images)]
+            found += [
+                torch.cat([empty, *part]) for empty, part in zip(_no_shapes(), zip(*parts, strict=True), strict=True)
+            ]
+        return found
+
+    def _add_shapes(self, entries: Sequence[dict[str, Any]], numbers: Tensor, lengths: Tensor) -> None:
+        """Give the entries of all images their shapes."""
+        of_image = lengths.split([len(entry["labels"]) for entry in entries])
+        parts = numbers.split([int(own.sum()) for own in of_image])
+        for entry, part, own in zip(entries, parts, of_image, strict=True):
+            entry[self.overlap.key] = unpacked(self.overlap, part, own.tolist())
 
     def sync(self, *arguments: Any, **named: Any) -> None:
         """Join the states of all processes, one of which may have seen nothing."""
-        for state, empty in zip(self._states(), _nothing(), strict=True):
+        for state, empty in zip(self._states(), self._nothing(), strict=True):
             if isinstance(state, list) and not state:  # torchmetrics would send a tensor of another shape and type
                 state.append(empty.to(_home(self.device)))
         super().sync(*arguments, **named)
 
-    def _states(self) -> tuple[Any, Any, Any]:
-        return self.detections, self.objects, self.images
+    def _states(self) -> list[Any]:
+        return [getattr(self, name) for name in self.names]
+
+    def _nothing(self) -> list[Tensor]:
+        """The tables of no images."""
+        return [*_nothing(), *_no_shapes(), *_no_shapes()][: len(self.names)]
 
     def _fresh_evaluator(self) -> Evaluator:
         return Evaluator(
-            self.num_classes, self.protocol, self.class_names, boxes=self.boxes, empty_boxes=self.empty_boxes
+            self.num_classes,
+            self.protocol,
+            self.class_names,
+            boxes=self.boxes,
+            empty_boxes=self.empty_boxes,
+            task=self.overlap,
         )
 
 
@@ -150,6 +203,10 @@ def _nothing() -> tuple[Tensor, Tensor, Tensor]:
     return detections, objects, torch.zeros(0, 2, dtype=torch.int64)
 
 
+def _no_shapes() -> tuple[Tensor, Tensor]:
+    return torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
+
+
 def _joined(state: list[Tensor] | Tensor, empty: Tensor) -> Tensor:
     """A state as one table on the CPU: torchmetrics makes a tensor of a list when it joins processes."""
     return (state if isinstance(state, Tensor) else torch.cat([empty, *(part.cpu() for part in state)])).cpu()
@@ -160,11 +217,11 @@ def _home(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
 
-def _detections_entry(rows: Tensor) -> ImageDict:
+def _detections_entry(rows: Tensor) -> dict[str, Any]:
     return {"labels": rows[:, 0].long(), "scores": rows[:, 1], "boxes": rows[:, 2:]}
 
 
-def _objects_entry(rows: Tensor) -> ImageDict:
+def _objects_entry(rows: Tensor) -> dict[str, Any]:
     return {
         "labels": rows[:, 0].long(),
         "boxes": rows[:, 1:5],
