@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
@@ -123,12 +124,25 @@ def test_coco_to_coco_keeps_everything(tmp_path: Path) -> None:
 def test_what_yolo_cannot_hold_is_told_once_per_kind_with_counts(tmp_path: Path) -> None:
     write_coco(tmp_path / "C")
     notes = convert(tmp_path / "C", tmp_path / "Y", "yolo").notes
-    assert [note.split(" ", 1)[0] for note in notes] == ["1", "1", "2", "2"]
-    assert [word in note for word, note in zip(("crowd", "area", "category", "ids"), notes, strict=True)] == [True] * 4
-    assert len(load_dataset(tmp_path / "Y").target(1)["labels"]) == 1
+    assert [note.split(" ", 1)[0] for note in notes] == ["1", "2", "2"]
+    assert [word in note for word, note in zip(("area", "category", "ids"), notes, strict=True)] == [True] * 3
 
 
-@pytest.mark.parametrize(("difficult", "left", "word"), [("keep", 2, "ordinary"), ("drop", 1, "left out")])
+def test_a_crowd_of_one_class_comes_back_from_yolo(tmp_path: Path) -> None:
+    before = load_dataset(write_coco(tmp_path / "C"))
+    convert(tmp_path / "C", tmp_path / "Y", "yolo")
+    after = load_dataset(tmp_path / "Y")
+    found = [(t["labels"][t["iscrowd"] > 0], t["boxes"][t["iscrowd"] > 0]) for t in (before.target(1), after.target(1))]
+    assert len(found[0][0]) == 1
+    for old, new in zip(*found, strict=True):
+        torch.testing.assert_close(new, old)
+    (regions,) = json.loads((tmp_path / "Y/ignored_regions.json").read_text()).values()
+    assert regions[0][4] == before.class_names[int(found[0][0])]
+
+
+@pytest.mark.parametrize(
+    ("difficult", "left", "word"), [("keep", 2, "ordinary"), ("drop", 1, "left out"), ("ignore", 2, "ignored region")]
+)
 @pytest.mark.parametrize("to", ["yolo", "coco"])
 def test_difficult_objects_are_kept_or_dropped_and_told(
     tmp_path: Path, to: Any, difficult: Any, left: int, word: str
@@ -290,7 +304,7 @@ def test_the_command_converts_and_tells(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["convert", str(tmp_path / "C"), "--to", "yolo", str(tmp_path / "Y")]) == 0
     shown = capsys.readouterr().out
     assert "2 images in" in shown
-    assert "note: 1 crowd region was left out, since YOLO cannot store them" in shown
+    assert "note: 1 area was lost" in shown
     assert main(["convert", str(tmp_path / "C"), str(tmp_path / "Z")]) == 2
     assert "parameter --to requires an argument" in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "C"), "--to", "yolo", str(tmp_path / "Y")]) == 2

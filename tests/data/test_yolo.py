@@ -249,6 +249,15 @@ def test_ignored_regions_are_crowds_of_every_class(tmp_path: Path) -> None:
     assert (target["labels"].tolist(), target["iscrowd"].tolist()) == ([1, 0, 1], [0, 1, 1])
 
 
+def test_an_ignored_region_with_a_name_is_a_crowd_of_that_class(tmp_path: Path) -> None:
+    path = write_yolo(tmp_path)
+    name = load_dataset(path, "train").class_names[1]
+    (tmp_path / "ignored_regions.json").write_text(json.dumps({"train/b": [[1, 2, 10.5, 20, name], [0, 0, 5, 5]]}))
+    target = load_dataset(path, "train").target(1)
+    assert (target["labels"].tolist(), target["iscrowd"].tolist()) == ([1, 1, 0, 1], [0, 1, 1, 1])
+    assert target["boxes"][1:].tolist() == [[1, 2, 10.5, 20], [0, 0, 5, 5], [0, 0, 5, 5]]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -256,6 +265,8 @@ def test_ignored_regions_are_crowds_of_every_class(tmp_path: Path) -> None:
         ("[1]", r"expected regions by image but got \[1\]"),
         ('{"train/b": 3}', "'train/b': expected a list of boxes but got 3"),
         ('{"train/b": [[1, 2, 3]]}', r"'train/b', region 0: expected \[x1, y1, x2, y2\] with an area"),
+        ('{"train/b": [[1, 2, 3, 4, "nobody"]]}', "expected a class of data.yaml but got 'nobody'"),
+        ('{"train/b": [[1, 2, 3, 4, 5]]}', "with an area but got"),
         ('{"train/b": [[5, 2, 3, 9]]}', "with an area but got"),
         ('{"train/b": [[NaN, 2, 3, 9]]}', "with an area but got"),
         ('{"train/b": [[0, 0, 1e308, 9]]}', "with an area but got"),

@@ -17,7 +17,7 @@ def convert(
     to: Literal["yolo", "voc", "coco"],
     split: str | None = None,
     pictures: Literal["copy", "link"] = "copy",
-    difficult: Literal["keep", "drop"] = "keep",
+    difficult: Literal["keep", "drop", "ignore"] = "keep",
     degenerate: Literal["error", "drop"] = "error",
     class_names: list[str] | None = None,
     images: Path | None = None,
@@ -40,7 +40,7 @@ def convert(
         split: The split to write; by default all of them.
         pictures: How to add the images: as copies (`copy`), or as symbolic links to the originals (`link`).
         difficult: How to write VOC's difficult objects to COCO and YOLO, which have no such mark: as ordinary objects
-            (`keep`), or not at all (`drop`).
+            (`keep`), as regions of their class that are not judged (`ignore`), or not at all (`drop`).
         degenerate: How to treat objects without area: as an error (`error`), or by leaving them out (`drop`).
         class_names: The classes of a VOC folder, in the order of the labels.
         images: The folder of the images of a COCO file, if it is not in the usual place.

@@ -15,7 +15,7 @@ from PIL import Image
 from stepgrad.data.base import DatasetTarget, FileDataset, ImageObjects, Transforms, make_objects
 from stepgrad.data.images import read_as_shown, read_facts
 from stepgrad.data.problems import Complaints, Degenerate, Report, loading_report, raise_errors
-from stepgrad.data.regions import REGIONS_FILE, Regions, read_regions
+from stepgrad.data.regions import REGIONS_FILE, ImageRegions, Regions, no_regions, read_regions
 from stepgrad.data.shape_fields import TASKS, Task, in_pixels, pixels_of, polygon_mask
 from stepgrad.data.yolo_images import image_ids_of, label_file, list_images, region_key
 from stepgrad.data.yolo_txt import YOLOLabels, read_labels
@@ -34,21 +34,22 @@ class YOLOImage:
     label_path: Path
     labels: YOLOLabels | None
     """None if there is no label file; then the image has no objects."""
-    regions: NDArray[np.float64]
-    """(R, 4) regions that are crowds of every class."""
+    regions: ImageRegions
+    """Regions that are crowds of every class, or of one."""
 
     def objects(self, classes: int, task: str = "boxes", keypoints: tuple[int, int] | None = None) -> ImageObjects:
-        """The labelled objects, then each region once per class; nothing if the size is not known.
+        """The labelled objects, then each region once per class of its; nothing if the size is not known.
 
         Shapes are those of a task; poses have `keypoints` points of so many numbers.
         """
         if self.size is None:
             return make_objects([], [])
         found = self.labels or YOLOLabels({})
-        boxes = np.concatenate([found.shares * np.tile(self.size, 2), np.repeat(self.regions, classes, axis=0)])
-        labels = np.concatenate([found.labels, np.tile(np.arange(classes), len(self.regions))])
+        rows, of_regions = self.regions.by_class(classes)
+        boxes = np.concatenate([found.shares * np.tile(self.size, 2), self.regions.boxes[rows]])
+        labels = np.concatenate([found.labels, of_regions])
         shapes = (
-            None if task == "boxes" else [*self.shapes(task, keypoints), *self._region_shapes(task, keypoints, classes)]
+            None if task == "boxes" else [*self.shapes(task, keypoints), *self._region_shapes(task, keypoints, rows)]
         )
         area = pixels_of(shapes, str(self.label_path)) if task == "masks" and shapes else None
         return make_objects(boxes, labels, crowd=np.arange(len(boxes)) >= len(found.labels), area=area, shapes=shapes)
@@ -60,15 +61,15 @@ class YOLOImage:
             for values in (self.labels.values if self.labels else ())
         ]
 
-    def _region_shapes(self, task: str, keypoints: tuple[int, int] | None, classes: int) -> list[Any]:
-        """The shape of each ignored region, once per class."""
-        corners = self.regions[:, [0, 1, 2, 1, 2, 3, 0, 3]]
+    def _region_shapes(self, task: str, keypoints: tuple[int, int] | None, rows: NDArray[np.int64]) -> list[Any]:
+        """The shapes of these ignored regions."""
+        corners = self.regions.boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]]
         made: list[Any] = list(corners)
         if task == "masks":
             made = [polygon_mask([outline.tolist()], self.size) for outline in corners]
         elif task == "keypoints" and keypoints:
             made = [np.zeros((keypoints[0], 3))] * len(corners)
-        return [shape for shape in made for _ in range(classes)]
+        return [made[row] for row in rows]
 
 
 def yolo_shape(task: str, values: NDArray[np.float64], size: tuple[int, int], keypoints: tuple[int, int] | None) -> Any:
@@ -88,7 +89,7 @@ class YOLODataset(FileDataset):
     Boxes are relative to the size of the image, so the header of every image is read when the dataset is opened. They belong
     to the picture as viewers show it: if EXIF turns an image, it is turned here, too. Ids are the names of the files without
     suffix; if two images of the split have the same name, all ids are paths. An `ignored_regions.json` next to the data.yaml
-    holds regions that are crowds of every class.
+    holds regions that are crowds of every class, or of one.
 
     Args:
         path: the data.yaml.
@@ -168,7 +169,7 @@ def read_images(
     data: DataYaml, split: str | None, report: Report = raise_errors, task: str | None = "boxes"
 ) -> list[YOLOImage]:
     """The images of a split with their labels, handing every problem to `report`."""
-    regions = read_regions(data.path.parent / REGIONS_FILE, data.own, report)
+    regions = read_regions(data.path.parent / REGIONS_FILE, data.own, data.class_names, report)
     paths = list_images(data, split, report)
     images = [_read_image(path, data, regions, report, task) for path in paths]
     missing = [image for image in images if image.labels is None]
@@ -193,4 +194,4 @@ def _read_image(path: Path, data: DataYaml, regions: Regions, report: Report, ta
         size = read_facts(path).upright_size
     except Exception:  # decoders raise whatever they stumble over; who needs the image says what is wrong
         size = None
-    return YOLOImage(path, size, where, labels, regions.get(region_key(path), np.zeros((0, 4))))
+    return YOLOImage(path, size, where, labels, regions.get(region_key(path), no_regions()))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from stepgrad.errors import ConfigError
 from stepgrad.models.yolo.ignored import Ignored, read_ignored
@@ -31,6 +32,18 @@ def test_a_class_that_data_yaml_does_not_have_is_refused() -> None:
         read_ignored({"names": NAMES, "ignore": "DontCar"})
     with pytest.raises(ConfigError, match="unlabelled"):
         read_ignored({"names": NAMES, "unlabelled": ["cat"]})
+
+
+def test_a_region_of_one_class_is_one_of_that_class_alone(tmp_path: Path) -> None:
+    image = tmp_path / "images/train/a.png"
+    image.parent.mkdir(parents=True)
+    Image.new("RGB", (40, 20)).save(image)
+    content = {"train/a": [[0, 0, 20, 10, "dog"], [20, 10, 80, 20]]}
+    (tmp_path / "ignored_regions.json").write_text(json.dumps(content))
+    found = read_ignored({"names": NAMES, "yaml_file": str(tmp_path / "data.yaml")})
+    boxes, classes = found._of_image(image)
+    assert boxes.tolist() == [[0.25, 0.25, 0.5, 0.5], [0.75, 0.75, 0.5, 0.5]]
+    assert classes.tolist() == [3 + 1 + 1, 3]
 
 
 def test_data_without_regions_has_none() -> None:

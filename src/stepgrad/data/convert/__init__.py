@@ -65,7 +65,8 @@ def convert(
         class_names: VOC: the classes in the order of the labels.
         images: COCO: the folder of the images.
         pictures: "copy", or "link" for symbolic links to the images where they are.
-        difficult: for COCO and YOLO, which know no difficult objects: "keep" them as ordinary ones, or "drop" them.
+        difficult: for COCO and YOLO, which know no difficult objects: "keep" them as ordinary ones, "ignore" them as regions of
+            their class that are not judged, or "drop" them.
         degenerate: "error" refuses boxes without area, "drop" leaves them out.
         images_outside: whether file names and links may lead out of the data's folder.
         task: what is written besides boxes: "masks", "keypoints" or "oriented"; not for VOC, which stores boxes.
@@ -73,7 +74,7 @@ def convert(
     """
     one_of("to", to, list(FORMATS))
     one_of("pictures", pictures, ["copy", "link"])
-    one_of("difficult", difficult, ["keep", "drop"])
+    one_of("difficult", difficult, ["keep", "drop", "ignore"])
     if to == "voc" and task != "boxes":
         raise ConfigError(f'task: VOC stores boxes only; expected to="coco" or to="yolo" for {task}.')
     place = from_home(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -11,11 +12,12 @@ from stepgrad.data.base import ImageObjects
 from stepgrad.number_text import agreeing, counted
 
 Format = Literal["yolo", "voc", "coco"]
-Difficult = Literal["keep", "drop"]
+Difficult = Literal["keep", "drop", "ignore"]
 FORMATS = {"yolo": "YOLO", "voc": "VOC", "coco": "COCO"}
 _TEXTS = {
     "difficult-kept": ("difficult object", "{n} {was} written as ordinary, since {format} has no such mark"),
     "difficult-dropped": ("difficult object", "{n} {was} left out"),
+    "difficult-ignored": ("difficult object", "{n} {was} written as an ignored region of its class"),
     "crowd": ("crowd region", "{n} {was} left out, since {format} cannot store them"),
     "area": ("area", "{n} {was} lost: {format} stores only boxes, and these have other areas"),
     "masks-unread": ("mask", "{n} {was} left out: `--task masks` keeps them in COCO and YOLO"),
@@ -70,9 +72,12 @@ class Notes:
 
 
 def without_difficult(objects: ImageObjects, difficult: Difficult, notes: Notes) -> ImageObjects:
-    """Objects for a format that knows no difficult ones: they become ordinary, or are dropped."""
-    count = int(objects.difficult.sum())
-    notes.add("difficult-dropped" if difficult == "drop" else "difficult-kept", count)
+    """Objects for a format that knows no difficult ones: they become ordinary, crowds of their class, or are dropped."""
+    kind = {"keep": "kept", "drop": "dropped", "ignore": "ignored"}[difficult]
+    notes.add(f"difficult-{kind}", int(objects.difficult.sum()))
+    if difficult == "ignore":
+        nothing = np.zeros_like(objects.difficult)
+        return replace(objects, crowd=objects.crowd | objects.difficult, difficult=nothing)
     return objects[~objects.difficult] if difficult == "drop" else objects
 
 

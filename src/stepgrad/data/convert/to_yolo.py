@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,10 @@ DECIMALS = 12
 
 def write_yolo(source: Source, out: Path, difficult: Difficult, notes: Notes) -> None:
     """Write the labels of all pictures, the ignored regions and data.yaml."""
-    regions: dict[str, list[list[float]]] = {}
+    regions: dict[str, list[list[Any]]] = {}
     for picture in source.pictures:
         objects = without_difficult(picture.objects, difficult, notes)
-        ignored = _regions(objects, len(source.class_names), notes)
+        ignored = _regions(objects, source.class_names)
         if ignored:
             regions[f"{picture.home}/{picture.stem}"] = ignored
         kept = objects[~objects.crowd]
@@ -104,14 +105,18 @@ def _share(value: float) -> str:
     return f"{value:.{DECIMALS}f}".rstrip("0").rstrip(".")
 
 
-def _regions(objects: ImageObjects, classes: int, notes: Notes) -> list[list[float]]:
-    """Regions that are crowds of every class; crowds of single classes have no place."""
+def _regions(objects: ImageObjects, class_names: Sequence[str]) -> list[list[Any]]:
+    """Regions that are crowds of every class, and those of single classes with their names."""
     crowds = objects[objects.crowd]
     labels_of: dict[tuple[float, ...], set[int]] = {}
     for box, label in zip(crowds.boxes.tolist(), crowds.labels.tolist(), strict=True):
         labels_of.setdefault(tuple(box), set()).add(label)
-    notes.add("crowd", sum(len(labels) for labels in labels_of.values() if len(labels) < classes))
-    return [[tidy(value) for value in box] for box, labels in labels_of.items() if len(labels) == classes]
+    listed: list[list[Any]] = []
+    for box, labels in labels_of.items():
+        place = [tidy(value) for value in box]
+        every = len(labels) == len(class_names)
+        listed += [place] if every else [[*place, class_names[label]] for label in sorted(labels)]
+    return listed
 
 
 def _write_yaml(source: Source, out: Path) -> None:

@@ -87,7 +87,8 @@ def _check_spare(data: DataYaml, images: list[YOLOImage], report: Report) -> Non
             Complaints(folder, report)(defect, "they are not used; restore the images", "label-spare", "warning")
     place = data.path.parent / REGIONS_FILE
     unknown = sorted(
-        set(read_regions(place, data.own, lambda problem: None)) - {region_key(image.path) for image in images}
+        set(read_regions(place, data.own, data.class_names, lambda problem: None))
+        - {region_key(image.path) for image in images}
     )
     if unknown:
         absent = f"{counted(len(unknown), 'image')} that {agreeing(len(unknown), 'are')} not there"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from stepgrad.data.images import read_facts
 from stepgrad.data.own_files import OwnFiles
-from stepgrad.data.regions import REGIONS_FILE, Regions, read_regions
+from stepgrad.data.regions import EVERY_CLASS, REGIONS_FILE, Regions, no_regions, read_regions
 from stepgrad.data.yolo_images import region_key
 from stepgrad.errors import ConfigError, suggest
 from stepgrad.metric.batch import Target
@@ -60,14 +60,17 @@ class Ignored:
     def _of_image(self, file: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """(R, 4) centre and size in shares of the image, cut at its edges, and (R,) their classes."""
         name = region_key(file)
-        corners = np.zeros((0, 4))
-        if name in self.regions:
-            corners = np.clip(self.regions[name] / np.tile(read_facts(file).upright_size, 2), 0.0, 1.0)
-        corners = corners[(corners[:, 2:] > corners[:, :2]).all(axis=1)]
+        own = self.regions.get(name, no_regions())
+        corners = own.boxes
+        if len(corners):
+            corners = np.clip(corners / np.tile(read_facts(file).upright_size, 2), 0.0, 1.0)
+        shown = (corners[:, 2:] > corners[:, :2]).all(axis=1)
+        corners, labels = corners[shown], own.labels[shown]
         boxes = np.concatenate([(corners[:, :2] + corners[:, 2:]) / 2, corners[:, 2:] - corners[:, :2]], axis=1)
         absent = sorted({c for start, labels in self.unlabelled.items() if _begins(name, start) for c in labels})
         whole = np.tile([0.5, 0.5, 1.0, 1.0], (len(absent), 1))
-        classes = [self.classes] * len(boxes) + [self.classes + 1 + c for c in absent]
+        marks = [self.classes if label == EVERY_CLASS else self.classes + 1 + label for label in labels.tolist()]
+        classes = marks + [self.classes + 1 + c for c in absent]
         return np.concatenate([boxes, whole]).astype(np.float32), np.array(classes, dtype=np.float32)
 
     def columns(self, label: int) -> list[int]:
@@ -105,7 +108,9 @@ def read_ignored(data: Mapping[str, Any]) -> Ignored:
     return Ignored(
         classes=len(names),
         labels=_numbers("ignore", data.get("ignore"), names),
-        regions={} if place is None else read_regions(place / REGIONS_FILE, OwnFiles(place)),
+        regions={}
+        if place is None
+        else read_regions(place / REGIONS_FILE, OwnFiles(place), sorted(names, key=names.__getitem__)),
         unlabelled={str(start): _numbers("unlabelled", given, names) for start, given in unlabelled.items()},
     )
 
