@@ -35,7 +35,9 @@ class OfTable(Overlap):
     def boxes(self, shapes: Shapes) -> Floats:
         return np.array([box for box, _ in shapes], dtype=np.float64).reshape(-1, 4)
 
-    def values(self, windows: Shapes, rows: Rows, objects: Shapes, columns: Rows, crowd: Flags) -> Floats:
+    def values(
+        self, windows: Shapes, rows: Rows, objects: Shapes, columns: Rows, crowd: Flags, least: float = 0.0
+    ) -> Floats:
         return np.array([windows[r][1][objects[c][1]] for r, c in zip(rows, columns, strict=True)], dtype=np.float64)
 
 

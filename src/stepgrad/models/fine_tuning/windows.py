@@ -14,7 +14,7 @@ from stepgrad.errors import InputError
 from stepgrad.metric.batch import make_batch
 from stepgrad.metric.boxes import overlaps_with
 from stepgrad.models.fine_tuning.folder import digest
-from stepgrad.overlaps.base import checked_table
+from stepgrad.overlaps.own import checked_table
 
 
 class ImageWindows(NamedTuple):
