@@ -40,8 +40,10 @@ def smallest_box(mask: Mask, left: int, top: int) -> NDArray[np.float64]:
     >>> smallest_box(np.array([[True, True, True]]), 10, 20).round(3).tolist()
     [11.5, 20.5, 3.0, 1.0, 0.0]
     """
-    rows, columns = np.nonzero(mask)
-    corners = np.concatenate([np.stack([columns + x, rows + y], axis=1) for x in (0, 1) for y in (0, 1)])
+    rows = np.flatnonzero(mask.any(axis=1))
+    first = mask[rows].argmax(axis=1)  # of a row only the outermost pixels can be on the hull
+    end = mask.shape[1] - mask[rows, ::-1].argmax(axis=1)
+    corners = np.concatenate([np.stack([x, rows + y], axis=1) for x in (first, end) for y in (0, 1)])
     hull = _hull(np.unique(corners, axis=0).astype(np.float64))
     edges = np.roll(hull, -1, axis=0) - hull
     angles = np.unique(np.round(np.arctan2(edges[:, 1], edges[:, 0]) % (np.pi / 2), 9) % (np.pi / 2))
