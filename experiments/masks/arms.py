@@ -91,7 +91,9 @@ class Study:
     ]  # protocol and overlap, "shape" or "box"; the first one chooses settings
     arms: Mapping[str, Arm]
     nms: float = 0.6
-    stages: Mapping[str, Sequence[Sequence[Mapping[str, float]]]] = field(default_factory=lambda: STAGES)
+    stages: Mapping[str, Sequence[Sequence[Mapping[str, float]]]] = field(
+        default_factory=lambda: STAGES
+    )  # by loss, or by arm
     over: Sequence[str] = ("own", "scoring")  # whose gains are told with intervals
     resamples: int = 1000
 

@@ -175,7 +175,7 @@ class Trial:
         point, start = Point(arm, images=images), self.study.arms[arm].start
         if start is not None:
             point = replace(point, alpha=self.chosen(start, images).alpha)
-        for stage in self.study.stages[self.study.arms[arm].loss]:
+        for stage in self.study.stages.get(arm, self.study.stages[self.study.arms[arm].loss]):
             for changes in stage:
                 self.run("choose", replace(point, **changes), 0)
             point = self.chosen(arm, images)

@@ -70,7 +70,7 @@ def find_law(trials: Mapping[str, Trial], seeds: Sequence[int]) -> None:
         trial.record(
             "gain", {"task": task, "seeds": list(seeds), "gain": total.intervals(), "ap": ap, "groups": groups}
         )
-    record = {arm: slopes(points, arm) for arm in ("own", "box-exact", "own-exact")}
+    record = {arm: slopes(points, arm) for arm in ("box-more", "own", "box-exact", "own-exact")}
     trial.record("law", {"slope": record, "tasks": list(trials)})
 
 

@@ -47,7 +47,7 @@ def page(file: Path) -> str:
     parts = [INTRODUCTION, _totals(file, gains)]
     law = law_of(file)
     if law is not None:
-        parts += ["![gain against disagreement](overlaps.svg)", GROUPS, _law(law), _groups(gains)]
+        parts += ["![gain against disagreement](overlaps.svg)", GROUPS, _verdict(law), _law(law), _groups(gains)]
     return "\n\n".join([*parts, _settings(file)]) + "\n"
 
 
@@ -59,6 +59,16 @@ def _totals(file: Path, gains: dict[str, Run]) -> str:
         rows.append((task, [TASKS[task][0].overlap, ARMS[arm].says, values[0], ends(gain) if gain else "", values[1]]))
     ordered = [row for task in TASKS for at, row in rows if at == task]
     return table(["true overlap", "training", "AP of it", "gain over box-aligned labels", "box AP"], ordered)
+
+
+def _verdict(law: Run) -> str:
+    """Whether the gain of exact AP grows with disagreement."""
+    low, value, high = law["slope"]["box-exact"]["slope"]
+    holds = "holds" if low > 0 else "fails: the gain shrinks" if high < 0 else "cannot be told from chance"
+    return (
+        f"**The law that exact AP gains more where box IoU says less about the true overlap {holds}**: {value:+.2f} AP per 0.1 of "
+        f"disagreement, {low:+.2f} to {high:+.2f}."
+    )
 
 
 def _law(law: Run) -> str:

@@ -24,6 +24,7 @@ from stepgrad.overlaps import Rotated
 FEW = {
     "aligned": [arms.grid(rate=(1e-2,), steps=(3,))],
     "exact": [arms.grid(rate=(1e-2,), steps=(3,), radius=(1.0,))],
+    "box-more": [arms.grid(rate=(1e-2,), steps=(3,))],
     "scoring": [arms.grid(rate=(1e-2,), steps=(3,), alpha=(1.0,))],
 }
 
@@ -100,10 +101,15 @@ def test_every_way_to_train_goes_from_windows_to_the_page_and_the_plot(
     for _ in range(2):
         for what in ("choose", "final", "law"):
             trial.main([what, "--cache", str(cache), "--out", str(file), "--seeds", "0", "1"])
-    assert len(load_runs(file, "choose")) == 3 * 4 + 2
-    assert len(load_runs(file, "final")) == 2 * (3 * 4 + 2)
+    assert len(load_runs(file, "choose")) == 3 * 5 + 3
+    assert len(load_runs(file, "final")) == 2 * (3 * 5 + 3)
     (found,) = load_runs(file, "law")
-    assert {arm: own["groups"] for arm, own in found["slope"].items()} == {"own": 36, "box-exact": 48, "own-exact": 36}
+    assert {arm: own["groups"] for arm, own in found["slope"].items()} == {
+        "box-more": 48,
+        "own": 36,
+        "box-exact": 48,
+        "own-exact": 36,
+    }
     gains = load_runs(file, "gain")
     assert [run["task"] for run in gains] == list(trial.TASKS)
     assert {g["disagreement"] for g in gains[-1]["groups"]} == {0.0}, "box IoU agrees with itself"
