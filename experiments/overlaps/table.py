@@ -66,8 +66,8 @@ def _verdict(law: Run) -> str:
     low, value, high = law["slope"]["box-exact"]["slope"]
     holds = "holds" if low > 0 else "fails: the gain shrinks" if high < 0 else "cannot be told from chance"
     return (
-        f"**The law that exact AP gains more where box IoU says less about the true overlap {holds}**: {value:+.2f} AP per 0.1 of "
-        f"disagreement, {low:+.2f} to {high:+.2f}."
+        f"**The law that exact AP gains more where box IoU says less about the true overlap {holds}**: {value:+.2f} AP per 0.1 "
+        f"of disagreement, {low:+.2f} to {high:+.2f}."
     )
 
 
