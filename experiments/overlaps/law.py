@@ -32,6 +32,8 @@ HIT = 0.5
 SHARES = ("whole", "hidden")
 OVER = "box"
 """Gains are over the head of these labels."""
+FOLLOWING = ("box-more", "own", "box-exact", "own-exact")
+"""The other ways to train."""
 Samples = dict[str, NDArray[np.float64]]
 
 
@@ -53,7 +55,7 @@ def interval(value: NDArray[np.float64], samples: NDArray[np.float64]) -> list[f
 
 def find_law(trials: Mapping[str, Trial], seeds: Sequence[int]) -> None:
     """Put on record the gains of each task and group, and how they grow with disagreement."""
-    points: list[tuple[float, Gains]] = []
+    points: dict[str, list[tuple[float, Gains]]] = {task: [] for task in trials}
     for task, trial in trials.items():
         raw = trial.images.raw("val")
         lists = {share: lists_of(trial, raw, seeds, share) for share in (None, *SHARES)}
@@ -65,13 +67,18 @@ def find_law(trials: Mapping[str, Trial], seeds: Sequence[int]) -> None:
             x, objects = disagreement(raw, trial.images.overlap, c, share == "hidden")
             groups.append({"class": name, "share": share, "objects": objects, "disagreement": x, "ap": ap})
             groups[-1]["gain"] = gains.intervals()
-            points.append((x, gains))
+            points[task].append((x, gains))
         total, ap = gains_of(lists[None], trial, len(raw))
         trial.record(
             "gain", {"task": task, "seeds": list(seeds), "gain": total.intervals(), "ap": ap, "groups": groups}
         )
-    record = {arm: slopes(points, arm) for arm in ("box-more", "own", "box-exact", "own-exact")}
-    trial.record("law", {"slope": record, "tasks": list(trials)})
+    others = [task for task in trials if task != "boxes"]
+    among = {"all": list(trials), "without boxes": others, **{task: [task] for task in others}}
+    record = {
+        name: {arm: slopes([p for task in tasks for p in points[task]], arm) for arm in FOLLOWING}
+        for name, tasks in among.items()
+    }
+    trial.record("law", {"slope": record})
 
 
 def counted(images: Sequence[Seen], raw: Sequence[Tensors], share: str | None) -> list[Seen]:

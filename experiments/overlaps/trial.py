@@ -55,7 +55,6 @@ def study_of(word: str, overlap: str, arms: Sequence[str] = tuple(ARMS)) -> Stud
         {name: ARMS[name] for name in arms},
         nms=0.5,
         stages=STAGES,
-        resamples=400,
     )
 
 
