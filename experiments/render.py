@@ -29,6 +29,7 @@ from experiments import (
 from experiments.deployed import table as deployed_table
 from experiments.endless import arms_table, new_head, where
 from experiments.masks import table as masks_table
+from experiments.overlaps import table as overlaps_table
 from experiments.yolo import budgets, gain_plot, heads_table, own_logits, train_for_map, ways
 from stepgrad.errors import one_of
 from stepgrad.files import write_whole
@@ -47,6 +48,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "finetune_bccd": finetune_bccd_table.page,
     "label_errors": label_errors.page,
     "masks": masks_table.page,
+    "overlaps": overlaps_table.page,
     "promises": promises.page,
     "ranking": ranking_table.page,
     "tables": tables.page,
@@ -62,6 +64,7 @@ FIGURES: dict[str, Callable[[Path, Path], None]] = {
     "batch_bias": batch_bias.draw,
     "curves": curves.draw,
     "endless/where": where.draw,
+    "overlaps": overlaps_table.draw,
     "yolo/gain": gain_plot.draw,
 }
 """By name: what draws from a file of runs to an SVG."""
