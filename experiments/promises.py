@@ -3,6 +3,7 @@
     python -m experiments.promises --set made                       # 20,000 made images, 20 classes, as in experiments.coverage
     python -m experiments.promises --set voc07 --data DIR           # 101,139 detections of YOLOv2 on 4952 images of VOC 2007 test
     python -m experiments.promises --set made --images 5000 --draws 500
+    python -m experiments.promises --example --data DIR             # the tables of docs/thresholds.md
 
 A case: so many images are drawn from the set, with repetition; thresholds for a wish are chosen by them, with intervals at 95 %;
 the truth is the value of the whole set at these thresholds. The share of intervals that hold it should be 95 %. Numbers of
@@ -18,10 +19,12 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.timing import cpu_name
 from experiments.coverage import Population, evaluated, made_set
@@ -29,13 +32,16 @@ from experiments.records import load_runs, once, table
 from stepgrad.data import load_dataset
 from stepgrad.data.judged_files import evidence_from
 from stepgrad.data.read_detections import read_detections
+from stepgrad.deploy.calibration import maps_of
 from stepgrad.deploy.chosen import choose
 from stepgrad.deploy.expected import Expected
 from stepgrad.deploy.ranked import RankedList, all_together, ranked_list
+from stepgrad.deploy.reliability import reliability_of
 from stepgrad.deploy.thresholds import FOLDS
 from stepgrad.deploy.wish import PER_IMAGES, Wish, wish_of
-from stepgrad.evaluation.intervals import FEW_IMAGES
+from stepgrad.evaluation.intervals import FEW_IMAGES, judged_lists
 from stepgrad.evaluation.result import EvaluationResult, evaluate_under
+from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import VOC12
 
 RESULTS = Path(__file__).parent / "results" / "promises.jsonl"
@@ -143,6 +149,39 @@ def measure(world: World, wish_name: str, images: int, draws: int, seed: int) ->
     return {"found": dict(found), "seconds": round(time.process_time() - begin, 1), "cpu": cpu_name()}
 
 
+def example(result: EvaluationResult, first: int = 1000) -> str:
+    """What the first images of a set promise for precision 0.9 and calibrated scores, and what the others say."""
+    judged, weights = judged_lists(result.classes, *_how(result)), np.ones((1, result.images), dtype=np.uint8)
+    lists = [ranked_list(one, np.arange(result.images, dtype=np.int32), 0) for one in judged]
+    own, other = (np.arange(result.images) < first) == np.array([[True], [False]])
+    chosen_by, others = ([_renumbered(one, kept) for one in lists] for kept in (own, other))
+    wish, fold = wish_of("precision=0.9"), np.random.default_rng(0).permutation(first)
+    chosen = choose(chosen_by, wish, fold % FOLDS, LEVEL)
+    rows = []
+    for row, there, cut, expected in zip(result.classes, others, chosen.cuts, chosen.by_class, strict=True):
+        right, passed, objects = there.counts(there.passing(cut), len(weights[0])).sum(axis=1)
+        rows.append([row.name, f"{cut:.4f}" if cut is not None else "-", *expected.cells()[:2]])
+        rows[-1] += [f"{100 * right / max(passed, 1):.1f}", f"{100 * right / objects:.1f}"]
+    maps = maps_of(chosen_by)
+    before, after = (
+        others,
+        [replace(one, scores=found(one.scores)) for one, (_, found) in zip(others, maps, strict=True)],
+    )
+    told = [reliability_of(all_together(some), weights, LEVEL).cells() for some in (before, after)]
+    heads = ["class", "threshold", "precision promised", "recall promised", "precision of others", "recall of others"]
+    return "\n\n".join([table(heads, rows), table(["others, before", "after"], [*map(list, zip(*told, strict=True))])])
+
+
+def _how(result: EvaluationResult) -> tuple[Any, ...]:
+    return result._kept_evidence, result.protocol, AVERAGE_PRECISION
+
+
+def _renumbered(ranked: RankedList, kept: NDArray[np.bool_]) -> RankedList:
+    """The list of some images alone, numbered from 0."""
+    number, own = np.cumsum(kept, dtype=np.int32) - 1, ranked.of_units(kept)
+    return replace(own, units=number[own.units], object_units=number[own.object_units])
+
+
 def page(file: Path) -> str:
     """What the runs on record say."""
     runs = load_runs(file, "measure")
@@ -208,8 +247,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--wish", nargs="+", default=WISHES)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--example", action="store_true", help="print the example of docs/thresholds.md")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
+    if options.example:
+        print(example(open_set("voc07", options.data)))
+        return
     world = World(open_set(options.set, options.data))
     for wish in options.wish:
         facts = {

@@ -14,7 +14,7 @@ import torch
 import stepgrad as sg
 from stepgrad.deploy import read_calibration
 from stepgrad.deploy.calibration import MANY, SOME, Calibration, maps_of
-from stepgrad.deploy.monotone import SLOPE, RisingMap, isotonic, pool_violators, strictly, two_parameters
+from stepgrad.deploy.monotone import SLOPE, RisingMap, isotonic, pool_violators, squashed, strictly, two_parameters
 from stepgrad.deploy.ranked import RankedList
 from stepgrad.deploy.reliability import BINS, LEAST, reliability_of
 from stepgrad.errors import DataError, InputError
@@ -262,3 +262,54 @@ def test_a_plateau_of_isotonic_regression_still_rises() -> None:
     made = strictly(np.array([0.0, 0.5, 1.0]), np.array([0.3, 0.3, 0.3]))
     assert isinstance(made, RisingMap)
     assert (np.diff(made(np.linspace(0, 1, 100))) > 0).all()
+
+
+@over_seeds(5, 40)
+def test_the_rule_of_a_cost_is_the_cheapest_choice_for_every_detection(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    alarm, miss = rng.integers(1, 10, 2).tolist()
+    _, _, calibration = calibrated(seed)
+    (cut,) = set(calibration.rule(f"cost@false_alarm={alarm},miss={miss}").values())
+    assert cut is not None
+    for p in rng.random(50):
+        shown, hidden = alarm * (1 - p), miss * p
+        assert (p >= cut) == (shown <= hidden) or shown == pytest.approx(hidden)
+
+
+@pytest.mark.parametrize("wish", ["f1", "precision=0.7", "recall=0.5"])
+@over_seeds(4, 30)
+def test_no_other_cut_is_expected_to_serve_the_wish_better(seed: int, wish: str) -> None:
+    _, _, calibration = calibrated(seed)
+    for found, cut in zip(calibration.found, calibration.rule(wish).values(), strict=True):
+        p, P = found.probabilities, found.objects
+
+        def value(c: float | None, p: Any = p, P: int = P) -> float:
+            passing = p[p >= c] if c is not None else p[:0]
+            right, n = passing.sum(), len(passing)
+            if wish == "f1":
+                return float(2 * right / (n + P))
+            if wish.startswith("precision"):
+                return float(right) if n and right / n >= 0.7 else 0.0
+            return float(right / n) if n and right / P >= 0.5 else -1.0
+
+        assert value(cut) == pytest.approx(max(value(c) for c in [None, *p.tolist()]))
+
+
+def test_calibrations_from_files_know_the_rule_of_costs_only(tmp_path: Path) -> None:
+    _, _, calibration = calibrated(0)
+    calibration.save(tmp_path / "c.json")
+    again = read_calibration(tmp_path / "c.json")
+    wish = "cost@false_alarm=1,miss=3"
+    assert again.rule(wish) == calibration.rule(wish) == {"0": 0.25, "1": 0.25}
+    with pytest.raises(InputError, match="rule of costs only"):
+        again.rule("f1")
+
+
+@over_seeds(3, 20)
+def test_log_odds_and_shares_have_nearly_the_same_two_parameters(seed: int) -> None:
+    """Platt's line is in log odds, whether scores come as these or as shares; the two grids differ a little."""
+    one = listed(seed, 400)
+    odds = np.log(one.scores.clip(1e-6, 1 - 1e-6) / (1 - one.scores.clip(1e-6, 1 - 1e-6)))
+    by_share = two_parameters(one.scores, one.hits)(one.scores)
+    by_odds = two_parameters(squashed(odds), one.hits, squash=True)(squashed(odds))
+    assert np.abs(by_share - by_odds).max() < 0.02

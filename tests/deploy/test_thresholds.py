@@ -198,6 +198,14 @@ def test_few_images_with_objects_are_named() -> None:
     assert warnings == ["objects in fewer than 20 images, too few to promise anything: 1"]
 
 
+def test_classes_of_which_hardly_anything_passes_are_named() -> None:
+    """Of 40 right detections, 31 share their score with wrong ones: only nine pass at precision 0.9."""
+    made = [(pred(boxes_at(0, 500), [0.9 if i < 9 else 0.5, 0.5], [0, 0]), target(boxes_at(0), [0])) for i in range(40)]
+    chosen = sg.thresholds(judged(made, K=1), "precision=0.9")
+    assert chosen.classes[0].passing == 9
+    assert chosen.warnings == ["fewer than 10 detections pass, too few to promise a precision: 0"]
+
+
 @pytest.mark.parametrize("wish", WISHES)
 def test_empty_sets_have_no_thresholds_and_promise_nothing(wish: str) -> None:
     empty = pred(boxes_at(), []), target(boxes_at())

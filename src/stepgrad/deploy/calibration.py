@@ -12,16 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.deploy.apply import plain, plain_labels
-from stepgrad.deploy.monotone import RisingMap, isotonic, two_parameters
+from stepgrad.deploy.monotone import RisingMap, isotonic, squashed, two_parameters
 from stepgrad.deploy.ranked import RankedList, all_together, ranked_list
 from stepgrad.deploy.reliability import Reliability, reliability_of
+from stepgrad.deploy.rule import Ruled, cost_cut, rule_of
+from stepgrad.deploy.wish import wish_of
 from stepgrad.errors import InputError, whole_number
 from stepgrad.evaluation.class_result import position_of
 from stepgrad.evaluation.intervals import check_level, judged_lists
 from stepgrad.evaluation.resampling import Resamples
 from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.evaluation.tables import plain_table
-from stepgrad.metric.metrics import AVERAGE_PRECISION
+from stepgrad.metric.list_metric import ListMetric
+from stepgrad.metric.metrics import AVERAGE_PRECISION, Cost
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,10 +67,12 @@ class Calibration:
     """Of calibrated scores, each by a map that other images led to."""
     category_ids: tuple[int, ...] | None = None
     """COCO's id of each class, if known."""
+    found: tuple[Ruled, ...] = ()
+    """The detections that it was made from, with their calibrated scores; nothing in one from a file."""
 
     def probabilities(self, scores: Any, labels: Any) -> Floats:
         """(N,) the calibrated scores of detections, in double precision."""
-        known = squashed(np.asarray(plain(scores), dtype=np.float64), self.squash)
+        known = in_unit(np.asarray(plain(scores), dtype=np.float64), self.squash)
         wanted = plain_labels(labels, len(self.classes))
         found = np.zeros(len(known))
         for label in np.unique(wanted).tolist():
@@ -110,6 +115,21 @@ class Calibration:
             raise InputError(f"Expected category ids among {list(self.category_ids)} but got {unknown!r}.")
         found = self.probabilities([row["score"] for row in rows], [label[row["category_id"]] for row in rows])
         return [{**row, "score": score} for row, score in zip(rows, found.tolist(), strict=True)]
+
+    def rule(self, wish: str | ListMetric) -> dict[str, float | None]:
+        """By class, the calibrated score from which on showing a detection is expected to serve a wish best.
+
+        It is in units of calibrated scores: `sg.apply_thresholds(calibration.apply(detections), calibration.rule("f1"))`. None:
+        nothing is shown. A wish is one of `sg.thresholds`; a calibration from a file knows the rule of costs only.
+        """
+        wished, names = wish_of(wish), [row.name for row in self.classes]
+        if isinstance(wished.metric, Cost):
+            return dict.fromkeys(names, cost_cut(wished.metric))
+        if not self.found and names:
+            raise InputError(
+                f"Expected a calibration of `sg.calibrate` for {wished.name}; one from a file knows the rule of costs only."
+            )
+        return rule_of(self.found, names, wished)
 
     def module(self) -> CalibrationModule:
         """A torch module: `module(scores, labels)` gives the calibrated scores."""
@@ -189,8 +209,8 @@ def calibrate(
     judged = judged_lists(result.classes, evidence, result.protocol, AVERAGE_PRECISION)
     lists = [_squashed(ranked_list(one, draws.unit, at), squash) for one in judged]
     fold = np.random.default_rng(seed).permutation(draws.units) % folds
-    told, together = _out_of_fold(lists, fold), all_together(lists)
-    maps = maps_of(lists)
+    told, together = _out_of_fold(lists, fold, squash), all_together(lists)
+    maps = maps_of(lists, squash)
     return Calibration(
         protocol=result.protocol.name,
         overlap=f"{result.overlap} {result.protocol.match_thresholds[at]:.4g}",
@@ -202,10 +222,13 @@ def calibrate(
         images=draws.units,
         before=None if squash else reliability_of(together, draws.weights, level),
         after=reliability_of(told, draws.weights, level),
+        found=tuple(
+            Ruled(found(one.scores), len(one.object_units)) for one, (_, found) in zip(lists, maps, strict=True)
+        ),
     )
 
 
-def maps_of(lists: Sequence[RankedList]) -> list[tuple[str, RisingMap]]:
+def maps_of(lists: Sequence[RankedList], squash: bool = False) -> list[tuple[str, RisingMap]]:
     """The map of each class with its kind."""
     together = all_together(lists)
     found = []
@@ -215,20 +238,16 @@ def maps_of(lists: Sequence[RankedList]) -> list[tuple[str, RisingMap]]:
         if fewest >= MANY:
             found.append(("isotonic", isotonic(one.scores, one.hits)))
         elif fewest >= SOME:
-            found.append(("two parameters", two_parameters(one.scores, one.hits)))
+            found.append(("two parameters", two_parameters(one.scores, one.hits, squash)))
         else:
-            found.append(("of all classes", two_parameters(together.scores, together.hits)))
+            found.append(("of all classes", two_parameters(together.scores, together.hits, squash)))
     return found
 
 
-def squashed(scores: Floats, squash: bool) -> Floats:
-    """Scores in [0, 1]: as they are, or any numbers by a map that rises everywhere.
-
-    >>> squashed(np.array([-3.0, 0.0, 1.0]), True).tolist()
-    [0.125, 0.5, 0.75]
-    """
+def in_unit(scores: Floats, squash: bool) -> Floats:
+    """Scores in [0, 1]: as they are, or squashed."""
     if squash:
-        return np.asarray(0.5 + 0.5 * scores / (1.0 + np.abs(scores)))
+        return squashed(scores)
     if len(scores) and not (scores.min() >= 0.0 and scores.max() <= 1.0):
         raise InputError(
             f"Expected scores in [0, 1], like those that the calibration was made from, but got {scores.min():g} to "
@@ -238,14 +257,14 @@ def squashed(scores: Floats, squash: bool) -> Floats:
 
 
 def _squashed(ranked: RankedList, squash: bool) -> RankedList:
-    return RankedList(squashed(ranked.scores, squash), ranked.hits, ranked.units, ranked.object_units)
+    return RankedList(in_unit(ranked.scores, squash), ranked.hits, ranked.units, ranked.object_units)
 
 
-def _out_of_fold(lists: Sequence[RankedList], fold: NDArray[np.int64]) -> RankedList:
+def _out_of_fold(lists: Sequence[RankedList], fold: NDArray[np.int64], squash: bool) -> RankedList:
     """All detections as one list, each with the probability by maps that the units of other folds led to."""
     scores = [np.zeros(len(one.scores)) for one in lists]
     for f in np.unique(fold):
-        maps = maps_of([one.of_units(fold != f) for one in lists])
+        maps = maps_of([one.of_units(fold != f) for one in lists], squash)
         for own, one, (_, found) in zip(scores, lists, maps, strict=True):
             inside = fold[one.units] == f
             own[inside] = found(one.scores[inside])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 SLOPE = 1e-3
 """The least slope of a map: a thousandth of the score is mixed in, so that a plateau keeps the order of its scores."""
-GRID = 64
+GRID = 128
 """Pieces of a map with two parameters."""
 _BINS = 1000  # that isotonic regression begins with; it joins most of them
 _EDGE = 1e-6  # scores nearer to 0 or 1 count as this far away in logarithms
@@ -89,14 +89,32 @@ def pool_violators(values: Floats, weights: Floats) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(counts)), counts)
 
 
-def two_parameters(scores: Floats, hits: NDArray[np.bool_]) -> RisingMap:
-    """Platt's map: the log odds of a hit are a line in those of the score, by a likelihood of slightly softened labels."""
-    odds = _log_odds(scores)
+def two_parameters(scores: Floats, hits: NDArray[np.bool_], squash: bool = False) -> RisingMap:
+    """Platt's map: the log odds of a hit are a line in those of the score, by a likelihood of slightly softened labels.
+
+    Scores that were squashed into [0, 1] are log odds, or like them, as they were before.
+    """
+    odds_of = unsquashed if squash else _log_odds
     good, bad = int(np.count_nonzero(hits)), int(np.count_nonzero(~hits))
     labels = np.where(hits, (good + 1) / (good + 2), 1 / (bad + 2))
-    slope, shift = _line(odds, labels)
-    x = np.linspace(0.0, 1.0, GRID + 1) ** 2  # finer where most scores are
-    return strictly(x, 1 / (1 + np.exp(-(slope * _log_odds(x) + shift))))
+    slope, shift = _line(odds_of(scores), labels)
+    x = np.linspace(0.0, 1.0, GRID + 1) ** (1 if squash else 2)  # finer where most scores are
+    return strictly(x, _share(slope * odds_of(x) + shift))
+
+
+def squashed(scores: Floats) -> Floats:
+    """Any numbers in [0, 1], by a map that rises everywhere.
+
+    >>> squashed(np.array([-3.0, 0.0, 1.0])).tolist(), unsquashed(np.array([0.125, 0.5, 0.75])).tolist()
+    ([0.125, 0.5, 0.75], [-3.0, 0.0, 1.0])
+    """
+    return np.asarray(0.5 + 0.5 * scores / (1.0 + np.abs(scores)))
+
+
+def unsquashed(shares: Floats) -> Floats:
+    """The inverse of `squashed`."""
+    doubled = 2 * np.clip(shares, _EDGE, 1 - _EDGE) - 1
+    return np.asarray(doubled / (1 - np.abs(doubled)))
 
 
 def _line(odds: Floats, labels: Floats) -> tuple[float, float]:
@@ -104,7 +122,7 @@ def _line(odds: Floats, labels: Floats) -> tuple[float, float]:
     columns = np.stack([odds, np.ones(len(odds))], axis=1)
     found = np.array([1.0, 0.0])
     for _ in range(_STEPS):
-        p = 1 / (1 + np.exp(-np.clip(columns @ found, -40, 40)))
+        p = _share(columns @ found)
         # The pull towards (1, 0) of about one detection keeps one that is all right, or all wrong, from infinity.
         pull = found - np.array([1.0, 0.0])
         gradient = columns.T @ (p - labels) + pull
@@ -117,6 +135,10 @@ def _line(odds: Floats, labels: Floats) -> tuple[float, float]:
         return float(found[0]), float(found[1])
     share = float(np.clip(labels.mean(), _EDGE, 1 - _EDGE))
     return 0.0, float(np.log(share / (1 - share)))
+
+
+def _share(odds: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-np.clip(odds, -40, 40))))
 
 
 def _log_odds(scores: Floats) -> Floats:

@@ -26,6 +26,8 @@ from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.number_text import counted
 
 FOLDS = 10
+FEW_PASSING = 10
+"""Detections that pass, below which precision is next to unknown."""
 _SHOWN = 10  # classes in a line of text
 _HEADS = {"precision": "precision", "recall": "recall", "f1": "F1", "cost": "cost of 100 images"}
 
@@ -40,6 +42,8 @@ class ClassThreshold:
     objects: int
     images: int
     """Images, or groups of them, with objects of the class."""
+    passing: int
+    """Detections on these images that reach it."""
     is_kept: bool
     """Whether the precision or recall that was asked for is kept on these images."""
     expected: Expected
@@ -51,6 +55,7 @@ class ClassThreshold:
             "threshold": self.threshold,
             "objects": self.objects,
             "images": self.images,
+            "passing": self.passing,
             "kept": self.is_kept,
             "expected": self.expected.to_dict(),
         }
@@ -225,6 +230,7 @@ def _row(name: str, ranked: RankedList, cut: float | None, expected: Expected, w
         threshold=cut,
         objects=objects,
         images=len(np.unique(ranked.object_units)),
+        passing=passed,
         is_kept=wish.is_kept(right, passed, objects),
         expected=expected,
     )
@@ -247,6 +253,9 @@ def _warnings(chosen: Thresholds) -> Iterator[str]:
     few = [row.name for row in chosen.classes if 0 < row.images < FEW_IMAGES]
     if few and chosen.images >= FEW_IMAGES:
         yield f"objects in fewer than {FEW_IMAGES} images, too few to promise anything: {_listed(few)}"
+    scarce = [row.name for row in chosen.classes if row.images >= FEW_IMAGES and 0 < row.passing < FEW_PASSING]
+    if scarce:
+        yield f"fewer than {FEW_PASSING} detections pass, too few to promise a precision: {_listed(scarce)}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.errors import ConfigError
-from stepgrad.metric.list_metric import ListMetric, f1_of
+from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import F1, Cost, PrecisionAtRecall, RecallAtPrecision
 from stepgrad.metric.options import get_metric
 
@@ -46,14 +46,14 @@ class Wish:
         """What is told of new images."""
         return ("precision", "recall", "f1", *(["cost"] if self.aim == "cost" else []))
 
-    def best(self, found: Whole, counted: Whole, objects: int) -> int:
+    def best(self, found: Whole | Floats, counted: Whole, objects: int) -> int:
         """The place of the best cut, among cuts by falling threshold of which the first lets nothing pass.
 
         A wanted recall that no cut reaches is met as far as possible, by the last cut; for a precision that no cut keeps,
         nothing passes.
 
         Args:
-            found: right detections that pass each cut.
+            found: right detections that pass each cut, counted or expected.
             counted: detections that pass each cut, right or wrong.
             objects: objects that there are to find.
         """
@@ -69,7 +69,7 @@ class Wish:
             value = np.where(found / objects >= metric.recall, precision, -1.0)
             # Of equally precise cuts the last finds most; if none reaches the recall, all are equally bad.
             return len(value) - 1 - int(np.argmax(value[::-1]))
-        return int(np.argmax(f1_of(found, counted, objects)))
+        return int(np.argmax(2 * found / np.maximum(counted + objects, 1)))
 
     def is_kept(self, found: int, counted: int, objects: int) -> bool:
         """Whether a cut with these counts keeps the wanted precision or recall; True where none is wanted."""
