@@ -65,16 +65,17 @@ def oriented(rng: np.random.Generator) -> list[float]:
 def data_of(folder: Path, seed: int, draw: Draw, more: str = "", images: int = 8) -> Path:
     """A YOLO folder of images of all shapes, with such labels; one image has none."""
     rng = np.random.default_rng(seed)
+    classes = 1 if "kpt_shape" in more else CLASSES  # as many as the network of poses has
     for kind in ("images", "labels"):
         (folder / kind).mkdir(parents=True)
     for i in range(images):
         width, height = rng.integers(60, 200, size=2).tolist()
         picture = rng.integers(0, 255, size=(height, width, 3), dtype=np.uint8)
         Image.fromarray(picture).save(folder / f"images/{i:03d}.jpg")
-        rows = [(int(rng.integers(CLASSES)), draw(rng)) for _ in range(0 if i == 3 else 6)]
+        rows = [(int(rng.integers(classes)), draw(rng)) for _ in range(0 if i == 3 else 6)]
         lines = [f"{label} " + " ".join(f"{number:.6f}" for number in numbers) for label, numbers in rows]
         (folder / f"labels/{i:03d}.txt").write_text("".join(f"{line}\n" for line in lines))
-    names = ", ".join(f"class{c}" for c in range(CLASSES))
+    names = ", ".join(f"class{c}" for c in range(classes))
     (folder / "data.yaml").write_text(f"path: {folder}\ntrain: images\nval: images\nnames: [{names}]\n{more}")
     return folder / "data.yaml"
 
