@@ -111,7 +111,7 @@ MASKS = Study(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Seen(Labelled):
     """The windows of an image, labelled by one of two overlaps."""
 

@@ -84,7 +84,8 @@ class Images:
         )
         overlap, ignored = torch.maximum(counted, other), other > counted
         by_object = tables[by].float() * ~target["difficult"]
-        return Seen(features, image["boxes"], target, overlap, ignored, by_object, image["logits"], tables, by)
+        own = image["logits"]
+        return Seen(features, image["boxes"], target, overlap, ignored, by_object, own=own, tables=tables, by=by)
 
     def scores_file(self, arm: str, count: int | None, seed: int) -> Path:
         """Where the scores of val stay for `intervals`."""
