@@ -84,7 +84,7 @@ CONCERNED: dict[str, tuple[str, ...]] = {
     "engine/jit.py": (*_COMPILING, "tests/engine/test_compilation_notice.py"),
     "engine/lanes.py": ("tests/engine/test_lanes.py", "tests/evaluation/test_intervals.py"),
     "engine/own_metric.py": _METRICS,
-    **{f"engine/{name}.py": _OVERLAPS for name in ("close", "poses", "polygons", "runs")},
+    **{f"engine/{name}.py": _OVERLAPS for name in ("close", "filled", "poses", "polygons", "runs")},
     "engine/resample.py": ("tests/evaluation/test_intervals.py",),
     "metric/": (
         *_METRIC,

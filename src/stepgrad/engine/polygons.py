@@ -14,45 +14,52 @@ def shared_areas(
 ) -> NDArray[np.float64]:
     """(M,) area that quadrangle rows[m] of (n, 4, 2) shares with columns[m] of the others; corners turn from x to y."""
     shared = np.zeros(len(rows))
-    xs = np.empty(16)
-    ys = np.empty(16)
-    new_xs = np.empty(16)
-    new_ys = np.empty(16)
+    # Corners of what is left so far and of what the next cut leaves take turns; each cut adds one corner at most.
+    xs = np.empty((2, 16))
+    ys = np.empty((2, 16))
+    sides = np.empty(16)
     for m in range(len(rows)):
-        quad, other = quads[rows[m]], others[columns[m]]
+        row, column = rows[m], columns[m]
         # Coordinates from a corner of the other one: images are large and boxes small, so differences lose fewer digits.
-        x0, y0 = other[0, 0], other[0, 1]
+        x0, y0 = others[column, 0, 0], others[column, 0, 1]
+        now = 0
         count = 4
         for i in range(4):
-            xs[i] = quad[i, 0] - x0
-            ys[i] = quad[i, 1] - y0
+            xs[0, i] = quads[row, i, 0] - x0
+            ys[0, i] = quads[row, i, 1] - y0
         for e in range(4):
             # Cut by one edge of the other quadrangle after the other: what lies to its left stays.
             following = (e + 1) % 4
-            ax, ay = other[e, 0] - x0, other[e, 1] - y0
-            bx, by = other[following, 0] - x0, other[following, 1] - y0
-            kept = 0
+            ax, ay = others[column, e, 0] - x0, others[column, e, 1] - y0
+            bx, by = others[column, following, 0] - x0, others[column, following, 1] - y0
+            outside = 0
             for i in range(count):
-                before = count - 1 if i == 0 else i - 1
-                side = (bx - ax) * (ys[i] - ay) - (by - ay) * (xs[i] - ax)
-                side_before = (bx - ax) * (ys[before] - ay) - (by - ay) * (xs[before] - ax)
+                sides[i] = (bx - ax) * (ys[now, i] - ay) - (by - ay) * (xs[now, i] - ax)
+                outside += not sides[i] >= 0.0
+            if outside == 0:
+                continue
+            if outside == count:
+                count = 0
+                break
+            kept = 0
+            before = count - 1
+            for i in range(count):
+                side, side_before = sides[i], sides[before]
                 # The edge crosses the line: the crossing is a corner of what stays.
                 if (side >= 0.0) != (side_before >= 0.0):
                     t = side_before / (side_before - side)
-                    new_xs[kept] = xs[before] + t * (xs[i] - xs[before])
-                    new_ys[kept] = ys[before] + t * (ys[i] - ys[before])
+                    xs[1 - now, kept] = xs[now, before] + t * (xs[now, i] - xs[now, before])
+                    ys[1 - now, kept] = ys[now, before] + t * (ys[now, i] - ys[now, before])
                     kept += 1
                 if side >= 0.0:
-                    new_xs[kept] = xs[i]
-                    new_ys[kept] = ys[i]
+                    xs[1 - now, kept] = xs[now, i]
+                    ys[1 - now, kept] = ys[now, i]
                     kept += 1
-            xs, new_xs = new_xs, xs
-            ys, new_ys = new_ys, ys
+                before = i
+            now = 1 - now
             count = kept
-            if count == 0:
-                break
         # Boxes that only touch may leave a sliver of rounding, below zero by a hair.
-        shared[m] = max(_area(xs, ys, count), 0.0)
+        shared[m] = max(_area(xs[now], ys[now], count), 0.0)
     return shared
 
 

@@ -16,7 +16,6 @@ from stepgrad.engine.jit import inlined, kernel
 
 _ALL_ZEROS, _ALL_ONES = np.uint64(0), np.uint64(0x0101010101010101)  # eight pixels of 0 or of 1
 _Whole = TypeVar("_Whole", bound=np.signedinteger)
-_SCALE = 5.0  # points along the edges of a polygon are five times as dense as pixels (COCO)
 
 
 @kernel
@@ -38,8 +37,8 @@ def runs_of_pixels(
         if count + size // 2 + 1 > room:
             # Every other pixel at most can begin a run: room for the worst case of this mask.
             room = 2 * (count + size // 2 + 1)
-            starts = _grown(starts, count, room)
-            stops = _grown(stops, count, room)
+            starts = grown(starts, count, room)
+            stops = grown(stops, count, room)
         inside = False
         p = 0
         while p < size:
@@ -64,7 +63,7 @@ def runs_of_pixels(
 
 
 @kernel
-def _grown(array: NDArray[_Whole], filled: int, room: int) -> NDArray[_Whole]:
+def grown(array: NDArray[_Whole], filled: int, room: int) -> NDArray[_Whole]:
     """The first numbers of an array in a larger one."""
     larger = np.empty(room, dtype=array.dtype)
     for i in range(filled):
@@ -79,12 +78,14 @@ def measured_runs(
     ptr: NDArray[np.int64],
     sizes: NDArray[np.int64],
     by_rows: bool,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Pixels of masks (n,), and boxes around them (n, 4); `sizes` (n, 2) are heights and widths.
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int32]]:
+    """Pixels of masks (n,), boxes around them (n, 4), and first lines (n,); `sizes` (n, 2) are heights and widths.
 
-    A run that goes on in the next row, or column, reaches from edge to edge.
+    A run that goes on in the next row, or column, reaches from edge to edge. The first line is -1 unless every line from the
+    first to the last has one run.
     """
     masks = len(sizes)
+    first_lines = np.full(masks, -1, dtype=np.int32)
     along, across = (0, 1) if by_rows else (1, 0)  # x is the place within a row, y the place within a column
     pixels = np.zeros(masks, dtype=np.int64)
     boxes = np.zeros((masks, 4))
@@ -96,23 +97,28 @@ def measured_runs(
         line_start = first_line * length
         low, high = length, np.int64(0)
         total = np.int64(0)
+        one_each = True
         for r in range(ptr[m], ptr[m + 1]):
             start, stop = np.int64(starts[r]), np.int64(stops[r])
             total += stop - start
             # Runs come in order, so the line of the next one is mostly this or the next: cheaper than a division.
             while start >= line_start + length:
                 line_start += length
+            one_each &= line_start == (first_line + r - ptr[m]) * length
             if stop <= line_start + length:
                 low = min(low, start - line_start)
                 high = max(high, stop - line_start)
             else:
                 low, high = np.int64(0), length
+                one_each = False
+        if one_each:
+            first_lines[m] = first_line
         pixels[m] = total
         boxes[m, along] = low
         boxes[m, across] = first_line
         boxes[m, along + 2] = high
         boxes[m, across + 2] = (stops[ptr[m + 1] - 1] - 1) // length + 1
-    return pixels, boxes
+    return pixels, boxes, first_lines
 
 
 @kernel
@@ -120,18 +126,33 @@ def shared_pixels(
     starts: NDArray[np.int32],
     stops: NDArray[np.int32],
     ptr: NDArray[np.int64],
+    first_lines: NDArray[np.int32],
     other_starts: NDArray[np.int32],
     other_stops: NDArray[np.int32],
     other_ptr: NDArray[np.int64],
+    other_first_lines: NDArray[np.int32],
     rows: NDArray[np.int64],
     columns: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """(M,) pixels that mask rows[m] shares with mask columns[m] of the others."""
+    """(M,) pixels that mask rows[m] shares with mask columns[m] of the others; `first_lines` as `measured_runs` has them."""
     shared = np.zeros(len(rows), dtype=np.int64)
     for m in range(len(rows)):
         i, last = ptr[rows[m]], ptr[rows[m] + 1]
         j, other_last = other_ptr[columns[m]], other_ptr[columns[m] + 1]
-        total = 0
+        line, other_line = first_lines[rows[m]], other_first_lines[columns[m]]
+        total = np.int64(0)
+        # One run a line in both: run for run, which the compiler does several at a time.
+        if line >= 0 and other_line >= 0:
+            top = max(line, other_line)
+            i += top - line
+            j += top - other_line
+            lines = max(min(last - i, other_last - j), 0)
+            first, end = starts[i : i + lines], stops[i : i + lines]
+            other_first, other_end = other_starts[j : j + lines], other_stops[j : j + lines]
+            for k in range(lines):
+                total += max(min(end[k], other_end[k]) - max(first[k], other_first[k]), 0)
+            shared[m] = total
+            continue
         while i < last and j < other_last:
             low = max(starts[i], other_starts[j])
             high = min(stops[i], other_stops[j])
@@ -142,26 +163,6 @@ def shared_pixels(
             j += not own_first
         shared[m] = total
     return shared
-
-
-@kernel
-def joined_runs(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The union of runs in any order, sorted, with runs that touch made one."""
-    order = np.argsort(starts)
-    new_starts = np.empty(len(starts), dtype=np.int64)
-    new_stops = np.empty(len(starts), dtype=np.int64)
-    count = 0
-    for i in order:
-        # A run without pixels, where an outline crosses a column twice at one place.
-        if stops[i] <= starts[i]:
-            continue
-        if count > 0 and starts[i] <= new_stops[count - 1]:
-            new_stops[count - 1] = max(new_stops[count - 1], stops[i])
-            continue
-        new_starts[count] = starts[i]
-        new_stops[count] = stops[i]
-        count += 1
-    return new_starts[:count].copy(), new_stops[:count].copy()
 
 
 @kernel
@@ -253,70 +254,3 @@ def _with_run(
     starts[filled] = at
     stops[filled] = at + length
     return filled + 1
-
-
-@kernel
-def runs_of_polygon(
-    xs: NDArray[np.float64], ys: NDArray[np.float64], height: int, width: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Runs of the pixels inside a polygon, read column by column, by COCO's rule.
-
-    Corners are rounded to fifths of a pixel, and every edge is drawn as points a fifth apart. Wherever the outline goes from one
-    fifth of a column to the next through the middle of a pixel column, it crosses that column: below the crossing
-    inside and outside change places.
-    """
-    corners = len(xs)
-    crossings = np.empty(16, dtype=np.int64)
-    count = 0
-    last_u = 0
-    last_v = 0
-    for k in range(corners):
-        following = (k + 1) % corners
-        u0, v0 = int(_SCALE * xs[k] + 0.5), int(_SCALE * ys[k] + 0.5)
-        u1, v1 = int(_SCALE * xs[following] + 0.5), int(_SCALE * ys[following] + 0.5)
-        steps = max(abs(u1 - u0), abs(v1 - v0))
-        for d in range(steps + 1):
-            u, v = _point_on_edge(u0, v0, u1, v1, steps, d)
-            if (k > 0 or d > 0) and u != last_u:
-                # The middle of pixel column x lies between fifths 5 x + 2 and 5 x + 3, the lower of which has 5 x + 2.
-                lower = min(u, last_u)
-                x = (lower + 0.5) / _SCALE - 0.5
-                if np.floor(x) == x and 0.0 <= x <= width - 1:
-                    y = (min(v, last_v) + 0.5) / _SCALE - 0.5
-                    y = np.ceil(min(max(y, 0.0), float(height)))
-                    if count == len(crossings):
-                        crossings = _grown(crossings, count, 2 * count)
-                    crossings[count] = int(x) * height + int(y)
-                    count += 1
-            last_u = u
-            last_v = v
-    ordered = np.sort(crossings[:count])
-    # Crossings in pairs: in and out. A last one without partner runs to the end of the image.
-    runs = (count + 1) // 2
-    starts = np.empty(runs, dtype=np.int64)
-    stops = np.empty(runs, dtype=np.int64)
-    for i in range(runs):
-        starts[i] = ordered[2 * i]
-        stops[i] = ordered[2 * i + 1] if 2 * i + 1 < count else height * width
-    return joined_runs(starts, stops)
-
-
-@kernel
-def _point_on_edge(u0: int, v0: int, u1: int, v1: int, steps: int, d: int) -> tuple[int, int]:
-    """Point number d of the `steps` + 1 points from (u0, v0) to (u1, v1), a fifth apart along the longer direction.
-
-    Points are computed from the end with the smaller coordinate in that direction, so that an edge walked the other way has
-    the same points.
-    """
-    if steps == 0:
-        return u0, v0
-    along_u = abs(u1 - u0) >= abs(v1 - v0)
-    if along_u:
-        if u0 > u1:
-            t = steps - d
-            return u1 + t, int(v1 + (v0 - v1) / steps * t + 0.5)
-        return u0 + d, int(v0 + (v1 - v0) / steps * d + 0.5)
-    if v0 > v1:
-        t = steps - d
-        return int(u1 + (u0 - u1) / steps * t + 0.5), v1 + t
-    return int(u0 + (u1 - u0) / steps * d + 0.5), v0 + d

@@ -25,8 +25,10 @@ from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
+from stepgrad.overlaps.base import Chosen
 from stepgrad.threads import run_threads
 
+_SINGLE = 1e-6  # share by which single precision can make an overlap larger, and more
 NOTHING = -1
 """In place of an object: none."""
 VERDICTS = {TRUE_POSITIVE: "true positive", FALSE_POSITIVE: "false positive", IGNORED: "ignored"}
@@ -183,7 +185,7 @@ def _class_batch(
         annotated_areas=objects.area[chosen],
     )
     if evidence.has_shapes:
-        batch = replace(batch, **_shape_fields(evidence, protocol, windows, chosen))
+        batch = replace(batch, **_shape_fields(evidence, protocol, windows, chosen, batch))
         areas = Areas(evidence.detection_areas(0.0)[windows], objects.area[chosen])
     else:
         sizes = detections.sizes.take(windows, axis=0), objects.sizes[chosen]
@@ -210,28 +212,37 @@ def _gathered(
 
 
 def _shape_fields(
-    evidence: Evidence, protocol: Protocol, windows: NDArray[np.int64], chosen: NDArray[np.int64]
+    evidence: Evidence, protocol: Protocol, windows: NDArray[np.int64], chosen: NDArray[np.int64], batch: Batch
 ) -> dict[str, Any]:
     """What a batch says of masks, poses or oriented boxes: their overlaps, and objects that nothing can be compared with."""
     detections, objects, overlap = evidence.detections, evidence.objects, evidence.overlap
-    rows, columns = pairs_in_images(detections.images[windows], objects.images[chosen], evidence.num_images)
+    by_image = np.argsort(batch.object_images, kind="stable")
     # Regions that stand for whole images (federated.py) come last and have no shapes: they cover every detection.
-    there = chosen[columns] < len(overlap.boxes(objects.shapes))
-    shared = np.ones(len(rows))
-    crowd = objects.crowd[chosen] & (protocol.duplicates == "best_free")
-    shared[there] = overlap.of_pairs(
-        detections.shapes, windows[rows[there]], objects.shapes, chosen[columns[there]], crowd[columns[there]]
+    has_shape = chosen[by_image] < overlap.count(objects.shapes)
+    known, regions = by_image[has_shape], by_image[~has_shape]
+    first = np.searchsorted(batch.object_images[known], np.arange(batch.images + 1))
+    rows, columns, shared = overlap.pairs_among(
+        Chosen(detections.shapes, windows, batch.offsets),
+        Chosen(objects.shapes, chosen[known], first),
+        batch.crowd[known] & (protocol.duplicates == "best_free"),
+        min(protocol.cuts) * (1.0 - _SINGLE if protocol.overlaps == "single" else 1.0),
     )
+    columns = known[columns]
     if protocol.overlaps == "single":
         shared = shared.astype(np.float32).astype(np.float64)
-    some = shared > 0.0 if overlap.nearness == "overlap" else np.ones(len(shared), dtype=np.bool_)
     unlabelled = overlap.unlabelled(objects.shapes)
     if unlabelled is not None:
         unlabelled = np.append(unlabelled, np.zeros(len(objects) - len(unlabelled), dtype=np.bool_))[chosen]
         if protocol.poses == "box":
-            some &= ~unlabelled[columns]
+            some = ~unlabelled[columns]
+            rows, columns, shared = rows[some], columns[some], shared[some]
             unlabelled = None
-    return {"pairs": OverlapPairs(rows[some], columns[some], shared[some]), "unlabelled": unlabelled}
+    if len(regions):
+        images = np.repeat(np.arange(batch.images, dtype=np.int32), np.diff(batch.offsets))
+        covered, places = pairs_in_images(images, batch.object_images[regions], batch.images)
+        rows, columns = np.concatenate([rows, covered]), np.concatenate([columns, regions[places]])
+        shared = np.concatenate([shared, np.ones(len(covered))])
+    return {"pairs": OverlapPairs(rows, columns, shared), "unlabelled": unlabelled}
 
 
 def pairs_in_images(

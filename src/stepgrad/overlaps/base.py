@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,18 @@ Flags = NDArray[np.bool_]
 Target = Mapping[str, Any]
 Shapes = Any
 """The windows or the objects of some images, as a kind of overlap keeps them."""
+
+
+class Chosen(NamedTuple):
+    """Some of the shapes of several images, image after image."""
+
+    shapes: Shapes
+    rows: Rows | None  # (n,) those that are chosen; None: all
+    offsets: Rows  # (images + 1,) the first of each image among them
+
+    def of(self, places: Rows) -> Rows:
+        """Rows of the shapes in some places."""
+        return places if self.rows is None else self.rows[places]
 
 
 class Overlap:
@@ -157,45 +169,45 @@ class Overlap:
             crowd: (G,) objects that are regions of many.
             least: what overlaps less may be left out.
         """
-        return self._pairs(windows, offsets, objects, object_offsets, crowd, least, False)
+        return self.pairs_among(Chosen(windows, None, offsets), Chosen(objects, None, object_offsets), crowd, least)
 
     def near(self, windows: Shapes, offsets: Rows, threshold: float) -> Rows:
         """(E, 2) windows of the same image that are more alike than an NMS threshold (or nearer to each other)."""
         least = threshold if self.nearness == "overlap" else -threshold
-        crowd = np.zeros(offsets[-1], dtype=np.bool_)
-        rows, columns, alike = self._pairs(windows, offsets, windows, offsets, crowd, least, True)
+        every, crowd = Chosen(windows, None, offsets), np.zeros(offsets[-1], dtype=np.bool_)
+        rows, columns, alike = self.pairs_among(every, every, crowd, least)
         close = alike > least
         return np.stack([rows[close], columns[close]], axis=1)
 
-    def _pairs(
-        self,
-        windows: Shapes,
-        offsets: Rows,
-        objects: Shapes,
-        object_offsets: Rows,
-        crowd: Flags,
-        least: float,
-        among_themselves: bool,
+    def pairs_among(
+        self, windows: Chosen, objects: Chosen, crowd: Flags, least: float = 0.0
     ) -> tuple[Rows, Rows, Floats]:
-        """The same for both; pairs on several threads."""
+        """The same for some windows and objects, by their places among the chosen; of one set with itself each pair once."""
+        among_themselves = windows is objects
         if self.needs_touching_boxes:
-            shapes = [
-                (self.boxes(s), self.areas(s) if self.is_iou else np.zeros(self.count(s))) for s in (windows, objects)
-            ]
-            (boxes, areas), (others, other_areas) = shapes
+            sides = [(self._boxes_of(side), self._areas_of(side), side.offsets) for side in (windows, objects)]
             bound = least if self.is_iou else 0.0
-            rows, columns = close_pairs(
-                boxes, areas, offsets, others, other_areas, object_offsets, crowd, bound, among_themselves
-            )
+            rows, columns = close_pairs(*sides[0], *sides[1], crowd, bound, among_themselves)
         else:
-            rows, columns = _all_pairs(offsets, object_offsets, among_themselves)
-        stretches = in_stretches(
-            lambda span: self.values(
-                windows, rows[slice(*span)], objects, columns[slice(*span)], crowd[columns[slice(*span)]], least
-            ),
-            len(rows),
-        )
-        return in_common(rows, columns, np.concatenate([np.zeros(0), *stretches]), self.nearness)
+            rows, columns = _all_pairs(windows.offsets, objects.offsets, among_themselves)
+
+        def values(span: tuple[int, int]) -> Floats:
+            some, others = rows[slice(*span)], columns[slice(*span)]
+            return self.values(
+                windows.shapes, windows.of(some), objects.shapes, objects.of(others), crowd[others], least
+            )
+
+        overlap = np.concatenate([np.zeros(0), *in_stretches(values, len(rows))])
+        return in_common(rows, columns, overlap, self.nearness)
+
+    def _boxes_of(self, chosen: Chosen) -> Floats:
+        boxes = self.boxes(chosen.shapes)
+        return boxes if chosen.rows is None else boxes.take(chosen.rows, axis=0)
+
+    def _areas_of(self, chosen: Chosen) -> Floats:
+        """Areas, if anything follows from them."""
+        areas = self.areas(chosen.shapes) if self.is_iou else np.zeros(self.count(chosen.shapes))
+        return areas if chosen.rows is None else areas[chosen.rows]
 
     def __call__(self, windows: Any, objects: Any, crowd: Any = None) -> Tensor:
         """(N, G) likeness of the windows and the objects of one image; `crowd` (G,) marks regions of many objects.

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stepgrad.engine.filled import joined_runs, runs_of_polygon
 from stepgrad.engine.runs import (
-    joined_runs,
     measured_runs,
     runs_of_counts,
     runs_of_pixels,
-    runs_of_polygon,
     runs_of_text,
     shared_pixels,
 )
@@ -46,6 +45,7 @@ class Runs(NamedTuple):
     by_rows: bool
     counts: Ints  # (n,) pixels of each
     boxes: Floats  # (n, 4) around the pixels; a mask without any has a box without area
+    first_lines: Pixels  # (n,) the first row, or column, of masks with one run in each; -1: of others
     counted: CountedRuns | None = None
     """The same masks as a tool compared them; None: not known."""
 
@@ -107,7 +107,8 @@ class Masks(Overlap):
     ) -> Floats:
         windows, objects = in_one_order(windows, objects)
         _check_sizes(windows.sizes[rows], objects.sizes[columns])
-        shared = shared_pixels(*windows[:3], *objects[:3], rows, columns)
+        runs = [(shapes.starts, shapes.stops, shapes.ptr, shapes.first_lines) for shapes in (windows, objects)]
+        shared = shared_pixels(*runs[0], *runs[1], rows, columns)
         union = windows.counts[rows] + np.where(crowd, 0, objects.counts[columns] - shared)
         return shared / np.maximum(union, 1)
 
@@ -166,8 +167,10 @@ def runs_of_coco(given: Sequence[Any], where: str) -> Runs:
 
 def with_counted(runs: Runs, given: Sequence[Any], where: str) -> Runs:
     """Masks with what a tool compared in their place, if each of them has it."""
+    if not given or "counted" not in given[0]:
+        return runs
     counted = [mask.get("counted") for mask in given]
-    if not counted or not all(isinstance(mask, Mapping) for mask in counted):
+    if not all(isinstance(mask, Mapping) for mask in counted):
         return runs
     form = f"{where}: the masks that a tool counted"
     resizing = numbers(
@@ -285,8 +288,7 @@ def no_runs() -> Runs:
 
 def _measured(starts: Pixels, stops: Pixels, ptr: Ints, sizes: Ints, by_rows: bool) -> Runs:
     """Runs with the pixels and the boxes of their masks."""
-    counts, boxes = measured_runs(starts, stops, ptr, sizes, by_rows)
-    return Runs(starts, stops, ptr, sizes, by_rows, counts, boxes)
+    return Runs(starts, stops, ptr, sizes, by_rows, *measured_runs(starts, stops, ptr, sizes, by_rows))
 
 
 def join_runs(parts: Sequence[Runs]) -> Runs:
@@ -299,12 +301,12 @@ def join_runs(parts: Sequence[Runs]) -> Runs:
     columns = [np.concatenate([part[c] for part in filled]) for c in (0, 1)]
     shift = np.cumsum([0, *(len(part.starts) for part in filled)])
     ptr = np.concatenate([[0], *(part.ptr[1:] + first for part, first in zip(filled, shift, strict=False))])
-    sizes, counts, boxes = (np.concatenate([part[c] for part in filled]) for c in (3, 5, 6))
+    sizes, counts, boxes, first_lines = (np.concatenate([part[c] for part in filled]) for c in (3, 5, 6, 7))
     counted = [part.counted for part in filled if part.counted is not None]
     every = None
     if len(counted) == len(filled):
         every = CountedRuns(join_runs([c.runs for c in counted]), np.concatenate([c.resizing for c in counted]))
-    return Runs(columns[0], columns[1], ptr, sizes, filled[0].by_rows, counts, boxes, every)
+    return Runs(columns[0], columns[1], ptr, sizes, filled[0].by_rows, counts, boxes, first_lines, every)
 
 
 def in_one_order(a: Runs, b: Runs) -> tuple[Runs, Runs]:
@@ -323,7 +325,8 @@ def turned(runs: Runs) -> Runs:
         parts.append((starts, stops))
     starts, stops = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     ptr = np.cumsum([0, *(len(part[0]) for part in parts)])
-    return runs._replace(starts=starts, stops=stops, ptr=ptr, by_rows=not runs.by_rows)
+    _, _, first_lines = measured_runs(starts, stops, ptr, runs.sizes, not runs.by_rows)
+    return runs._replace(starts=starts, stops=stops, ptr=ptr, by_rows=not runs.by_rows, first_lines=first_lines)
 
 
 def dense_of(runs: Runs, i: int) -> NDArray[np.uint8]:
@@ -371,7 +374,7 @@ def take_runs(runs: Runs, rows: Rows) -> Runs:
     lengths = np.diff(runs.ptr)[rows]
     ptr = np.concatenate([[0], np.cumsum(lengths)])
     where = np.arange(ptr[-1]) - np.repeat(ptr[:-1] - runs.ptr[rows], lengths)
-    columns = runs.sizes[rows], runs.by_rows, runs.counts[rows], runs.boxes[rows]
+    columns = runs.sizes[rows], runs.by_rows, runs.counts[rows], runs.boxes[rows], runs.first_lines[rows]
     counted = None
     if runs.counted is not None:
         counted = CountedRuns(take_runs(runs.counted.runs, rows), runs.counted.resizing[rows])

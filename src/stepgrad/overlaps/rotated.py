@@ -152,6 +152,9 @@ class ProbIoU(Overlap):
         corners = quads_of_boxes(shapes).corners
         return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
 
+    def count(self, shapes: Floats) -> int:
+        return len(shapes)
+
     def areas(self, shapes: Floats) -> Floats:
         return shapes[:, 2] * shapes[:, 3]
 
