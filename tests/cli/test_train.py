@@ -212,6 +212,17 @@ def test_evaluate_takes_compressed_layers_and_as_many_windows_as_it_is_told_and_
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
 
 
+def test_a_run_is_explained_on_its_own_data_from_the_map_that_evaluate_prints(run: Path, tmp_path: Path) -> None:
+    ladder, judged = tmp_path / "ladder.json", tmp_path / "judged.json"
+    assert main(["explain", "--run", str(run), "--plot", str(tmp_path / "a.svg"), "--report", str(ladder)]) == 0
+    assert main(["evaluate", "--run", str(run), "--resamples", "0", "--report", str(judged)]) == 0
+    content = json.loads(ladder.read_text())
+    assert content["rungs"][0]["map"] == pytest.approx(json.loads(judged.read_text())["map"], abs=1e-12)
+    assert [rung["name"] for rung in content["rungs"]][-1] == "recall ceiling"
+    assert (tmp_path / "a.svg").stat().st_size > 1000
+    assert main(["explain", "--run", str(run), "--nms", "0.5"]) == 2
+
+
 def test_a_run_is_judged_on_other_data_by_several_protocols(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--data", "shapes:test,length=3", "--split", "test", "--compare", "voc12", "coco"]
     assert main(["evaluate", "--run", str(run), *words]) == 0
