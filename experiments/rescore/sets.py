@@ -148,6 +148,6 @@ SETS = {
     "voc-yolo11n": RescoredSet(
         "VOC boxes, YOLO11n", 20, "boxes", lambda c, d, s, n: voc_boxes(c, d, "yolo11n", s, n), 4000, 1000
     ),
-    "voc-masks": RescoredSet("VOC masks, YOLO11n-seg", 20, "masks", lambda c, d, s, n: voc_masks(c, s, n), 1000, 700),
+    "voc-masks": RescoredSet("VOC masks, YOLO11n-seg", 20, "masks", lambda c, d, s, n: voc_masks(c, s, n), 800, 600),
     "visdrone": RescoredSet("VisDrone boxes, YOLOv8n", 6, "boxes", lambda c, d, s, n: visdrone(c, d, s, n), 900, 300),
 }

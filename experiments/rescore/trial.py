@@ -22,13 +22,19 @@ from typing import Any
 
 import torch
 
-from experiments.records import commit, find_run, save_run
-from experiments.rescore.sets import SETS, Part
+from experiments.records import commit, find_run, load_runs, save_run
+from experiments.rescore.sets import SETS, Part, voc_boxes
+from stepgrad.deploy import thresholds
+from stepgrad.evaluation import Evaluator, explain
 from stepgrad.evaluation.paired import compare
+from stepgrad.evaluation.result import EvaluationResult
 from stepgrad.metric.options import resolve_protocol
+from stepgrad.models.rescore import Rescorer
 from stepgrad.models.rescore.choose import Course, Trainer, best_of, choose, judge
 from stepgrad.models.rescore.describe import rows_of
+from stepgrad.models.rescore.fuse import Fusion
 from stepgrad.models.rescore.images import ScoredImage, image_of
+from stepgrad.models.rescore.several import fitted_fusion
 from stepgrad.models.rescore.train import scores_of
 from stepgrad.models.rescore.ways import Setting
 from stepgrad.overlaps import overlap_of
@@ -83,9 +89,12 @@ class Trial:
         )
 
     def settings(self) -> list[Setting]:
-        run = find_run(self.out, "fit", self.facts)
-        if run is None:
+        """Those that `fit` chose for the set, or for the first set with a fit on record."""
+        runs = load_runs(self.out, "fit")
+        own = [run for run in runs if self.facts.items() <= run.items()]
+        if not runs:
             raise SystemExit(f"{self.name}: expected a run of `fit` in {self.out}")
+        run = own[-1] if own else runs[0]
         return [Setting.from_dict(way["setting"]) for way in run["ways"] if way["setting"] is not None]
 
     def judged(self, phase: str, settings: Sequence[Setting], count: int, seed: int) -> None:
@@ -127,10 +136,78 @@ class Trial:
         changes += [{"mean": 0.0}, {"pull": 0.0}, {"pull": 0.1}, {"rate": 1e-2}]
         self.judged("exact", [replace(base, **change) for change in changes], min(FITTED, self.set.train), 0)
 
+    def several(self) -> None:
+        """Two models' detections, joined and rescored, against the best of them alone."""
+        if load_runs(self.out, "several"):
+            return
+        parts = {
+            split: [voc_boxes(self.cache, self.data, model, split, FITTED) for model in ("yolov8n", "yolo11n")]
+            for split in ("train", "val")
+        }
+        train, test = ([_plain(part) for part in parts[split]] for split in ("train", "val"))
+        targets = {split: parts[split][0].targets for split in parts}
+        rescorer = Rescorer(self.set.classes, "coco")
+        fusion, _ = fitted_fusion(train, targets["train"], lambda: Evaluator(self.set.classes, "coco"), 0, False)
+        context = next(setting for setting in self.settings() if setting.way == "context")
+        joined, said = fusion.apply(train)
+        rescorer.fit_way(joined, targets["train"], context, said)
+        fused, features = fusion.apply(test)
+        equal = replace(Fusion.equal(2), threshold=fusion.threshold).apply(test)[0]
+        alone = [self._result(found, targets["val"]) for found in test]
+        best = max(alone, key=lambda result: result.map)
+        ways = {
+            "YOLOv8n alone": alone[0],
+            "YOLO11n alone": alone[1],
+            "weighted boxes fusion, equal weights": self._result(equal, targets["val"]),
+            "weighted boxes fusion, tuned": self._result(fused, targets["val"]),
+            "the same, then hits regressed with a look at the neighbours": self._result(
+                rescorer.apply(fused, features), targets["val"]
+            ),
+        }
+        for what, result in ways.items():
+            paired = compare(best, result)
+            gain = [round(100 * v, 3) for v in (paired.interval.low, paired.difference, paired.interval.high)]
+            self.save(
+                "several",
+                {"what": what, "test": round(100 * result.map, 3), "gain": gain, **fusion.to_dict()},
+            )
+
+    def use(self) -> None:
+        """What the other steps are worth on the same detections: an interval, a ladder of bounds, thresholds by class."""
+        if load_runs(self.out, "use"):
+            return
+        train, test = (voc_boxes(self.cache, self.data, "yolov8n", split, FITTED) for split in ("train", "val"))
+        result = self._result(_plain(test), test.targets)
+        low, high = result.interval()
+        by_class = thresholds(self._result(_plain(train), train.targets, "voc12"), "f1")
+        cut = self._result(by_class.apply_thresholds(_plain(test)), test.targets, "voc12")
+        usual = self._result(_plain(test), test.targets, "voc12").metric("f1@threshold=0.25")
+        assert result.evidence is not None
+        self.save(
+            "use",
+            {
+                "own": round(100 * result.map, 3),
+                "interval": [round(100 * low, 3), round(100 * high, 3)],
+                "f1 at 0.25": round(100 * usual.value, 3),
+                "f1 by class": round(100 * cut.metric("f1@threshold=0.0").value, 3),
+                "f1 expected": round(100 * by_class.expected.value, 3),
+                "explain": str(explain(result.evidence, result.protocol)),
+            },
+        )
+
+    def _result(self, found: Sequence[Any], targets: Sequence[Any], protocol: str = "coco") -> EvaluationResult:
+        evaluator = Evaluator(self.set.classes, protocol)
+        evaluator.update(found, targets)
+        return evaluator.compute()
+
+
+def _plain(part: Part) -> list[dict[str, Any]]:
+    return [{name: found[name] for name in ("boxes", "scores", "labels")} for found in part.detections]
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="+", choices=["fit", "final", "curve", "exact"])
+    parser.add_argument("what", nargs="+", choices=["fit", "final", "curve", "exact", "several", "use"])
     parser.add_argument("--set", choices=list(SETS), required=True)
     parser.add_argument("--inputs", choices=["file", "more"], default="file")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
