@@ -14,6 +14,7 @@ from stepgrad.errors import one_of
 from stepgrad.losses.likely_mistakes import Watch
 from stepgrad.losses.objective import THROUGH_NMS, DetectionMethod, Objective
 from stepgrad.losses.ragged import ClassLists, ScoredPairs, make_lists, measure_lists
+from stepgrad.losses.started import StartedLoss
 from stepgrad.metric.batch import Batch, Target
 from stepgrad.metric.forms import Windows, as_lists, rows_of_images
 from stepgrad.metric.list_metric import ListMetric
@@ -137,6 +138,19 @@ class DetectionLoss(nn.Module):
         measured = self.objective.measure(batch, torch.is_grad_enabled() and flat.requires_grad)
         self.metrics = measured.metrics
         return self.objective.as_loss(measured, flat, batch.scores)
+
+    @outside_graphs
+    def start(
+        self,
+        scores: Windows,
+        boxes: Windows | None = None,
+        targets: Sequence[Target] | None = None,
+        mask: Tensor | None = None,
+        **more: Any,
+    ) -> StartedLoss:
+        """Begin to work the loss out on a thread of the CPU: `started = loss_fn.start(...)`, then the rest of the forward pass,
+        then `loss = started.finish()`. Loss, gradient and `metrics` are those of the call itself."""
+        return StartedLoss(self, (scores, boxes, targets, mask), more)
 
     def of_pairs(self, candidates: ScoredPairs, targets: Sequence[Target]) -> Tensor:
         """The loss of (window, class) pairs: see `ragged_map_loss`."""

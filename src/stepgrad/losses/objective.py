@@ -139,17 +139,18 @@ class Objective:
         """How the classes become one value."""
         return OverClasses(self.classes, self.class_weights, self.protocol.absent_classes)
 
-    def measure(self, batch: Batch, needed: bool) -> Measured:
-        """The loss of a batch; without a gradient (zeros) unless `needed`."""
+    def measure(self, batch: Batch, needed: bool, threads: int | None = None) -> Measured:
+        """The loss of a batch; without a gradient (zeros) unless `needed`. `threads` None: as many as torch uses."""
+        threads = threads or torch.get_num_threads()
         with explain_wait():
-            classes = self.rank(batch, needed)
+            classes = self.rank(batch, needed, threads)
             value, slopes, metrics = self.of_classes(classes)
-            gradient, sums = self.join(classes, batch.scores, slopes, torch.get_num_threads())
+            gradient, sums = self.join(classes, batch.scores, slopes, threads)
         return Measured(value, torch.from_numpy(gradient.T), metrics | report_sums(sums, gradient.size))
 
-    def rank(self, batch: Batch, needed: bool) -> list[RankedClass]:
+    def rank(self, batch: Batch, needed: bool, threads: int | None = None) -> list[RankedClass]:
         """The metric and, if `needed`, its pseudogradient, of every class of a batch."""
-        threads = torch.get_num_threads()
+        threads = threads or torch.get_num_threads()
         prepared = prepare(batch, self.protocol, self.nms_threshold, threads, self.metric, self.score_floor)
         return all_classes(prepared, self.method if needed else None)
 
