@@ -27,6 +27,7 @@ from experiments import (
     tables,
     unfrozen,
 )
+from experiments.deployed import rule as deployed_rule
 from experiments.deployed import table as deployed_table
 from experiments.endless import arms_table, new_head, where
 from experiments.masks import table as masks_table
@@ -43,6 +44,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "box_gradient": box_gradient.page,
     "coverage": coverage.page,
     "deployed/heads": deployed_table.page,
+    "deployed/rule": deployed_rule.page,
     "detector": detector.page,
     "drop_in": drop_in_table.page,
     "endless/arms": arms_table.page,
