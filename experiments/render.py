@@ -32,6 +32,7 @@ from experiments.deployed import table as deployed_table
 from experiments.endless import arms_table, new_head, where
 from experiments.masks import table as masks_table
 from experiments.overlaps import table as overlaps_table
+from experiments.poses import table as poses_table
 from experiments.rescore import table as rescore_table
 from experiments.yolo import budgets, gain_plot, heads_table, own_logits, train_for_map, ways
 from stepgrad.errors import one_of
@@ -54,6 +55,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "label_errors": label_errors.page,
     "masks": masks_table.page,
     "overlaps": overlaps_table.page,
+    "poses": poses_table.page,
     "promises": promises.page,
     "ranking": ranking_table.page,
     "rescore": rescore_table.page,

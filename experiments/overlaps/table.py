@@ -19,7 +19,7 @@ The demo's detector is frozen, and so are branches that draw a mask, four keypoi
 A new head of 64 units learns six classes from 800 images, and is judged on 800 others, once, by COCO AP with the overlap of
 each task. Every way to train was tuned on a fifth of the training images with eight settings; five seeds. In round
 brackets the spread over seeds, in square ones 95 % intervals over images, paired (the resampling of `sg.compare`, mean over
-seeds). OKS has sigmas of 0.1."""
+seeds). OKS has sigmas of 0.1. AMD EPYC, one thread."""
 GROUPS = """A group is a class whose objects can be seen whole (at least 90 %), or of which a part is hidden. Disagreement is how
 often box IoU and the true overlap put two windows of the group in opposite order ((1 - Kendall's tau) / 2 of the windows with a
 box IoU of at least 0.5). Gains are over labels aligned with box IoU."""
