@@ -159,7 +159,7 @@ def page(runs: Path) -> str:
     return f"# Exported models: what changes mAP\n{about(__doc__)}\n{where}\n\n{table(heads, cells)}\n"
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with VOC2012-320 and weights")
     parser.add_argument("--dynamic", type=Path, required=True, help="a YOLO11n exported with a dynamic input")
@@ -171,4 +171,8 @@ if __name__ == "__main__":
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--images", type=int, default=200)
-    measure(parser.parse_args())
+    measure(parser.parse_args(arguments))
+
+
+if __name__ == "__main__":
+    main()
