@@ -121,13 +121,16 @@ def near_the_objects(task: str, seed: int) -> Any:
 
         def _masks(self, there: Any, rows: torch.Tensor) -> torch.Tensor:
             height, width = (side if self.args.save_json else side // 4 for side in there["imgsz"])
-            masks = there["masks"][rows] if len(rows) else torch.zeros(0, height, width)
-            if masks.shape[1:] != (height, width) and len(masks):  # older versions resize the objects later
+            masks, count = there["masks"], len(there["cls"])
+            if len(masks) != count:  # older versions part and resize the objects later
+                masks = (masks == torch.arange(1, count + 1)[:, None, None]).float()
+            masks = masks[rows] if len(rows) else torch.zeros(0, height, width)
+            if masks.shape[1:] != (height, width) and len(masks):
                 masks = torch.nn.functional.interpolate(masks[None], (height, width), mode="nearest")[0]
             moved = [
                 mask.roll(torch.randint(-1, 2, (2,), generator=self.generator).tolist(), dims=(0, 1)) for mask in masks
             ]
-            return torch.stack(moved).byte() if moved else masks.byte()
+            return torch.stack(moved) if moved else masks
 
     return NearTheObjects
 
