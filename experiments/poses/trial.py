@@ -8,7 +8,7 @@
 
 The windows come from `python -m experiments.poses.windows`. All else is as in `experiments.masks.trial`, with OKS in the place of
 mask IoU. Settings are chosen by OKS AP on a fifth of the training images. Learning curves: `choose` and `final` with
-`--images 100 300 --arms scoring exact`.
+`--images 100 400 --arms scoring exact`.
 """
 
 from __future__ import annotations
