@@ -120,7 +120,7 @@ def test_a_real_model_in_float_and_in_int8(tmp_path: Path, capsys: pytest.Captur
     int8 = quantised(file, tmp_path / "int8.onnx", pictures=[prepare(p, Recipe())[0][None] for p in pictures])
     report = tmp_path / "n.json"
     options = {"data": tmp_path / "voc", "split": "val", "protocol": "coco", "resamples": 20, "report": report}
-    with pytest.warns(LikelyMistakeWarning, match="int8 on voc val: has no detections"):
+    with pytest.warns(LikelyMistakeWarning, match=r"int8\.onnx on voc val: has no detections"):
         evaluate(model=int8, against=file, **options)
     causes = json.loads(report.read_text())["causes"]
     assert {part["group"] for part in causes["parts"]} == {"quantisation"}
