@@ -13,7 +13,7 @@ from stepgrad.losses.detection import MAPLoss
 from stepgrad.losses.functional import mean_average_precision
 from stepgrad.losses.ragged import ScoredPairs, ragged_map_loss
 from stepgrad.metric.protocol import get_protocol
-from stepgrad.models.left_out import LEAST_SHARE, covered_shares, hidden_pairs, hide, judged, judged_pairs
+from stepgrad.models.left_out import LEAST_SHARE, covered_shares, hidden_pairs, hide, judged, judged_pairs, split_crowds
 
 
 def some_boxes(count: int, seed: int) -> torch.Tensor:
@@ -119,3 +119,15 @@ def test_a_mask_that_finds_an_object_counts_wherever_it_lies() -> None:
     assert left.scores.tolist() == pytest.approx([0.8])
     assert left.overlaps[0].tolist() == [pytest.approx([0.9])]
     assert there[0]["labels"].tolist() == [0]
+
+
+def test_masks_as_run_lengths_are_divided_like_tensors() -> None:
+    runs = [{"size": [2, 2], "counts": [0, 4]}, {"size": [2, 2], "counts": [1, 3]}]
+    target = {
+        "boxes": torch.zeros(2, 4),
+        "labels": torch.tensor([0, 1]),
+        "masks": runs,
+        "iscrowd": torch.tensor([1, 0]),
+    }
+    objects, crowds = split_crowds(target)
+    assert (objects["masks"], crowds["masks"]) == (runs[1:], runs[:1])

@@ -86,7 +86,9 @@ def split_crowds(target: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     [[4], [3]]
     """
     crowd = target["iscrowd"].bool()
-    objects, regions = ({key: target[key][part] for key in PER_OBJECT if key in target} for part in (~crowd, crowd))
+    objects, regions = (
+        {key: _rows(target[key], part) for key in PER_OBJECT if key in target} for part in (~crowd, crowd)
+    )
     return {**target, **objects}, {**target, **regions}
 
 
