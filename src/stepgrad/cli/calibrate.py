@@ -73,7 +73,8 @@ def calibrate(
     from stepgrad.cli.provenance import provenance
     from stepgrad.data.groups import read_groups
     from stepgrad.deploy import calibrate as make
-    from stepgrad.deploy.calibration_files import check_name, read_calibration
+    from stepgrad.deploy.calibration_files import read_calibration
+    from stepgrad.deploy.calibration_writing import check_name
     from stepgrad.evaluation.result import evaluate_under
     from stepgrad.metric.protocol import get_protocol
 

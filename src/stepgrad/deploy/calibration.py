@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepgrad.deploy.apply import plain, plain_labels
+from stepgrad.deploy.calibration_writing import ClassMap, write_calibration
 from stepgrad.deploy.monotone import RisingMap, isotonic, squashed, two_parameters
 from stepgrad.deploy.ranked import RankedList, all_together, ranked_list
 from stepgrad.deploy.reliability import Reliability, reliability_of
@@ -38,17 +39,6 @@ SOME = 10
 """Right detections, and wrong ones, from which on a class has a map of its own."""
 FOLDS = 5
 RESAMPLES = 200
-
-
-@dataclass(frozen=True, eq=False)
-class ClassMap:
-    """How the scores of one class become probabilities."""
-
-    name: str
-    kind: str
-    """"isotonic"; "two parameters"; or "of all classes", where there are too few detections for a map of its own."""
-    objects: int
-    map: RisingMap
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,13 +125,34 @@ class Calibration:
         """A torch module: `module(scores, labels)` gives the calibrated scores."""
         from stepgrad.deploy.calibration_module import CalibrationModule
 
-        return CalibrationModule(self)
+        return CalibrationModule([row.map for row in self.classes], self.squash)
 
     def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> None:
         """Write a .json file, which `stepgrad.deploy.read_calibration` reads, or an .onnx file (needs the extra `onnx`)."""
-        from stepgrad.deploy.calibration_files import save_calibration
+        content = {**self.to_dict(), **({} if provenance is None else {"provenance": dict(provenance)})}
+        write_calibration(Path(path), content, self.classes, self.squash)
 
-        save_calibration(Path(path), self, provenance)
+    def to_dict(self) -> dict[str, Any]:
+        """What the .json file holds."""
+        told = {"before": self.before, "after": self.after}
+        return {
+            "protocol": self.protocol,
+            "overlap": self.overlap,
+            "images": self.images,
+            "squash": self.squash,
+            "category_ids": None if self.category_ids is None else list(self.category_ids),
+            "classes": [
+                {
+                    "name": row.name,
+                    "kind": row.kind,
+                    "objects": row.objects,
+                    "scores": row.map.x.tolist(),
+                    "probabilities": row.map.y.tolist(),
+                }
+                for row in self.classes
+            ],
+            "reliability": {name: found.to_dict() for name, found in told.items() if found is not None},
+        }
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Reliability before and after, as a matplotlib figure, written to `path` if given."""

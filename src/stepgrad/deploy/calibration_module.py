@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from stepgrad.deploy.calibration import Calibration
+from stepgrad.deploy.monotone import RisingMap
 
 Floats = NDArray[np.float64]
 
 
-def lookup_of(calibration: Calibration) -> tuple[Floats, Floats, Floats]:
+def lookup_of(maps: Sequence[RisingMap]) -> tuple[Floats, Floats, Floats]:
     """(K, M) x and y of each class's points and (K, M) slopes after them, the last point repeated to the same length."""
-    maps = [row.map for row in calibration.classes]
     length = max((len(one.x) for one in maps), default=2)
     x, y, slopes = (np.zeros((len(maps), length)) for _ in range(3))
     for row, one in enumerate(maps):
@@ -35,10 +33,10 @@ class CalibrationModule(nn.Module):
     y: Tensor
     slopes: Tensor
 
-    def __init__(self, calibration: Calibration) -> None:
+    def __init__(self, maps: Sequence[RisingMap], squash: bool) -> None:
         super().__init__()
-        self.squash = calibration.squash
-        for name, values in zip(("x", "y", "slopes"), lookup_of(calibration), strict=True):
+        self.squash = squash
+        for name, values in zip(("x", "y", "slopes"), lookup_of(maps), strict=True):
             self.register_buffer(name, torch.from_numpy(values))
 
     def forward(self, scores: Tensor, labels: Tensor) -> Tensor:

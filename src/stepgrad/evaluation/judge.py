@@ -25,7 +25,7 @@ from stepgrad.metric.boxes import areas_of
 from stepgrad.metric.list_metric import ListMetric
 from stepgrad.metric.metrics import AVERAGE_PRECISION
 from stepgrad.metric.protocol import Protocol
-from stepgrad.overlaps.base import Chosen
+from stepgrad.overlaps.base import ChosenShapes
 from stepgrad.threads import run_threads
 
 _SINGLE = 1e-6  # share by which single precision can make an overlap larger, and more
@@ -222,8 +222,8 @@ def _shape_fields(
     known, regions = by_image[has_shape], by_image[~has_shape]
     first = np.searchsorted(batch.object_images[known], np.arange(batch.images + 1))
     rows, columns, shared = overlap.pairs_among(
-        Chosen(detections.shapes, windows, batch.offsets),
-        Chosen(objects.shapes, chosen[known], first),
+        ChosenShapes(detections.shapes, windows, batch.offsets),
+        ChosenShapes(objects.shapes, chosen[known], first),
         batch.crowd[known] & (protocol.duplicates == "best_free"),
         min(protocol.cuts) * (1.0 - _SINGLE if protocol.overlaps == "single" else 1.0),
     )

@@ -26,7 +26,7 @@ Shapes = Any
 """The windows or the objects of some images, as a kind of overlap keeps them."""
 
 
-class Chosen(NamedTuple):
+class ChosenShapes(NamedTuple):
     """Some of the shapes of several images, image after image."""
 
     shapes: Shapes
@@ -169,18 +169,20 @@ class Overlap:
             crowd: (G,) objects that are regions of many.
             least: what overlaps less may be left out.
         """
-        return self.pairs_among(Chosen(windows, None, offsets), Chosen(objects, None, object_offsets), crowd, least)
+        return self.pairs_among(
+            ChosenShapes(windows, None, offsets), ChosenShapes(objects, None, object_offsets), crowd, least
+        )
 
     def near(self, windows: Shapes, offsets: Rows, threshold: float) -> Rows:
         """(E, 2) windows of the same image that are more alike than an NMS threshold (or nearer to each other)."""
         least = threshold if self.nearness == "overlap" else -threshold
-        every, crowd = Chosen(windows, None, offsets), np.zeros(offsets[-1], dtype=np.bool_)
+        every, crowd = ChosenShapes(windows, None, offsets), np.zeros(offsets[-1], dtype=np.bool_)
         rows, columns, alike = self.pairs_among(every, every, crowd, least)
         close = alike > least
         return np.stack([rows[close], columns[close]], axis=1)
 
     def pairs_among(
-        self, windows: Chosen, objects: Chosen, crowd: Flags, least: float = 0.0
+        self, windows: ChosenShapes, objects: ChosenShapes, crowd: Flags, least: float = 0.0
     ) -> tuple[Rows, Rows, Floats]:
         """The same for some windows and objects, by their places among the chosen; of one set with itself each pair once."""
         among_themselves = windows is objects
@@ -200,11 +202,11 @@ class Overlap:
         overlap = np.concatenate([np.zeros(0), *in_stretches(values, len(rows))])
         return in_common(rows, columns, overlap, self.nearness)
 
-    def _boxes_of(self, chosen: Chosen) -> Floats:
+    def _boxes_of(self, chosen: ChosenShapes) -> Floats:
         boxes = self.boxes(chosen.shapes)
         return boxes if chosen.rows is None else boxes.take(chosen.rows, axis=0)
 
-    def _areas_of(self, chosen: Chosen) -> Floats:
+    def _areas_of(self, chosen: ChosenShapes) -> Floats:
         """Areas, if anything follows from them."""
         areas = self.areas(chosen.shapes) if self.is_iou else np.zeros(self.count(chosen.shapes))
         return areas if chosen.rows is None else areas[chosen.rows]
