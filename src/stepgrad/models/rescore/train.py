@@ -18,7 +18,7 @@ from stepgrad.overlaps.base import Overlap
 IMAGES, IMAGES_OF_METRIC = 16, 64
 """Images per step; the metric needs objects of every class in a step."""
 METRIC_STEPS = 100
-LEAST_STEPS, _MOST_STEPS = 150, 800
+LEAST_STEPS, _MOST_STEPS = 150, 2400
 _EPOCHS = 10
 _AT_ONCE = 50
 """Images whose outputs are computed together."""
