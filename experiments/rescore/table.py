@@ -111,7 +111,7 @@ def _longer(file: Path) -> list[str]:
         values = mean_and_spread([run["test"] for run in mine])
         rows.append([SETS[name].says, f"{mine[0]['own']:.1f}", values, _gain(mine), str(len(mine))])
     says = (
-        "The runs above stopped after 800 steps. On held-out training images of the first set 2,400 steps were ahead (61.5 against "
+        "The runs above stopped at 800 steps. On held-out training images of the first set 2,400 steps were ahead (61.5 against "
         "61.2, own scores 59.6), so this is what the tool takes now for 4,000 images. Regressed hits, judged on the test images:"
     )
     heading = ["set", "own scores", "test", "gain", "seeds"]
