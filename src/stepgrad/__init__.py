@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"  # the one place: pyproject.toml reads it from here
+__version__ = "0.2.0"  # the one place: pyproject.toml reads it from here
 
 _HOME = {  # the first names: what most people need
     "APLoss": "losses.ranking",
