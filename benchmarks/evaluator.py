@@ -270,7 +270,7 @@ def _cases(what: str, scene: Scene, small: Scene) -> dict[str, Callable[[], floa
     if what == "files":
         folder = Path(tempfile.mkdtemp())
         for name, content in zip(("truth", "found"), _coco_dicts(scene), strict=True):
-            (folder / f"{name}.json").write_text(json.dumps(content))
+            (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
         return {
             "files: stepgrad": stepgrad_files(folder),
             **{f"files: {tool}": coco_files(folder, tool) for tool in PEERS[:-1]},

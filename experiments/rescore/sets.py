@@ -52,7 +52,7 @@ def voc_target(data: Path, image_id: str) -> dict[str, Any]:
 def visdrone(cache: Path, data: Path, split: str, count: int) -> Part:
     """VisDrone's images with the classes that COCO has; vans excuse cars, and ignored regions whatever lies in them."""
     found = list(load(cache / "visdrone" / "yolov8n", split).items())[:count]
-    regions = json.loads((data / "ignored_regions.json").read_text())
+    regions = json.loads((data / "ignored_regions.json").read_text(encoding="utf-8"))
     targets = [_visdrone_target(data, split, name, regions.get(f"{split}/{name}", [])) for name, _ in found]
     return _part([kept for _, kept in found], targets)
 
@@ -62,7 +62,7 @@ def _visdrone_target(data: Path, split: str, name: str, regions: list[list[float
 
     with Image.open(data / "images" / split / f"{name}.jpg") as picture:
         width, height = picture.size
-    lines = (data / "labels" / split / f"{name}.txt").read_text().split("\n")
+    lines = (data / "labels" / split / f"{name}.txt").read_text(encoding="utf-8").split("\n")
     rows = np.array([[float(word) for word in line.split()] for line in lines if line.strip()]).reshape(-1, 5)
     centre, size = rows[:, 1:3] * [width, height], rows[:, 3:] * [width, height]
     boxes, kinds = np.concatenate([centre - size / 2, centre + size / 2], axis=1), rows[:, 0].astype(int)

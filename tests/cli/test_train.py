@@ -328,7 +328,8 @@ def test_mistakes_are_named(case: str, run: Path, capsys: pytest.CaptureFixture[
 def test_what_only_a_run_can_do_is_named(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     name, value = words.split()
     assert main(["evaluate", "--detections", "x.json", "--data", "shapes", f"--{name}", value]) == 2
-    assert capsys.readouterr().err == f"stepgrad: {name}: needs --run.\n"
+    needed = "--run or --model" if name == "save_detections" else "--run"
+    assert capsys.readouterr().err == f"stepgrad: {name}: needs {needed}.\n"
 
 
 def test_data_of_other_classes_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

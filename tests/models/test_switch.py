@@ -81,7 +81,7 @@ def test_weight_multiplies_the_loss_and_its_gradient() -> None:
 
 
 def test_both_train_for_map_take_the_same_arguments_in_the_same_order() -> None:
-    shared = ["model", "mode", "weight", "enabled", "protocol", "loss_fn", "loss_options"]
+    shared = ["model", "mode", "weight", "enabled", "protocol", "loss_fn", "ignore", "loss_options"]
     ours, theirs = (signature(module.train_for_map).parameters for module in (torchvision, transformers))
     assert list(theirs) == shared
     assert [name for name in ours if name in shared] == shared

@@ -99,7 +99,9 @@ def by_hand_two_stage(model: nn.Module, outputs: Outputs) -> Lists:
 def test_with_all_windows_the_loss_is_maploss_by_hand(family: str, mode: str, options: dict[str, Any]) -> None:
     model = tiny_model(family).double()
     all_windows = {"windows_per_image": EVERYTHING} if family == "faster_rcnn" else {"topk": EVERYTHING}
-    train_for_map(model, mode=mode, weight=1.0, **all_windows, **options)
+    train_for_map(
+        model, mode=mode, weight=1.0, ignore=False, **all_windows, **options
+    )  # crowds as the protocol has them
     images, targets = tiny_batch(family)
     images = [image.double() for image in images]
     targets = [{**t, "boxes": t["boxes"].double()} for t in targets]

@@ -64,6 +64,7 @@ class Masks(Overlap):
     Args:
         nms: "boxes", the usual choice, or "own".
 
+    >>> import torch
     >>> left, upper = torch.zeros(2, 4, 4, dtype=torch.bool)
     >>> left[:, :2], upper[:2] = True, True
     >>> Masks()(left[None], upper[None]).tolist()
@@ -361,6 +362,7 @@ def coco_counts(runs: Runs, i: int) -> list[int]:
 def coco_masks(masks: Tensor) -> list[dict[str, Any]]:
     """Masks (n, H, W) in COCO's form, as run lengths.
 
+    >>> import torch
     >>> coco_masks(torch.tensor([[[True, False], [True, True]]]))
     [{'size': [2, 2], 'counts': [0, 2, 1, 1]}]
     """
