@@ -47,10 +47,11 @@ def data_at_the_edges(folder: Path, seed: int, images: int = 10) -> Path:
     return folder / "data.yaml"
 
 
-def near_the_objects(seed: int, ties: bool = False) -> Any:
+def near_the_objects(seed: int, ties: bool = False, turned: bool = True) -> Any:
     """The stock validator, given detections around the objects, of which many reach beyond the image.
 
-    Where scores tie, they do so with those of other images: the sort of ultralytics is not stable.
+    Where scores tie, they do so with those of other images: the sort of ultralytics is not stable. Some boxes are turned inside
+    out, as those of heads without a distribution of distances may be; pycocotools, unlike ultralytics, leaves these out.
     """
     from ultralytics.models.yolo.detect import DetectionValidator
     from ultralytics.utils import ops
@@ -76,6 +77,8 @@ def near_the_objects(seed: int, ties: bool = False) -> Any:
                 boxes = boxes[:0]  # nothing was found here
             boxes = boxes + 6 * torch.randn(boxes.shape, generator=self.generator)
             boxes[:, 2:] = boxes[:, 2:].maximum(boxes[:, :2] + 1)
+            if turned:
+                boxes[::7, 2] = boxes[::7, 0] - 3
             labels = batch["cls"][here].view(-1).repeat(8)[: len(boxes)]
             steps = 128 if ties else 100_000
             scores = torch.randperm(steps, generator=self.generator)[: len(boxes)].sort(descending=True).values
@@ -139,7 +142,7 @@ def test_mAP_of_the_counted_boxes_is_the_one_that_yolo_val_gives(
 def test_clipping_is_what_the_saved_file_lost(tmp_path: Path) -> None:
     """The counted boxes, clipped by the rule, have the mAP of predictions.json; unclipped they have another."""
     data = data_at_the_edges(tmp_path / "data", 0)
-    _, counted = validate(data, tmp_path, near_the_objects(0), save_json=True)
+    _, counted = validate(data, tmp_path, near_the_objects(0, turned=False), save_json=True)
     ours = replace(their_protocol(), name="unclipped", clip=False)
     boxes, objects = counted / "detections.json", counted / "annotations.json"
     cut = judged(boxes, objects, replace(ours, name="clipped", clip=True)).map

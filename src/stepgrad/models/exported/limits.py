@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,11 +29,16 @@ class Detected:
 
 def choose(windows: Windows, recipe: Recipe) -> Detected:
     """The detections among the windows; of equal scores the earlier window and class come first."""
-    found = _pairs(windows, recipe)
+    found = _pairs(replace(windows, boxes=_in_order(windows.boxes)), recipe)
     found = found.take(np.argsort(-found.scores, kind="stable")[:_MOST_RANKED])
     if recipe.nms is not None:
         found = found.take(_kept(found, recipe.nms, recipe.agnostic))
     return found.take(np.arange(min(len(found.scores), recipe.max_detections)))
+
+
+def _in_order(boxes: Array) -> Array:
+    """Boxes with the second corner of a reversed one, which some networks give, moved onto the first: it overlaps nothing."""
+    return np.concatenate([boxes[:, :2], np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
 
 
 def _pairs(windows: Windows, recipe: Recipe) -> Detected:

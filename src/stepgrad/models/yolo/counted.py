@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stepgrad.errors import ConfigError, LikelyMistakeWarning
+from stepgrad.models.yolo.corners import in_order
 from stepgrad.models.yolo.counted_shapes import CountedShapes, boxes_around, corners_in_original
 from stepgrad.processes import world
 
@@ -71,6 +72,7 @@ class Counted:
         """Add image `i` of a batch; `pred` has the shapes of its detections."""
         of_image = batch["batch_idx"] == i
         found, there, resizing = _in_original(i, detections["boxes"], batch["bboxes"][of_image], batch)
+        found = in_order(found)
         height, width = (int(side) for side in batch["ori_shape"][i])
         self.files.append(Path(batch["im_file"][i]))
         self.images.append({"file_name": batch["im_file"][i], "width": width, "height": height, **resizing})

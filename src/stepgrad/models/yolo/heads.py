@@ -20,6 +20,7 @@ from stepgrad.losses.ragged import ScoredPairs
 from stepgrad.metric.batch import Target
 from stepgrad.models.auto_weight import StockLoss
 from stepgrad.models.switch import wide
+from stepgrad.models.yolo.corners import in_order
 from stepgrad.models.yolo.shapes import (
     Compare,
     compare_masks,
@@ -160,7 +161,8 @@ def _decoded(
 def _cut(boxes: Tensor, size: Sequence[int]) -> Tensor:
     """(B, A, 4) boxes, cut at the image's edges."""
     height, width = size
-    return torch.stack([boxes[..., 0::2].clamp(0, width), boxes[..., 1::2].clamp(0, height)], dim=-1).flatten(-2)
+    cut = torch.stack([boxes[..., 0::2].clamp(0, width), boxes[..., 1::2].clamp(0, height)], dim=-1).flatten(-2)
+    return in_order(cut)
 
 
 def targets_of(
