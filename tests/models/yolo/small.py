@@ -127,3 +127,19 @@ def batch_of(images: int = 2, seed: int = 2, classes: int = 3) -> dict[str, Tens
         "cls": torch.randint(classes, (G, 1), generator=g).float(),
         "bboxes": torch.cat([centre, sides], dim=1),
     }
+
+
+def save(yolo: Any, file: Path) -> None:
+    """Save a YOLO; earlier versions of ultralytics need a checkpoint for this, which a network from a .yaml has not."""
+    yolo.ckpt = yolo.ckpt or {}
+    yolo.save(file)
+
+
+def export(file: Path, **options: Any) -> Path:
+    """The ONNX file of saved weights; skips the test where an exporter of torch is asked for that is not installed."""
+    from ultralytics import YOLO
+
+    try:
+        return Path(YOLO(str(file)).export(format="onnx", imgsz=SIZE, simplify=False, verbose=False, **options))
+    except ModuleNotFoundError as error:
+        pytest.skip(f"this ultralytics with this torch exports by {error.name}, which is not installed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import torch
 
 from stepgrad.cli.evaluate import evaluate
 from stepgrad.models.exported.pipeline import open_pipeline
-from tests.models.yolo.small import NMS_FREE, SIZE, needs_ultralytics, network, yolo_folder
+from tests.models.yolo.small import NMS_FREE, SIZE, export, needs_ultralytics, network, save, yolo_folder
 
 pytest.importorskip("onnxruntime", reason='needs onnxruntime: pip install ".[onnx]"')
 pytestmark = needs_ultralytics
@@ -28,14 +27,8 @@ def weights(folder: Path, model: str) -> Path:
     yolo.model.names = NAMES
     yolo.model.args = {"imgsz": SIZE, "task": "detect"}
     yolo.model.task = "detect"
-    yolo.save(folder / "best.pt")
+    save(yolo, folder / "best.pt")
     return folder / "best.pt"
-
-
-def exported(file: Path, **options: Any) -> Path:
-    from ultralytics import YOLO
-
-    return Path(YOLO(str(file)).export(format="onnx", imgsz=SIZE, simplify=False, verbose=False, **options))
 
 
 @pytest.mark.parametrize("model", ["yolov8n.yaml", NMS_FREE])
@@ -45,7 +38,7 @@ def test_an_export_differs_from_its_weights_in_nothing(model: str, tmp_path: Pat
     report = tmp_path / "n.json"
     options = {"data": data, "split": "val", "resamples": 20, "report": report, "protocol": "voc12"}
     recipes = {"recipe": ["min_score=0"], "against_recipe": ["min_score=0", f"size={SIZE}"]}
-    assert evaluate(model=exported(file), against=file, **recipes, **options) == 0
+    assert evaluate(model=export(file), against=file, **recipes, **options) == 0
     causes = json.loads(report.read_text())["causes"]
     assert {part["group"] for part in causes["parts"]} <= {"network"}
     assert abs(causes["points"]) < 2.0  # equal scores in another order

@@ -100,7 +100,9 @@ class TestWithUltralytics:
         first: dict[str, list[float]] = {"plain": [], "ignored": []}
 
         def note(trainer: Any) -> None:
-            first[trainer.args.name].append(float(trainer.loss_items["cls_loss"]))
+            items = trainer.loss_items  # by name; before, in the order of their names
+            found = items["cls_loss"] if isinstance(items, dict) else items[trainer.loss_names.index("cls_loss")]
+            first[trainer.args.name].append(float(found))
 
         for name in first:
             if name == "ignored":
