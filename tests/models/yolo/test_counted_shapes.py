@@ -182,6 +182,10 @@ def test_mAP_of_the_counted_shapes_is_the_one_that_yolo_val_gives(
 
 def test_masks_with_whole_edges_are_those_of_predictions_json(tmp_path: Path) -> None:
     """`yolo val` cuts off the decimals of resized masks when it saves them; the rule does the same to the counted masks."""
+    import ultralytics
+
+    if Version(ultralytics.__version__) < Version("8.4.176"):
+        pytest.skip("the rule is that of 8.4.190; 8.4.60 saves other masks")
     data = data_of(tmp_path / "data", 0, outline)
     _, counted = validate("segment", data, tmp_path, 0, save_json=True)
     dataset = load_dataset(counted / "annotations.json", need_images=False, task="masks")
