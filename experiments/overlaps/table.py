@@ -127,5 +127,7 @@ def draw(file: Path, out: Path) -> None:
         panel.axhline(0.0, color="grey", linewidth=0.8)
         panel.set_xlabel("disagreement of box IoU and the true overlap about the windows of a class")
         panel.set_ylabel("gain in AP over labels aligned with box IoU")
-        panel.legend(frameon=False, fontsize=7, ncols=2)
+        panel.legend(
+            frameon=False, fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0)
+        )  # above the points
         figure.tight_layout()

@@ -8,13 +8,14 @@ systems without such locks use a name that is nobody else's.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from stepgrad.errors import DataError
 
@@ -58,6 +59,16 @@ def writing_whole(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         raise WriteError(explain(path, error)) from error
     if durable:
         _sync_folder(path.parent)
+
+
+def read_json(path: Path, missing: str, damaged: str) -> Any:
+    """What a json file holds; a DataError says what to do if it cannot be read, or is no JSON."""
+    try:
+        return json.loads(path.expanduser().read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {missing}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: is not JSON ({error}); {damaged}") from error
 
 
 def remove_leftovers(folder: Path, pattern: str = "*") -> None:

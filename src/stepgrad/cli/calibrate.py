@@ -126,18 +126,14 @@ def calibrate(
 
 def _apply(calibration: object, source: Path, place: Path) -> int:
     """Calibrate the detections of a result file; returns how many there are."""
+    from stepgrad.data.read_detections import json_entries
     from stepgrad.deploy.calibration import Calibration
     from stepgrad.errors import InputError
     from stepgrad.files import write_whole
 
     assert isinstance(calibration, Calibration)
-    try:
-        content = json.loads(source.expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{source}: cannot be read as detections in COCO's result format: {error}") from error
-    rows = content.get("annotations") if isinstance(content, dict) else content
-    fields = ("category_id", "score")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and all(f in row for f in fields) for row in rows):
+    rows, fields = json_entries(source.expanduser()), ("category_id", "score")
+    if not all(isinstance(row, dict) and all(f in row for f in fields) for row in rows):
         raise DataError(f"{source}: expected a list of detections with category_id and score (COCO's result format)")
     try:
         found = calibration.apply(rows)

@@ -88,7 +88,7 @@ def read_coco_results(path: Path, dataset: DetectionDataset, empty_boxes: str = 
 
     For other tasks than boxes, each has `segmentation`, `keypoints`, `poly` or `rbox`, and need not have a bbox.
     """
-    entries = _json_entries(path)
+    entries = json_entries(path)
     labels: dict[Any, int] = {category: label for label, category in enumerate(category_ids(dataset))}
     if isinstance(dataset, YOLODataset):
         labels = labels_of_categories(used_categories(entries), dataset)
@@ -131,7 +131,8 @@ def _sizes(dataset: DetectionDataset) -> list[tuple[int, int] | None]:
     return [dataset.image_size(i) if dataset.task == "masks" else None for i in range(len(dataset))]
 
 
-def _json_entries(path: Path) -> list[Any]:
+def json_entries(path: Path) -> list[Any]:
+    """The list in a file of COCO's results."""
     try:
         content = load_json(path.read_bytes())
     except OSError as error:

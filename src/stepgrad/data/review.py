@@ -15,7 +15,7 @@ from stepgrad.data.coco import COCODataset
 from stepgrad.errors import DataError, one_of
 from stepgrad.evaluation.label_errors import KINDS, LabelError
 from stepgrad.evaluation.records import Evidence, GroundTruth
-from stepgrad.files import write_whole
+from stepgrad.files import read_json, write_whole
 from stepgrad.number_text import counted
 
 KIND_OF_FILE = "stepgrad review of labels"
@@ -74,12 +74,7 @@ def apply_review(review: Path, dataset: DetectionDataset, out: Path) -> int:
 
 def _read_review(path: Path, dataset: COCODataset) -> list[Change]:
     """The changes of a review that belongs to this data."""
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not JSON ({error}); export the review again") from error
+    content = read_json(path, "check the path", "export the review again")
     if (
         not isinstance(content, dict)
         or content.get("file") != KIND_OF_FILE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from stepgrad.data.problems import Degenerate, brief
 from stepgrad.data.shape_fields import are_pixels, is_number
 from stepgrad.errors import ConfigError, DataError, one_of, suggest
 from stepgrad.evaluation.records import Detections
+from stepgrad.files import read_json
 from stepgrad.names import ImageId
 from stepgrad.overlaps.base import Segments
 
@@ -54,7 +54,7 @@ class SegmentDataset(DetectionDataset):
         self.path = Path(path)
         self.name = f"{self.path.stem}{f' {subset}' if subset else ''}"
         one_of("degenerate", degenerate, ["error", "drop"])
-        content = _read_json(self.path)
+        content = read_json(self.path, "check the path", "download or export the file again")
         if isinstance(content, dict) and isinstance(content.get("database"), dict):
             videos, found = _of_activitynet(self.path, content["database"], subset)
             names = {
@@ -102,15 +102,6 @@ class SegmentDataset(DetectionDataset):
 
     def _no_pictures(self) -> NoReturn:
         raise DataError(f"{self.name} has segments of videos, and no pictures; read `target(i)`")
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not JSON ({error}); download or export the file again") from error
 
 
 def _of_activitynet(path: Path, database: dict[str, Any], subset: str | None) -> tuple[list[ImageId], list[_Found]]:
@@ -208,7 +199,7 @@ def read_segment_results(path: Path, dataset: SegmentDataset, empty: str = "coun
 
     A segment that ends where it begins is a false alarm under `empty` "count" and refused under "error".
     """
-    content = _read_json(path)
+    content = read_json(path, "check the path", "download or export the file again")
     results = content.get("results") if isinstance(content, dict) else content
     if isinstance(results, dict) and all(_are_dicts(entries) for entries in results.values()):
         found = [

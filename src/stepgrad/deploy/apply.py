@@ -129,17 +129,23 @@ def _of_image(detections: Any, cuts: Cuts) -> Any:
     )
 
 
-def _of_coco(rows: Sequence[Mapping[str, Any]], cuts: Cuts) -> list[Mapping[str, Any]]:
-    if cuts.category_ids is None:
-        raise InputError(
-            "Expected thresholds that know COCO's category ids; those that `stepgrad thresholds --out` writes for COCO's "
-            "files do, and `save(path, category_ids=...)` takes them."
-        )
-    label = {category: c for c, category in enumerate(cuts.category_ids)}
+def labels_of_rows(rows: Sequence[Mapping[str, Any]], category_ids: Sequence[int] | None, expected: str) -> list[int]:
+    """The label of each of COCO's results; an InputError says what was `expected` if the ids are not known."""
+    if category_ids is None:
+        raise InputError(f"Expected {expected}")
+    label = {category: c for c, category in enumerate(category_ids)}
     unknown = next((row["category_id"] for row in rows if row["category_id"] not in label), None)
     if unknown is not None:
-        raise InputError(f"Expected category ids among {list(cuts.category_ids)} but got {unknown!r}.")
-    passing = cuts.pass_labels([row["score"] for row in rows], [label[row["category_id"]] for row in rows])
+        raise InputError(f"Expected category ids among {list(category_ids)} but got {unknown!r}.")
+    return [label[row["category_id"]] for row in rows]
+
+
+def _of_coco(rows: Sequence[Mapping[str, Any]], cuts: Cuts) -> list[Mapping[str, Any]]:
+    expected = (
+        "thresholds that know COCO's category ids; those that `stepgrad thresholds --out` writes for COCO's files do, and "
+        "`save(path, category_ids=...)` takes them."
+    )
+    passing = cuts.pass_labels([row["score"] for row in rows], labels_of_rows(rows, cuts.category_ids, expected))
     return [row for row, passes in zip(rows, passing.tolist(), strict=True) if passes]
 
 

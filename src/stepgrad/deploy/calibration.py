@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepgrad.deploy.apply import plain, plain_labels
+from stepgrad.deploy.apply import labels_of_rows, plain, plain_labels
 from stepgrad.deploy.calibration_writing import ClassMap, write_calibration
 from stepgrad.deploy.monotone import RisingMap, isotonic, squashed, two_parameters
 from stepgrad.deploy.ranked import RankedList, all_together, ranked_list
@@ -94,16 +94,11 @@ class Calibration:
         )
 
     def _of_coco(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        if self.category_ids is None:
-            raise InputError(
-                "Expected a calibration that knows COCO's category ids; those that `stepgrad calibrate --out` writes for "
-                "COCO's files do."
-            )
-        label = {category: c for c, category in enumerate(self.category_ids)}
-        unknown = next((row["category_id"] for row in rows if row["category_id"] not in label), None)
-        if unknown is not None:
-            raise InputError(f"Expected category ids among {list(self.category_ids)} but got {unknown!r}.")
-        found = self.probabilities([row["score"] for row in rows], [label[row["category_id"]] for row in rows])
+        expected = (
+            "a calibration that knows COCO's category ids; `stepgrad calibrate --out` writes one for COCO's files."
+        )
+        labels = labels_of_rows(rows, self.category_ids, expected)
+        found = self.probabilities([row["score"] for row in rows], labels)
         return [{**row, "score": score} for row, score in zip(rows, found.tolist(), strict=True)]
 
     def rule(self, wish: str | ListMetric) -> dict[str, float | None]:

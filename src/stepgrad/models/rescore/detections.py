@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from stepgrad.data.base import DetectionDataset
-from stepgrad.data.read_detections import category_ids, read_detections
+from stepgrad.data.read_detections import category_ids, json_entries, read_detections
 from stepgrad.data.shape_fields import BadShapeError, keypoints_of, mask_of
 from stepgrad.errors import DataError
 
@@ -97,7 +97,9 @@ def read_alone(path: Path, categories: Sequence[int], order: dict[Any, int]) -> 
     images, labels = [], []
     for number, entry in enumerate(entries):
         where = f"{path}: detection {number}"
-        missing = [key for key in ("image_id", "category_id", "score") if key not in entry]
+        missing = [
+            key for key in ("image_id", "category_id", "score") if not isinstance(entry, dict) or key not in entry
+        ]
         if missing:
             raise DataError(f"{where}: expected image_id, category_id, bbox and score but it has no {missing[0]}")
         if entry["category_id"] not in label:
@@ -107,22 +109,6 @@ def read_alone(path: Path, categories: Sequence[int], order: dict[Any, int]) -> 
         images.append(order.setdefault(entry["image_id"], len(order)))
         labels.append(label[entry["category_id"]])
     return FileOfDetections(entries, np.array(images, dtype=np.int64), np.array(labels, dtype=np.int64), len(order))
-
-
-def json_entries(path: Path) -> Entries:
-    """The list in a file of COCO's results."""
-    import json
-
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); expected detections as COCO's results") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not JSON ({error}); was it written to the end?") from error
-    content = content.get("annotations") if isinstance(content, dict) else content
-    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise DataError(f"{path}: expected a list of detections, COCO's result format")
-    return content
 
 
 def checked_images(found: FileOfDetections, task: str, path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stepgrad.errors import DataError
-from stepgrad.files import write_whole
+from stepgrad.files import read_json, write_whole
 
 FORMAT = "stepgrad rescorer 1"
 
@@ -23,13 +23,8 @@ def write_content(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_content(path: Path) -> dict[str, Any]:
     """What `write_content` wrote."""
-    place = path.expanduser()
-    try:
-        content = json.loads(place.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a file of `stepgrad rescore`") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not JSON ({error}); expected a file of `stepgrad rescore`") from error
+    expected = "expected a file of `stepgrad rescore`"
+    content = read_json(path, expected, expected)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f"{path}: expected a rescorer that `stepgrad rescore --out` wrote, with format {FORMAT!r}")
     return content
