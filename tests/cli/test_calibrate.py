@@ -59,7 +59,7 @@ def test_files_of_other_forms_are_not_calibrated(tmp_path: Path, capsys: pytest.
     for content, said in (
         ('[{"score": 1}]', "category_id and score"),
         ("3", "expected a list"),
-        ("{", "cannot be read"),
+        ("{", "is not JSON"),
     ):
         other.write_text(content)
         assert calibrate(tmp_path, "--apply", str(other)) == 2
