@@ -128,6 +128,6 @@ def draw(file: Path, out: Path) -> None:
         panel.set_xlabel("disagreement of box IoU and the true overlap about the windows of a class")
         panel.set_ylabel("gain in AP over labels aligned with box IoU")
         panel.legend(
-            frameon=False, fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0)
+            frameon=False, fontsize=7, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0)
         )  # above the points
         figure.tight_layout()
